@@ -1,0 +1,292 @@
+"""The configuration tree: small frozen models, each beside its part, resolved through the registry.
+
+A field that holds a part is annotated ``Annotated[MixerConfig, PartField("mixer")]``. In a file it is a kind
+(``rope``), a mapping with a kind (``{kind: rope, base: 500000}``), or a reference to a part declared under ``shared:``
+(``{shared: bias}``). Plain pydantic would lose a part's own fields in a base-typed field; `PartField` keeps the runtime
+type both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
+from torch import nn
+
+from weft.core.errors import ConfigError, nearest
+from weft.core.registry import REGISTRY
+
+Place: TypeAlias = tuple[int | str, ...]
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Dims:
+    """What a part may know of the model it is built into, and nothing else.
+
+    Attributes:
+        d_model: width of the residual stream.
+        vocab_size: number of token ids.
+        context: tokens of a training window; the reach of parts with tables of positions.
+        layer: index of the block being built, from 0.
+        n_layers: number of blocks.
+        shared: parts built once, by the names given under ``shared:``.
+        path: where in the configuration the part stands, for errors.
+    """
+
+    d_model: int
+    vocab_size: int = 0
+    context: int = 0
+    layer: int = 0
+    n_layers: int = 1
+    shared: Mapping[str, nn.Module] = field(default_factory=dict)
+    path: str = ""
+
+    def at(self, *names: str | int) -> Dims:
+        """The same, for the child that stands at ``names``."""
+        return replace(self, path=".".join([*([self.path] if self.path else []), *map(str, names)]))
+
+    def problem(self, name: str, what: str, remedy: str) -> ConfigError:
+        """An error about the field ``name`` of the part being built."""
+        place = ".".join(part for part in (self.path, name) if part)
+        return ConfigError([f"{place}: {what} {remedy}"])
+
+
+class Settings(BaseModel):
+    """Base of every configuration model: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class PartConfig(Settings):
+    """Base of a part's configuration.
+
+    Class attributes:
+        group: what the part is (``mixer``, ``feedforward``, ``position``, ``norm``, ``block``, ``model``, ...).
+        kind: its name in files.
+        source: the paper, with section or equation.
+        state_size: what its state holds per row, in words; empty for parts without one.
+    """
+
+    group: ClassVar[str] = ""
+    kind: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    state_size: ClassVar[str] = ""
+
+    def build(self, dims: Dims) -> nn.Module:
+        """The part, for a model of those dimensions."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """Tiny configurations that together use every option; the laws run on each."""
+        return [cls()]
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data that `parse` reads back, kind included."""
+        return {"kind": self.kind, **self.model_dump(mode="json")}
+
+
+class Shared(PartConfig):
+    """A reference to a part declared under ``shared:``, built once and used wherever it is named."""
+
+    kind: ClassVar[str] = "shared"
+    shared: str
+
+    def build(self, dims: Dims) -> nn.Module:
+        if self.shared not in dims.shared:
+            raise dims.problem("shared", f"no shared part is called {self.shared!r}.",
+                               nearest(self.shared, dims.shared))
+        return dims.shared[self.shared]
+
+    def dump(self) -> dict[str, Any]:
+        return {"shared": self.shared}
+
+
+class Repeat(PartConfig):
+    """``{repeat: 6, of: [...]}``: the same blocks several times over, each with weights of its own."""
+
+    kind: ClassVar[str] = "repeat"
+    repeat: int
+    of: list[Any]
+
+    def dump(self) -> dict[str, Any]:
+        return {"repeat": self.repeat, "of": [dump(item) for item in self.of]}
+
+
+def dump(item: Any) -> Any:
+    """A part, or plain data, as plain data."""
+    return item.dump() if isinstance(item, PartConfig) else item
+
+
+class PartField:
+    """Annotation of a field that holds a part of one of ``groups``; ``repeats`` allows `Repeat` as well."""
+
+    def __init__(self, *groups: str, repeats: bool = False) -> None:
+        self.groups, self.repeats = groups, repeats
+
+    def resolve(self, value: Any) -> PartConfig:
+        """The part's configuration from a kind, a mapping or a configuration."""
+        if isinstance(value, PartConfig):
+            return self._require_group(value)
+        if isinstance(value, str):
+            value = {"kind": value}
+        if not isinstance(value, Mapping):
+            raise PydanticCustomError("weft_rule", "{what}", {"what": f"{value!r} is not a {self._name()}. Give a kind "
+                                      f"or a mapping with one. Known kinds: {', '.join(self._kinds())}."})
+        special = self._special(value)
+        return special if special is not None else self._of_kind(dict(value))
+
+    def _special(self, value: Mapping[str, Any]) -> PartConfig | None:
+        if "shared" in value and "kind" not in value:
+            return _validate_part(Shared, dict(value))
+        if self.repeats and "repeat" in value and "kind" not in value:
+            items = value.get("of")
+            if not isinstance(items, list) or not items:
+                raise _part_error([(("of",), "a repeat needs a list of blocks. Write {repeat: 6, of: [...]}.")])
+            if not isinstance(value["repeat"], int) or value["repeat"] < 1:
+                raise _part_error([(("repeat",), f"{value['repeat']!r} is not a positive number of times.")])
+            return _validate_part(Repeat, {**value, "of": _each(self.resolve, items)})
+        return None
+
+    def _of_kind(self, value: dict[str, Any]) -> PartConfig:
+        kind = value.pop("kind", None)
+        if not isinstance(kind, str):
+            raise _part_error([(("kind",), f"missing: say which {self._name()} this is. "
+                                f"Known kinds: {', '.join(self._kinds())}.")])
+        try:
+            part = REGISTRY.get(self.groups, kind)
+        except KeyError as error:
+            raise _part_error([(("kind",), str(error.args[0]))]) from None
+        return _validate_part(part, value)
+
+    def _require_group(self, part: PartConfig) -> PartConfig:
+        if part.group in self.groups or isinstance(part, Shared) or (self.repeats and isinstance(part, Repeat)):
+            return part
+        raise PydanticCustomError("weft_rule", "{what}", {"what": f"{part.kind!r} is a {part.group}, not a "
+                                  f"{self._name()}. Known kinds: {', '.join(self._kinds())}."})
+
+    def _name(self) -> str:
+        return " or ".join(self.groups)
+
+    def _kinds(self) -> list[str]:
+        return REGISTRY.kinds(self.groups)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.resolve, serialization=core_schema.plain_serializer_function_ser_schema(dump))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        choices: list[JsonSchemaValue] = [{"type": "string", "enum": self._kinds()}]
+        choices += [{"$ref": f"#/$defs/{group}.{kind}"} for group in self.groups for kind in REGISTRY.kinds((group,))]
+        choices.append({"type": "object", "required": ["shared"], "properties": {"shared": {"type": "string"}}})
+        if self.repeats:
+            own = {"anyOf": choices[:]}
+            choices.append({"type": "object", "required": ["repeat", "of"], "additionalProperties": False,
+                            "properties": {"repeat": {"type": "integer", "minimum": 1},
+                                           "of": {"type": "array", "items": own}}})
+        return {"anyOf": choices}
+
+
+def rule(field_name: str, what: str, remedy: str) -> PydanticCustomError:
+    """An error for a validator to raise: field, rule with the value received, remedy."""
+    return PydanticCustomError("weft_part", "{what}", {"what": what, "problems": [((field_name,), f"{what} {remedy}")]})
+
+
+def parse(model: type[M], data: Any, *, where: str | None = None) -> M:
+    """Validate plain data against a configuration model.
+
+    Raises:
+        ConfigError: listing every problem with its field path, the value received and the remedy.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        found = _problems(model, error)
+        problems = [f"{'.'.join(map(str, place)) or 'configuration'}: {what}" for place, what in found]
+        raise ConfigError(problems, where=where) from None
+
+
+def parse_part(groups: tuple[str, ...], data: Any, *, where: str | None = None) -> PartConfig:
+    """Resolve one part from plain data, as `PartField` does."""
+    try:
+        return PartField(*groups).resolve(data)
+    except PydanticCustomError as error:
+        found = (error.context or {}).get("problems") or [((), (error.context or {}).get("what", error.message()))]
+        raise ConfigError([f"{'.'.join(map(str, place)) or groups[0]}: {what}" for place, what in found],
+                          where=where) from None
+
+
+def expand(items: list[Any]) -> Iterator[tuple[Place, PartConfig]]:
+    """Blocks with every `Repeat` written out, each with the place where it stands in the file."""
+    for index, item in enumerate(items):
+        if isinstance(item, Repeat):
+            for _ in range(item.repeat):
+                for place, part in expand(item.of):
+                    yield (index, "of", *place), part
+        else:
+            yield (index,), item
+
+
+def _each(resolve: Callable[[Any], PartConfig], items: list[Any]) -> list[PartConfig]:
+    """Resolve every item, gathering the problems of all."""
+    parts: list[PartConfig] = []
+    problems: list[tuple[Place, str]] = []
+    for index, item in enumerate(items):
+        try:
+            parts.append(resolve(item))
+        except PydanticCustomError as error:
+            context = error.context or {}
+            found = context.get("problems") or [((), context.get("what", error.message()))]
+            problems += [(("of", index, *place), what) for place, what in found]
+    if problems:
+        raise _part_error(problems)
+    return parts
+
+
+def _validate_part(part: type[PartConfig], value: dict[str, Any]) -> PartConfig:
+    try:
+        return part.model_validate(value)
+    except ValidationError as error:
+        raise _part_error(list(_problems(part, error))) from None
+
+
+def _part_error(problems: list[tuple[Place, str]]) -> PydanticCustomError:
+    text = "; ".join(f"{'.'.join(map(str, place))}: {what}" for place, what in problems)
+    return PydanticCustomError("weft_part", "{what}", {"what": text, "problems": problems})
+
+
+def _problems(model: type[BaseModel], error: ValidationError) -> Iterator[tuple[Place, str]]:
+    """Every problem with its place, nested parts unfolded."""
+    for item in error.errors():
+        place: Place = tuple(item["loc"])
+        context = item.get("ctx", {})
+        if item["type"] in ("weft_part", "weft_rule") and "problems" in context:
+            yield from (((*place, *inner), what) for inner, what in context["problems"])
+        else:
+            yield place, _sentence(model, place, item)
+
+
+def _sentence(model: type[BaseModel], place: Place, item: ErrorDetails) -> str:
+    if item["type"] == "extra_forbidden":
+        return f"unknown key {place[-1]!r}. {nearest(str(place[-1]), _known(model, place[:-1]))}"
+    if item["type"] == "missing":
+        return "missing. Give a value."
+    message = item["msg"].removeprefix("Value error, ")
+    return message if item["type"].startswith("weft") else f"{message}, got {item['input']!r}."
+
+
+def _known(model: type[BaseModel], place: Place) -> list[str]:
+    """Field names of the model that stands at ``place`` inside ``model``."""
+    current: type[BaseModel] = model
+    for name in place:
+        found = current.model_fields.get(str(name))
+        inner = found.annotation if found else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return sorted(current.model_fields)
+        current = inner
+    return sorted(current.model_fields)

@@ -1,0 +1,116 @@
+"""The error tree.
+
+    WeftError
+    ├── UserError            exit code 2: something the user gave cannot be used
+    │   ├── ConfigError      a configuration is wrong (every problem at once)
+    │   ├── DataError        a data file or corpus is missing, empty, too short or not text
+    │   ├── TokenizerError   text or ids that a tokenizer cannot map
+    │   ├── CheckpointError  a checkpoint is truncated, renamed, of another shape or version
+    │   ├── InputError       tokens, rows, spans or options that a model cannot take
+    │   ├── StateError       a state that does not belong to this model, batch or call
+    │   ├── UnsupportedError a part, backend or machine that cannot do what was asked of it
+    │   └── MissingExtra     an optional dependency is not installed
+    └── FailedError          exit code 1: the work was well asked for and failed
+        ├── LawError         a law does not hold
+        └── TrainingError    training cannot go on (a loss that is not finite, ...)
+
+Every message says where, what was wrong, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WeftError(Exception):
+    """Base of all errors that Weft raises on purpose.
+
+    Args:
+        what: the rule that was broken and the value received.
+        where: the field path, file or argument concerned.
+        remedy: what the user can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        self.what, self.where, self.remedy = what, where, remedy
+        place = f"{where}: " if where else ""
+        advice = f" {remedy}" if remedy else ""
+        super().__init__(f"{place}{what}{advice}")
+
+
+class UserError(WeftError):
+    """Something the user gave cannot be used."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A configuration is wrong; ``problems`` lists everything that is, one line each."""
+
+    def __init__(self, problems: Iterable[str], *, where: str | None = None) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        head = "1 problem in the configuration" if count == 1 else f"{count} problems in the configuration"
+        super().__init__("\n".join([f"{head}:", *(f"  - {problem}" for problem in self.problems)]), where=where)
+
+
+class DataError(UserError):
+    """A data file or corpus is missing, empty, too short or not text."""
+
+
+class TokenizerError(UserError):
+    """Text or ids that a tokenizer cannot map."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is truncated, renamed, of another shape, or of a version this Weft does not know."""
+
+
+class InputError(UserError):
+    """Tokens, rows, spans or options that a model cannot take."""
+
+
+class StateError(UserError):
+    """A state that does not belong to this model, batch or call."""
+
+
+class UnsupportedError(UserError):
+    """A part, a backend or this machine cannot do what was asked of it."""
+
+
+class MissingExtra(UserError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed.",
+            remedy=f"Install it with: pip install 'weft[{extra}]'",
+        )
+
+
+class FailedError(WeftError):
+    """The work was well asked for and failed."""
+
+
+class LawError(FailedError):
+    """A law does not hold for a model or part."""
+
+
+class TrainingError(FailedError):
+    """Training cannot go on."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that names the known name closest to ``name``, or lists the known ones.
+
+    >>> nearest("d_modle", ["d_model", "d_head"])
+    "Did you mean 'd_model'?"
+    """
+    options = sorted(set(known))
+    close = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    return f"Known names: {', '.join(options)}." if options else "There are none."

@@ -1,0 +1,139 @@
+"""`Layer`: a causal map threaded by a state, under one law.
+
+    Running a sequence in any pieces, threading the state, equals running it whole.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.errors import StateError
+from weft.core.output import Output
+from weft.core.span import WHOLE, Memory, Span
+from weft.core.state import State
+from weft.core.traits import Trait
+
+
+@dataclass(frozen=True)
+class LayerState(State):
+    """Base of layer states, and the whole state of a layer that looks at one token at a time."""
+
+    clock: Clock
+
+
+class Part(nn.Module, ABC):
+    """Base of everything that a configuration builds: layers, position schemes, norms, models."""
+
+    def own_traits(self) -> frozenset[Trait]:
+        """Ways in which this part itself does less than the law."""
+        return frozenset()
+
+
+class Layer(Part, ABC):
+    """A map from [B,T,D] to [B,T,D] that may keep a state: every token mixer, every feed-forward, a block, a stack.
+
+    A subclass implements `start` (its state before the first token, for a given clock) and `run`. It reads its span
+    resolved: ``span.ticks``, ``span.after`` and the facts; and it never chooses by reading a tensor.
+    """
+
+    composite: ClassVar[bool] = False
+    """True for layers that only call other layers: those clean the padding themselves."""
+
+    state_type: ClassVar[type[LayerState]] = LayerState
+    """What `start` returns and `run` takes."""
+
+    def init_state(self, batch: int, *, capacity: int | None = None, dtype: torch.dtype | None = None,
+                   device: torch.device | str | None = None, memory: Memory | None = None,
+                   horizon: int | Tensor | None = None) -> LayerState:
+        """The state before the first token.
+
+        Args:
+            batch: rows.
+            capacity: tokens to reserve room for; a state that grows goes on growing beyond it. None: grow as needed.
+            dtype: of fields that follow the model's dtype; None: the layer's own.
+            device: None: the layer's own.
+            memory: what cross-attention reads; projected here, once.
+            horizon: declared document length, one or one per row, for parts that depend on it.
+        """
+        own = self._own()
+        place = own.device if device is None and own is not None else device
+        kind = (torch.get_default_dtype() if own is None else own.dtype) if dtype is None else dtype
+        clock = Clock.start(batch, device=place, horizon=horizon)
+        return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
+
+    @abstractmethod
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
+        """The state before the first token on ``clock``, which it shares with its neighbours."""
+
+    @abstractmethod
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        """The chunk's output and the state after it, None when none was given. ``span`` is resolved."""
+
+    def forward(self, x: Float[Tensor, "B T D"], state: LayerState | None = None,
+                span: Span | None = None) -> Output[LayerState]:
+        """Run a chunk.
+
+        Args:
+            x: [B,T,D].
+            state: where earlier chunks left off; consumed. None: start fresh and keep nothing.
+            span: what this call does; None: every row advances by all T tokens.
+        """
+        if state is not None:
+            self._require_own(state, x.shape[0])
+        span = (WHOLE if span is None else span).resolve(None if state is None else state.clock, x)
+        if self.composite or span.full:
+            return self.run(x, state, span)
+        out = self.run(span.clean(x), state, span)
+        return out._replace(y=span.clean(out.y))
+
+    def _require_own(self, state: LayerState, batch: int) -> None:
+        place = type(self).__name__
+        if type(state) is not self.state_type:
+            raise StateError(f"got a {type(state).__name__} where this layer keeps a {self.state_type.__name__}.",
+                             where=place, remedy="Pass a state that this layer's init_state made.")
+        rows = state.clock.seen.shape[0]
+        if rows != batch:
+            raise StateError(f"a state of {rows} rows for {batch} rows of input.", where=place,
+                             remedy="Select the rows first, or start a state of that batch.")
+
+    def _own(self) -> Tensor | None:
+        return next((p for p in self.parameters()), None)
+
+
+def traits_of(module: nn.Module) -> frozenset[Trait]:
+    """The traits of a module and everything in it."""
+    found: frozenset[Trait] = frozenset()
+    for part in module.modules():
+        if isinstance(part, Part):
+            found |= part.own_traits()
+    return found
+
+
+class Pointwise(Layer, ABC):
+    """A layer that treats every token by itself: its state is the clock alone."""
+
+    @abstractmethod
+    def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """The map of single tokens."""
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
+        return LayerState(clock)
+
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        return Output(self.each(x), advance(state, span))
+
+
+def advance(state: LayerState | None, span: Span) -> LayerState | None:
+    """The state of a layer that keeps nothing but the clock, after the chunk."""
+    if state is None:
+        return None
+    after = span.after
+    assert after is not None, "a call with a state has a clock after it"
+    return replace(state, clock=after)

@@ -1,0 +1,123 @@
+"""The open registry: every part by group and kind.
+
+Weft's own parts register themselves when their module is imported; `discover` imports them all. A user's file joins
+through `load_plugin` (``--plugin my_mixer.py``) or the entry-point group ``weft.parts`` of an installed package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from weft.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from weft.core.config import PartConfig
+
+P = TypeVar("P", bound="PartConfig")
+
+PACKAGES = ("masks", "positions", "norms", "mixers", "feedforward", "blocks", "models", "tokenizers", "training")
+ENTRY_POINTS = "weft.parts"
+
+
+class Registry:
+    """Part configurations by group (``mixer``, ``position``, ...) and kind (``attention``, ``rope``, ...)."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, dict[str, type[PartConfig]]] = {}
+        self._discovered = False
+
+    def add(self, part: type[PartConfig]) -> None:
+        """Register a part's configuration class under its group and kind."""
+        kinds = self._parts.setdefault(part.group, {})
+        other = kinds.get(part.kind)
+        if other is not None and (other.__module__, other.__qualname__) != (part.__module__, part.__qualname__):
+            raise ConfigError([f"the {part.group} {part.kind!r} is defined by {other.__module__} and by "
+                               f"{part.__module__}. Give one of them another kind."])
+        kinds[part.kind] = part
+
+    def get(self, groups: tuple[str, ...], kind: str) -> type[PartConfig]:
+        """The part of that kind in any of the groups.
+
+        Raises:
+            KeyError: with a hint that names the nearest kind.
+        """
+        self.discover()
+        for group in groups:
+            if kind in self._parts.get(group, {}):
+                return self._parts[group][kind]
+        raise KeyError(f"no {' or '.join(groups)} of kind {kind!r}. {nearest(kind, self.kinds(groups))}")
+
+    def kinds(self, groups: tuple[str, ...]) -> list[str]:
+        """Known kinds in the groups, sorted."""
+        self.discover()
+        return sorted(kind for group in groups for kind in self._parts.get(group, {}))
+
+    def parts(self, group: str | None = None) -> Iterator[type[PartConfig]]:
+        """Every registered part, by group and kind."""
+        self.discover()
+        for name in sorted(self._parts):
+            if group is None or name == group:
+                yield from (self._parts[name][kind] for kind in sorted(self._parts[name]))
+
+    def groups(self) -> list[str]:
+        """Known groups, sorted."""
+        self.discover()
+        return sorted(self._parts)
+
+    def discover(self) -> None:
+        """Import Weft's own parts and installed plugins, once."""
+        if self._discovered:
+            return
+        self._discovered = True
+        for package in PACKAGES:
+            _import_all(f"weft.{package}")
+        for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+            entry.load()
+
+
+REGISTRY = Registry()
+
+
+def register(part: type[P]) -> type[P]:
+    """Class decorator: make a part known to configurations, ``list``, ``check``, ``train`` and ``compare``."""
+    REGISTRY.add(part)
+    return part
+
+
+def load_plugin(path: str | Path) -> None:
+    """Import a user's Python file, whose ``@register`` lines add parts.
+
+    Raises:
+        ConfigError: when the file is missing or does not import; the file's own error is the cause.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError([f"the plugin {str(file)!r} is not a file. Give the path of a Python file."])
+    name = f"weft_plugin_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError([f"the plugin {str(file)!r} is not a Python file. Give the path of a .py file."])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
+                           "Correct the file and try again."]) from error
+
+
+def _import_all(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        return
+    module = importlib.import_module(package)
+    for info in pkgutil.iter_modules(module.__path__, prefix=f"{package}."):
+        importlib.import_module(info.name)

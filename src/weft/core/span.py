@@ -1,0 +1,135 @@
+"""`Span`: what one call does to each row."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from weft.core.clock import Clock, Moment, Ticks, tell
+from weft.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A source sequence that a decoder attends to, encoded once.
+
+    Attributes:
+        h: the encoder's output.
+        count: tokens of each row that exist (right padding beyond), None when all do.
+    """
+
+    h: Tensor  # [B,S,D]
+    count: Tensor | None = None  # [B]
+
+    def valid(self) -> Tensor | None:
+        """[B,S], False for padding; None when every token exists."""
+        if self.count is None:
+            return None
+        return torch.arange(self.h.shape[1], device=self.h.device)[None] < self.count[:, None]
+
+    def select(self, rows: Tensor) -> Memory:
+        """The given rows."""
+        return Memory(self.h.index_select(0, rows), None if self.count is None else self.count.index_select(0, rows))
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one call does. Tensors say which tokens count and where documents begin; plain Python facts, set once at
+    the edge, let kernels be chosen without reading a tensor.
+
+    Attributes:
+        count: row b advances by ``count[b] <= T`` tokens, the rest of the row is padding on the right; None: all T.
+        begins: True where a document starts. A row's very first token starts one without being marked.
+        prefix: True for tokens of their document's bidirectional prefix (prefix-LM); a prefix is contiguous from its
+            document's first token and lies within one call.
+        coordinates: explicit positions, [B,T] or n-dimensional [B,T,n]; None: index within the document.
+        memory: what cross-attention reads, for a call without a state (a state keeps its own from ``init_state``).
+        horizon: declared document lengths [B] for a call without a state; None: each document's own length.
+        fresh: the state has consumed nothing in any row (always so without a state).
+        bound: no row will have consumed more than this many tokens after the call.
+        uniform: every row will have consumed exactly ``bound`` tokens after the call, all of one document.
+    """
+
+    count: Int64[Tensor, " B"] | None = None
+    begins: Bool[Tensor, "B T"] | None = None
+    prefix: Bool[Tensor, "B T"] | None = None
+    coordinates: Tensor | None = None
+    memory: Memory | None = None
+    horizon: Int64[Tensor, " B"] | None = None
+    fresh: bool = False
+    bound: int | None = None
+    uniform: bool = False
+    moment: Moment | None = field(default=None, repr=False)
+
+    @property
+    def full(self) -> bool:
+        """Every row advances by all T tokens."""
+        return self.count is None
+
+    @property
+    def packed(self) -> bool:
+        """A document may begin inside the chunk."""
+        return self.begins is not None
+
+    def replace(self, **changes: object) -> Span:
+        """A copy with some fields changed; what was worked out for the old ones is forgotten."""
+        return dataclasses.replace(self, **{"moment": None, **changes})  # type: ignore[arg-type]
+
+    def resolve(self, clock: Clock | None, x: Tensor) -> Span:
+        """This span with its `Moment` against ``clock`` worked out, unless an enclosing layer has done so already.
+
+        Args:
+            clock: the state's clock, None for a call without a state.
+            x: the chunk, [B,T,...].
+        """
+        if self.moment is not None and self.moment.before is clock:
+            return self
+        shape = (x.shape[0], x.shape[1])
+        self._require_shapes(shape)
+        fresh = self.fresh or clock is None
+        moment = tell(clock, shape, x.device, count=self.count, begins=self.begins, prefix=self.prefix,
+                      coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform)
+        return dataclasses.replace(self, moment=moment, fresh=fresh)
+
+    def _require_shapes(self, shape: tuple[int, int]) -> None:
+        batch, steps = shape
+        wanted = {"count": (batch,), "begins": (batch, steps), "prefix": (batch, steps), "horizon": (batch,)}
+        for name, size in wanted.items():
+            given: Tensor | None = getattr(self, name)
+            if given is not None and tuple(given.shape) != size:
+                raise InputError(f"shape {tuple(given.shape)} for {batch} rows of {steps} tokens.",
+                                 where=f"span.{name}", remedy=f"Give shape {size}.")
+        places = self.coordinates
+        if places is not None and (places.dim() not in (2, 3) or tuple(places.shape[:2]) != shape):
+            raise InputError(f"shape {tuple(places.shape)} for {batch} rows of {steps} tokens.",
+                             where="span.coordinates", remedy=f"Give shape {(batch, steps)} or {(batch, steps, 'n')}.")
+
+    @property
+    def ticks(self) -> Ticks:
+        """The resolved ticks of the chunk."""
+        return self._resolved().ticks
+
+    @property
+    def after(self) -> Clock | None:
+        """The clock after the chunk; None without a state."""
+        return self._resolved().after
+
+    def _resolved(self) -> Moment:
+        assert self.moment is not None, "a layer reads its span only after Layer.forward resolved it"
+        return self.moment
+
+    def clean(self, x: Tensor) -> Tensor:
+        """``x`` [B,T,...] with zeros beyond each row's count, and no gradient there."""
+        valid = self.ticks.valid
+        if valid is None:
+            return x
+        mask = valid.reshape(*valid.shape, *([1] * (x.dim() - 2)))
+        return torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+WHOLE = Span()
+"""Every row advances by all its tokens, no document begins inside."""

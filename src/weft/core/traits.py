@@ -1,0 +1,20 @@
+"""Traits: the closed list of ways in which a part may lawfully do less than the law.
+
+A trait replaces one law by a weaker one that also runs (`weft.laws` says which); there is no skip list. A test pins
+who holds which trait.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Trait(Enum):
+    """Each value is the reason, as printed in the catalogue."""
+
+    BIDIRECTIONAL = "sees later tokens, so it has no state; padding and packing invariance are checked instead"
+    BATCH_STATISTICS = "in training its output depends on the whole batch; the laws hold in evaluation"
+    DECLARED_LENGTH = "its rotation depends on the document's length, so a state must be started with that length"
+    NOT_DIFFERENTIABLE = "fitted by counting, not by gradients; the laws' gradient half does not apply"
+    TOKENS_ONLY = "reads token ids from a bounded context, so its state is the ids themselves"
+    PREFIX_FIRST = "attends both ways inside a prefix, which therefore lies within one call"

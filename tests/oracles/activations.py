@@ -1,0 +1,81 @@
+"""Point-wise non-linearities and the softmax."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0). Compared with torch.nn.functional.relu."""
+    return np.where(x > 0, x, 0.0)
+
+
+def squared_relu(x: Array) -> Array:
+    """max(x, 0)^2; So et al. 2021 (Primer), section 4. Compared with torch's relu squared."""
+    return np.where(x > 0, x * x, 0.0)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), written so that neither tail overflows. Compared with torch.sigmoid."""
+    decay = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0 / (1.0 + decay), decay / (1.0 + decay))
+
+
+def tanh(x: Array) -> Array:
+    """The hyperbolic tangent. Compared with torch.tanh."""
+    return np.tanh(x)
+
+
+def silu(x: Array) -> Array:
+    """x sigmoid(x), also called swish; Hendrycks & Gimpel 2016; Elfwing et al. 2018. Compared with torch's silu."""
+    return x * sigmoid(x)
+
+
+def gelu(x: Array) -> Array:
+    """x Phi(x) with Phi(x) = (1 + erf(x / sqrt 2)) / 2; Hendrycks & Gimpel 2016, section 2.
+
+    Compared with torch.nn.functional.gelu(approximate="none").
+    """
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    return x * 0.5 * (1.0 + erf(np.asarray(x, dtype=np.float64) / math.sqrt(2.0)))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2; Hendrycks & Gimpel 2016, section 2 (approximation).
+
+    This is the "gelu" of GPT-1 and GPT-2. Compared with torch.nn.functional.gelu(approximate="tanh").
+    """
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def softplus(x: Array) -> Array:
+    """log(1 + exp(x)), without overflow. Compared with torch.nn.functional.softplus.
+
+    torch switches to the identity above x = 20, which moves values by at most 2.1e-9.
+    """
+    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def log_softmax(x: Array) -> Array:
+    """x_i - log sum_j exp(x_j) over the last axis. Compared with torch.log_softmax."""
+    largest = np.max(x, axis=-1, keepdims=True)
+    shifted = x - largest
+    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+
+
+def softmax(x: Array) -> Array:
+    """exp(x_i) / sum_j exp(x_j) over the last axis; entries of -inf get exactly 0. Compared with torch.softmax."""
+    weights = np.exp(x - np.max(x, axis=-1, keepdims=True))
+    return weights / np.sum(weights, axis=-1, keepdims=True)
+
+
+def logsumexp(x: Array) -> Array:
+    """log sum_j exp(x_j) over the last axis. Compared with torch.logsumexp."""
+    largest = np.max(x, axis=-1, keepdims=True)
+    return (largest + np.log(np.sum(np.exp(x - largest), axis=-1, keepdims=True)))[..., 0]

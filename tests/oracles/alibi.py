@@ -1,0 +1,49 @@
+"""Attention with linear biases (Press et al. 2022): slopes and the full additive mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def slopes_press(n_heads: int) -> Array:
+    """m_h = 2^(-8h/H), h = 1 .. H, for H a power of two; Press et al. 2022, section 3.
+
+    Otherwise (released code, BLOOM, Falcon) the P slopes of the power of two P below H, then the first, third, ...
+    of the 2P slopes until there are H. Compared with transformers' build_alibi_tensor of BLOOM (stored numbers).
+    """
+    below = 2 ** int(math.floor(math.log2(n_heads)))
+    slopes = [2.0 ** (-8.0 * h / below) for h in range(1, below + 1)]
+    doubled = [2.0 ** (-8.0 * h / (2 * below)) for h in range(1, 2 * below + 1)]
+    return np.array(slopes + doubled[0::2][: n_heads - below])
+
+
+def slopes_mpt(n_heads: int, bias_max: float = 8.0) -> Array:
+    """MPT's rule: the slopes of the power of two above H, second, fourth, ... first, then first, third, ...; H of them.
+
+    For H a power of two the same as Press's. Compared with transformers' build_mpt_alibi_tensor (stored numbers).
+    """
+    above = 2 ** int(math.ceil(math.log2(n_heads)))
+    slopes = [2.0 ** (-bias_max * h / above) for h in range(1, above + 1)]
+    return np.array(slopes if above == n_heads else (slopes[1::2] + slopes[0::2])[:n_heads])
+
+
+def bias(slopes: Array, query_positions: Sequence[float], key_positions: Sequence[float]) -> Array:
+    """-m_h |i - j|, [H, T, S], added to the scaled scores and itself unscaled; no mask in it."""
+    return np.array([[[-m * abs(i - j) for j in key_positions] for i in query_positions] for m in slopes])
+
+
+def causal_mask(slopes: Array, query_positions: Sequence[float], key_positions: Sequence[float]) -> Array:
+    """The paper's full H x T x S additive mask: -m_h (i - j) where j <= i, -inf elsewhere; Press et al. 2022, fig. 3.
+
+    Compared with BLOOM's m_h j up to a constant per query, which softmax removes.
+    """
+    return np.array(
+        [[[-m * (i - j) if j <= i else -math.inf for j in key_positions] for i in query_positions] for m in slopes]
+    )
