@@ -17,13 +17,13 @@ def relu(x: Array) -> Array:
 
 
 def squared_relu(x: Array) -> Array:
-    """max(x, 0)^2; So et al. 2021 (Primer), section 4. Compared with torch's relu squared."""
+    """max(x, 0)^2; So et al. 2021 (Primer). Compared with torch's relu squared."""
     return np.where(x > 0, x * x, 0.0)
 
 
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), written so that neither tail overflows. Compared with torch.sigmoid."""
-    decay = np.exp(-np.abs(x))
+    decay: Array = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0 / (1.0 + decay), decay / (1.0 + decay))
 
 
@@ -43,7 +43,7 @@ def gelu(x: Array) -> Array:
     Compared with torch.nn.functional.gelu(approximate="none").
     """
     erf = np.vectorize(math.erf, otypes=[np.float64])
-    return x * 0.5 * (1.0 + erf(np.asarray(x, dtype=np.float64) / math.sqrt(2.0)))
+    return np.asarray(x * 0.5 * (1.0 + erf(np.asarray(x, dtype=np.float64) / math.sqrt(2.0))))
 
 
 def gelu_tanh(x: Array) -> Array:
@@ -51,7 +51,7 @@ def gelu_tanh(x: Array) -> Array:
 
     This is the "gelu" of GPT-1 and GPT-2. Compared with torch.nn.functional.gelu(approximate="tanh").
     """
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))))
 
 
 def softplus(x: Array) -> Array:
@@ -59,23 +59,23 @@ def softplus(x: Array) -> Array:
 
     torch switches to the identity above x = 20, which moves values by at most 2.1e-9.
     """
-    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+    return np.asarray(np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))))
 
 
 def log_softmax(x: Array) -> Array:
     """x_i - log sum_j exp(x_j) over the last axis. Compared with torch.log_softmax."""
     largest = np.max(x, axis=-1, keepdims=True)
     shifted = x - largest
-    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+    return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True)))
 
 
 def softmax(x: Array) -> Array:
     """exp(x_i) / sum_j exp(x_j) over the last axis; entries of -inf get exactly 0. Compared with torch.softmax."""
     weights = np.exp(x - np.max(x, axis=-1, keepdims=True))
-    return weights / np.sum(weights, axis=-1, keepdims=True)
+    return np.asarray(weights / np.sum(weights, axis=-1, keepdims=True))
 
 
 def logsumexp(x: Array) -> Array:
     """log sum_j exp(x_j) over the last axis. Compared with torch.logsumexp."""
     largest = np.max(x, axis=-1, keepdims=True)
-    return (largest + np.log(np.sum(np.exp(x - largest), axis=-1, keepdims=True)))[..., 0]
+    return np.asarray(largest[..., 0] + np.log(np.sum(np.exp(x - largest), axis=-1)))

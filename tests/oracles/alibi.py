@@ -18,7 +18,7 @@ def slopes_press(n_heads: int) -> Array:
     Otherwise (released code, BLOOM, Falcon) the P slopes of the power of two P below H, then the first, third, ...
     of the 2P slopes until there are H. Compared with transformers' build_alibi_tensor of BLOOM (stored numbers).
     """
-    below = 2 ** int(math.floor(math.log2(n_heads)))
+    below = 2 ** (n_heads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * h / below) for h in range(1, below + 1)]
     doubled = [2.0 ** (-8.0 * h / (2 * below)) for h in range(1, 2 * below + 1)]
     return np.array(slopes + doubled[0::2][: n_heads - below])
@@ -29,7 +29,7 @@ def slopes_mpt(n_heads: int, bias_max: float = 8.0) -> Array:
 
     For H a power of two the same as Press's. Compared with transformers' build_mpt_alibi_tensor (stored numbers).
     """
-    above = 2 ** int(math.ceil(math.log2(n_heads)))
+    above = 2 ** (n_heads - 1).bit_length()
     slopes = [2.0 ** (-bias_max * h / above) for h in range(1, above + 1)]
     return np.array(slopes if above == n_heads else (slopes[1::2] + slopes[0::2])[:n_heads])
 

@@ -34,9 +34,9 @@ def scores(q: Array, k: Array, scale: float | None = None) -> Array:
 
 
 def bilinear_scores(x: Array, memory: Array, weight: Array, scale: float = 1.0) -> Array:
-    """s_ij = scale m_j^T W x_i, [T, S], W[D', D]: the lecture's k^T W q, unscaled by default (Luong et al. 2015, general).
+    """s_ij = scale m_j^T W x_i, [T, S], W[D', D]: the lecture's k^T W q, unscaled by default.
 
-    Equals separate projections with W = W_k^T W_q.
+    Luong et al. 2015, section 3.1 (general). Equals separate projections with W = W_k^T W_q.
     """
     return np.array([[scale * (m_j @ weight @ x_i) for m_j in memory] for x_i in x])
 

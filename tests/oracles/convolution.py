@@ -26,8 +26,8 @@ def causal_convolution(
 
     x[T, D], weight[D_out, D, K] in torch.nn.Conv1d's layout, y[T, D_out]. Taps before the sequence, or before the
     beginning (begins[t] true) of token t's document, read zero. history[P, D] are the inputs just before x, of the
-    document that is running when x starts. van den Oord et al. 2016 (WaveNet), section 2.1. Compared with torch.nn.functional.conv1d on
-    the left-padded input and with each document alone.
+    document that is running when x starts. van den Oord et al. 2016 (WaveNet), section 2.1. Compared with
+    torch.nn.functional.conv1d on the left-padded input and with each document alone.
     """
     past = np.zeros((0, x.shape[1])) if history is None else history
     inputs = np.concatenate([past, x])

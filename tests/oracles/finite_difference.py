@@ -46,7 +46,8 @@ def gradient_errors(
     `f_oracle(*args)` gives a number, or an array that `cotangent` turns into the number sum(cotangent f); `gradients`
     are that number's claimed gradients. Directions are standard normal, so <g, v> is about |g|, and errors are
     relative to |g| of the argument, or to 1e-4 of the whole gradient's norm where an argument's own gradient is
-    smaller than that (a key bias under softmax has gradient zero, and rounding is not an error).
+    smaller than that (a key bias under softmax has gradient zero, and rounding is not an error); NaN anywhere gives
+    an infinite error.
     """
     weight = 1.0 if cotangent is None else cotangent
 
@@ -68,7 +69,8 @@ def gradient_errors(
             ]
             measured = float(directional_derivative(scalar, args, directions, eps))
             claimed = float(sum(np.sum(g * d) for g, d in zip(gradients, directions, strict=True)))
-            worst = float(np.fmax(worst, abs(measured - claimed) / scale)) if np.isfinite(claimed) else np.inf
+            error = abs(measured - claimed) / scale
+            worst = max(worst, error) if np.isfinite(error) else np.inf
         errors.append(worst)
     return errors
 
@@ -88,7 +90,5 @@ def gradient_agrees(
 
     Compared with gradients derived by hand (a quadratic form) and with torch.autograd on an LSTM and on attention.
     """
-    errors = gradient_errors(
-        f_oracle, args, gradients, rng, cotangent=cotangent, n_directions=n_directions, eps=eps
-    )
+    errors = gradient_errors(f_oracle, args, gradients, rng, cotangent=cotangent, n_directions=n_directions, eps=eps)
     return max(errors) <= rtol

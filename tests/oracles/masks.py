@@ -41,7 +41,10 @@ def window_symmetric(i: int, j: int, width: int) -> bool:
 
 
 def window_dilated(i: int, j: int, width: int, dilation: int) -> bool:
-    """i - j in {0, dilation, ..., (width - 1) dilation}: `width` keys with gaps, causal; Beltagy et al. 2020, fig. 2c."""
+    """i - j in {0, dilation, ..., (width - 1) dilation}: `width` keys with gaps, causal.
+
+    One side of Beltagy et al. 2020, figure 2c.
+    """
     return (i - j) in [step * dilation for step in range(width)]
 
 

@@ -70,7 +70,7 @@ def load_balancing_loss(
     for n in range(n_experts):
         mean_probability = sum(probabilities[t, n] for t in tokens) / len(tokens)
         loss += counts[n] / choices * mean_probability
-    return n_experts * loss
+    return float(n_experts * loss)
 
 
 def router_z_loss(logits: Array, valid: Sequence[bool] | None = None) -> float:

@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 
 def layernorm(x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> Array:
-    """y = weight (x - mean) / sqrt(var + eps) + bias over the last axis, var with divisor D; Ba et al. 2016, eq. 4.
+    """y = weight (x - mean) / sqrt(var + eps) + bias over the last axis, var with divisor D; Ba et al. 2016, section 3.
 
     Compared with torch.nn.functional.layer_norm.
     """

@@ -55,7 +55,11 @@ def scores_conjugate_pairs(q: Array, k: Array, q_positions: Array, k_positions: 
     """
     turned_q = rope_conjugate_pairs(complex_pairs(q), q_positions, theta)
     turned_k = rope_conjugate_pairs(complex_pairs(k), k_positions, theta)
-    return np.array([[sum(a * b.conjugate() for a, b in zip(qm, kn, strict=True)) for kn in turned_k] for qm in turned_q])
+    scores = np.zeros((len(q), len(k)), dtype=np.complex128)
+    for t, q_m in enumerate(turned_q):
+        for s, k_n in enumerate(turned_k):
+            scores[t, s] = sum(a * b.conjugate() for a, b in zip(q_m, k_n, strict=True))
+    return scores
 
 
 def scores_real_part(q: Array, k: Array, q_positions: Array, k_positions: Array, theta: Array) -> Array:
@@ -67,9 +71,7 @@ def scores_real_part(q: Array, k: Array, q_positions: Array, k_positions: Array,
     scores = np.zeros((len(q), len(k)))
     for t, m in enumerate(q_positions):
         for s, n in enumerate(k_positions):
-            products = [
-                zq[t, i] * zk[s, i].conjugate() * cmath.exp(1j * (m - n) * theta[i]) for i in range(len(theta))
-            ]
+            products = [zq[t, i] * zk[s, i].conjugate() * cmath.exp(1j * (m - n) * theta[i]) for i in range(len(theta))]
             scores[t, s] = sum(products).real
     return scores
 
@@ -104,7 +106,10 @@ def rope_interleaved(y: Array, positions: Array, theta: Array) -> Array:
 
 
 def rope_half_split(y: Array, positions: Array, theta: Array) -> Array:
-    """[y_left | y_right] cos(C) + [-y_right | y_left] sin(C), C = [m theta | m theta]; lecture 003, "Matrix Version"."""
+    """[y_left | y_right] cos(C) + [-y_right | y_left] sin(C), C = [m theta | m theta].
+
+    Lecture 003, "Matrix Version of RoPE"; GPT-NeoX, Llama as transformers stores it.
+    """
     half = len(theta)
     out = np.zeros(y.shape)
     for t, m in enumerate(positions):

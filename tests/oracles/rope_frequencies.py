@@ -28,7 +28,10 @@ def linear(d: int, base: float, factor: float) -> Array:
 
 
 def ntk_aware(d: int, base: float, factor: float) -> Array:
-    """The base becomes base s^(d/(d-2)), so that the slowest pair is interpolated by s; Peng et al. 2023 (YaRN), section 3.1."""
+    """The base becomes base s^(d/(d-2)), so that the slowest pair is interpolated by s.
+
+    Peng et al. 2023 (YaRN), section 3.1.
+    """
     return base_frequencies(d, base * factor ** (d / (d - 2)))
 
 
@@ -105,7 +108,7 @@ def llama3(
 ) -> Array:
     """Wavelengths above L0/low are divided by s, below L0/high left alone, blended in 1/wavelength between.
 
-    Llama Team 2024, section 3.4, and the released model code; cos and sin are unscaled.
+    Llama 3.1's released model code; cos and sin are unscaled.
     """
     out = []
     for f in base_frequencies(d, base):

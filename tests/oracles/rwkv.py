@@ -24,7 +24,7 @@ def channel_mixing(
     last: Array | None = None,
     begins: Sequence[bool] | None = None,
 ) -> tuple[Array, Array]:
-    """o_t = sigmoid(r_t) W_v max(k_t, 0)^2 and the last input; Peng et al. 2023, section 3.1, eq. 16-18 (v4).
+    """o_t = sigmoid(r_t) W_v max(k_t, 0)^2 and the last input; Peng et al. 2023 (RWKV), section 3.1.
 
     k_t = W_k (mu_k x_t + (1 - mu_k) x_{t-1}), r_t = W_r (mu_r x_t + (1 - mu_r) x_{t-1}). x[T, D], mu_*[D], w_k[F, D],
     w_v[D, F], w_r[D, D]; no biases. x_{-1} is `last`[D] or zero; where begins[t] is true, x_{t-1} reads zero.

@@ -16,9 +16,8 @@ def bucket(relative: int, bidirectional: bool = True, n_buckets: int = 32, max_d
     """Bucket of the relative position key - query: exact for small distances, then log-spaced up to max_distance.
 
     Bidirectional: the upper half of the buckets is for keys after the query. Unidirectional: keys after the query
-    share bucket 0. The logarithm is taken in float32 and truncated, as in the released code, which decides on which
-    side of a boundary a distance falls. Compared with transformers' T5Attention._relative_position_bucket (stored
-    numbers).
+    share bucket 0. The logarithm is taken in float32 and truncated, as in the released code. Compared with
+    transformers' T5Attention._relative_position_bucket (stored numbers).
     """
     if bidirectional:
         n_buckets //= 2

@@ -44,9 +44,9 @@ class Layer(Part, ABC):
     """
 
     composite: ClassVar[bool] = False
-    """True for layers that only call other layers: those clean the padding themselves."""
+    """True for layers that only call other layers, which clean the padding themselves."""
 
-    state_type: ClassVar[type[LayerState]] = LayerState
+    state_type: type[LayerState] = LayerState
     """What `start` returns and `run` takes."""
 
     def init_state(self, batch: int, *, capacity: int | None = None, dtype: torch.dtype | None = None,
@@ -56,7 +56,8 @@ class Layer(Part, ABC):
 
         Args:
             batch: rows.
-            capacity: tokens to reserve room for; a state that grows goes on growing beyond it. None: grow as needed.
+            capacity: tokens a row may consume; buffers of that size are reserved once, and a call that would exceed
+                it raises. None: grow by each chunk.
             dtype: of fields that follow the model's dtype; None: the layer's own.
             device: None: the layer's own.
             memory: what cross-attention reads; projected here, once.
@@ -87,8 +88,10 @@ class Layer(Part, ABC):
         """
         if state is not None:
             self._require_own(state, x.shape[0])
-        span = (WHOLE if span is None else span).resolve(None if state is None else state.clock, x)
-        if self.composite or span.full:
+        span = WHOLE if span is None else span
+        inner = span.moment is not None
+        span = span.resolve(None if state is None else state.clock, x)
+        if span.full or (self.composite and inner):
             return self.run(x, state, span)
         out = self.run(span.clean(x), state, span)
         return out._replace(y=span.clean(out.y))
@@ -132,8 +135,4 @@ class Pointwise(Layer, ABC):
 
 def advance(state: LayerState | None, span: Span) -> LayerState | None:
     """The state of a layer that keeps nothing but the clock, after the chunk."""
-    if state is None:
-        return None
-    after = span.after
-    assert after is not None, "a call with a state has a clock after it"
-    return replace(state, clock=after)
+    return None if state is None else replace(state, clock=span.after)

@@ -114,9 +114,11 @@ class Span:
         return self._resolved().ticks
 
     @property
-    def after(self) -> Clock | None:
-        """The clock after the chunk; None without a state."""
-        return self._resolved().after
+    def after(self) -> Clock:
+        """The clock after the chunk; only a call with a state has one."""
+        clock = self._resolved().after
+        assert clock is not None, "a call with a state has a clock after it"
+        return clock
 
     def _resolved(self) -> Moment:
         assert self.moment is not None, "a layer reads its span only after Layer.forward resolved it"

@@ -52,6 +52,11 @@ def fact_field() -> Any:
     return dataclasses.field(metadata={"weft": "fact"})
 
 
+def child_field() -> Any:
+    """Declare a nested state, or a tuple of them, after fields that were declared by the functions above."""
+    return dataclasses.field()
+
+
 @dataclass(frozen=True)
 class State:
     """Base of all states. Subclasses are frozen dataclasses whose fields are all constructor fields."""

@@ -33,6 +33,11 @@ class PositionScheme(Part):
         """Features that `embed` concatenates; the token embedding is narrower by as many."""
         return 0
 
+    @property
+    def limit(self) -> int | None:
+        """The most tokens a document may have; None when any length will do."""
+        return None
+
     def embed(self, x: Tensor, ticks: Ticks) -> Tensor:
         """Embeddings [B,T,D - width] with positions, [B,T,D]."""
         return x

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 
-import tokenizers
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Encoded, Ids, IdsLike, Tokenizer, check_ids, utf8
 from weft.tokenizers.byte_level import id_bytes, lengths_are_exact
@@ -107,12 +107,15 @@ class BPETokenizer(Tokenizer):
     def measure_many(self, texts: Sequence[str]) -> list[Encoded]:
         for text in texts:
             utf8(text)
-        found = self._library.encode_batch(list(texts), add_special_tokens=False)
-        arrays = [np.array(item.ids, dtype=np.int32) for item in found]
         if self._exact:
+            quick = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+            arrays = [np.array(item.ids, dtype=np.int32) for item in quick]
             return [Encoded(ids, self._lengths[ids]) for ids in arrays]
-        spans = [byte_spans(text, item.offsets) for text, item in zip(texts, found, strict=True)]
-        return [Encoded(ids, lengths) for ids, lengths in zip(arrays, spans, strict=True)]
+        found = self._library.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            Encoded(np.array(item.ids, dtype=np.int32), byte_spans(text, item.offsets))
+            for text, item in zip(texts, found, strict=True)
+        ]
 
     def decode(self, ids: IdsLike) -> str:
         array = check_ids(ids, self.vocab_size)

@@ -49,7 +49,9 @@ class TextStream(StreamDecoder):
     """Stream for tokenizers where the text of an id depends on the ids before it (word pieces, leading spaces).
 
     Decodes a short window twice, without and with the new ids, and emits the difference. The window starts at a place
-    where a piece was emitted, so the cost per id does not grow with the text.
+    where a piece was emitted, so the cost per id does not grow with the text. One difference from ``decode`` remains,
+    where ids are bytes that end in half a character: the library then replaces the whole run of bytes, while the stream
+    has already emitted the characters that were whole.
 
     Args:
         decode: the whole decoding of a list of ids.

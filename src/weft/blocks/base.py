@@ -1,0 +1,156 @@
+"""What all blocks share: a tuple of layers under one clock, dropout, and residuals that can be switched off."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Self
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.config import Dims, PartConfig, PartField, rule
+from weft.core.errors import ConfigError
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Loss, Output
+from weft.core.span import Memory, Span
+from weft.norms.base import NormConfig
+from weft.norms.layernorm import LayerNormConfig
+
+
+@dataclass(frozen=True)
+class BlockState(LayerState):
+    """The states of the layers inside, all on one clock."""
+
+    layers: tuple[LayerState, ...]
+
+
+class BlockConfig(PartConfig):
+    """Base of block configurations.
+
+    Fields: ``layers``, mixers and feed-forwards in order; ``norm``, one built for every place that needs one;
+    ``dropout`` on each layer's output; ``residual``, False to study a model without residual connections.
+    """
+
+    group: ClassVar[str] = "block"
+
+    layers: list[Annotated[PartConfig, PartField("mixer", "feedforward")]]
+    norm: Annotated[NormConfig, PartField("norm")] = LayerNormConfig()
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    residual: bool = True
+
+    @field_validator("layers", mode="after")
+    @classmethod
+    def _some(cls, layers: list[PartConfig]) -> list[PartConfig]:
+        if not layers:
+            raise rule("layers", "a block without layers does nothing.", "List at least one mixer or feed-forward.")
+        return layers
+
+    def build(self, dims: Dims) -> Block:
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        attention = {"kind": "attention", "n_heads": 2}
+        return [cls.model_validate({"layers": [attention, {"kind": "mlp", "d_ff": 12}], "norm": "rmsnorm"}),
+                cls.model_validate({"layers": [{"kind": "lstm"}, "channel_mix"], "residual": False}),
+                cls.model_validate({"layers": ["s4d", attention, {"kind": "mlp", "d_ff": 12}], "dropout": 0.1})]
+
+
+def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims, *,
+              numbered: bool = False) -> list[Layer]:
+    """Build every part where it stands; the problems of all are raised together. ``numbered`` parts are a model's
+    blocks and are told their index and how many they are."""
+    built: list[Layer] = []
+    problems: list[str] = []
+    for index, (place, part) in enumerate(parts):
+        own = replace(dims, layer=index, n_layers=len(parts)) if numbered else dims
+        try:
+            layer = part.build(own.at(*place))
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if not isinstance(layer, Layer):
+            raise dims.at(*place).problem("", f"{part.kind!r} builds a {type(layer).__name__}, which is no layer.",
+                                          "Use a mixer, a feed-forward or a block.")
+        built.append(layer)
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+    return built
+
+
+class Composite(Layer):
+    """A layer that calls other layers in a way of its own."""
+
+    composite = True
+    state_type: type[LayerState] = BlockState
+
+    def __init__(self, layers: list[Layer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> BlockState:
+        return BlockState(clock, tuple(layer.start(clock, capacity=capacity, dtype=dtype, memory=memory)
+                                       for layer in self.children_layers()))
+
+    def children_layers(self) -> list[Layer]:
+        """The layers in order, typed."""
+        found: list[Layer] = []
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            found.append(layer)
+        return found
+
+    def states(self, state: LayerState | None) -> list[LayerState] | list[None]:
+        """The layers' states, None for each without a state."""
+        if state is None:
+            return [None for _ in self.layers]
+        assert isinstance(state, BlockState)
+        return list(state.layers)
+
+    def together(self, state: LayerState | None, outs: list[Output[LayerState]], y: Tensor,
+                 span: Span) -> Output[LayerState]:
+        """The block's output from its layers' outputs."""
+        losses: tuple[Loss, ...] = tuple(loss for out in outs for loss in out.losses)
+        if state is None:
+            return Output(y, None, losses)
+        assert isinstance(state, BlockState)
+        states = tuple(out.state for out in outs if out.state is not None)
+        return Output(y, replace(state, clock=span.after, layers=states), losses)
+
+
+class Block(Composite):
+    """A block: subclasses wire one residual branch in `branch`; the residual stream is written here, once."""
+
+    norms_per_layer: ClassVar[int] = 1
+
+    def __init__(self, config: BlockConfig, dims: Dims) -> None:
+        super().__init__(build_all([(("layers", index), part) for index, part in enumerate(config.layers)], dims))
+        self.config = config
+        self.dropout = nn.Dropout(config.dropout)
+        count = self.norms_per_layer * len(self.layers)
+        self.norms = nn.ModuleList(config.norm.build(dims.at("norm")) for _ in range(count))
+
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        outs: list[Output[LayerState]] = []
+        for index, (layer, own) in enumerate(zip(self.children_layers(), self.states(state), strict=True)):
+            out, x = self.branch(index, layer, x, own, span)
+            outs.append(out)
+        return self.together(state, outs, x, span)
+
+    @abstractmethod
+    def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
+               span: Span) -> tuple[Output[LayerState], Tensor]:
+        """Run layer ``index`` on the stream ``x`` and give its output and the stream after it."""
+
+    def normed(self, index: int, x: Tensor, span: Span) -> Tensor:
+        """``x`` through norm ``index``, whose statistics, if any, are of real tokens."""
+        y: Tensor = self.norms[index](x, span.ticks.valid)
+        return y
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """The stream with a layer's output."""
+        y = self.dropout(y)
+        return x + y if self.config.residual else y

@@ -1,0 +1,52 @@
+"""Parallel blocks: mixer and feed-forward read the same stream and are added together."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from weft.blocks.base import Block, BlockConfig
+from weft.core.config import Dims
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.registry import register
+from weft.core.span import Span
+
+
+@register
+class ParallelConfig(BlockConfig):
+    """x + f(norm(x)) + g(norm(x)); ``shared_norm: false`` gives every layer a norm of its own (GPT-NeoX)."""
+
+    kind: ClassVar[str] = "parallel"
+    source: ClassVar[str] = "Wang and Komatsuzaki 2021 (GPT-J); Chowdhery et al. 2022 (PaLM), section 2"
+
+    shared_norm: bool = True
+
+    def build(self, dims: Dims) -> Parallel:
+        return Parallel(self, dims)
+
+
+class Parallel(Block):
+    """x + sum of f(norm(x)): every layer reads the stream as it entered the block."""
+
+    def __init__(self, config: ParallelConfig, dims: Dims) -> None:
+        super().__init__(config, dims)
+        self.shared = config.shared_norm
+        if self.shared:
+            del self.norms[1:]
+
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        entering = self.normed(0, x, span) if self.shared else x
+        outs, stream = [], x if self.config.residual else torch.zeros_like(x)
+        for index, (layer, own) in enumerate(zip(self.children_layers(), self.states(state), strict=True)):
+            out, y = self.branch(index, layer, entering, own, span)
+            outs.append(out)
+            stream = stream + self.dropout(y)
+        return self.together(state, outs, stream, span)
+
+    def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
+               span: Span) -> tuple[Output[LayerState], Tensor]:
+        out = layer(x if self.shared else self.normed(index, x, span), state, span)
+        return out, out.y

@@ -1,0 +1,36 @@
+"""Sandwich-norm blocks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from weft.blocks.base import Block, BlockConfig
+from weft.core.config import Dims
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.registry import register
+from weft.core.span import Span
+
+
+@register
+class SandwichNormConfig(BlockConfig):
+    """x + norm(f(norm(x))) for every layer f: a norm before and after."""
+
+    kind: ClassVar[str] = "sandwich"
+    source: ClassVar[str] = "Ding et al. 2021 (CogView), section 2.3"
+
+    def build(self, dims: Dims) -> SandwichNorm:
+        return SandwichNorm(self, dims)
+
+
+class SandwichNorm(Block):
+    """x + norm(f(norm(x))) for every layer f: a norm before and after."""
+
+    norms_per_layer = 2
+
+    def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
+               span: Span) -> tuple[Output[LayerState], Tensor]:
+        out = layer(self.normed(2 * index, x, span), state, span)
+        return out, self.add(x, self.normed(2 * index + 1, out.y, span))

@@ -1,0 +1,177 @@
+"""`LanguageModel`, `Readout` and `Encoder`: all that training, decoding, evaluation and serving know of a model.
+
+    hidden(tokens[B,T], state, span) -> Output(h, state, losses)
+    readout.logits(h)  readout.log_prob(h, targets)
+    forward = logits of hidden
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.config import Dims, PartConfig
+from weft.core.errors import StateError
+from weft.core.layer import LayerState, Part
+from weft.core.output import Output
+from weft.core.span import WHOLE, Memory, Span
+from weft.core.state import fact_field
+
+
+@dataclass(frozen=True)
+class ModelState(LayerState):
+    """Base of model states: knows which configuration it belongs to.
+
+    Attributes:
+        owner: fingerprint of the model's configuration.
+    """
+
+    owner: str = fact_field()
+
+
+class ModelConfig(PartConfig):
+    """Base of model configurations: vocabulary and the window they are trained on, in tokens."""
+
+    group: ClassVar[str] = "model"
+
+    vocab_size: int = Field(gt=0)
+    context: int = Field(default=256, gt=0)
+
+    def build(self, dims: Dims | None = None) -> Part:
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
+
+    def fingerprint(self) -> str:
+        """A hash of the whole resolved configuration."""
+        text = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Readout(Part, ABC):
+    """From hidden vectors to next-token probabilities."""
+
+    @abstractmethod
+    def logits(self, h: Tensor) -> Float[Tensor, "B T V"]:
+        """Unnormalised log-probabilities of every token."""
+
+    @abstractmethod
+    def log_prob(self, h: Tensor, targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        """Log-probability, in nats, of each target; equal to gathering from the log-softmax of `logits`, without
+        holding [B,T,V]."""
+
+
+class LanguageModel(Part, ABC):
+    """A distribution over the next token given those before, threaded by a state. One law:
+    running rows in any pieces, threading the state, equals running them whole."""
+
+    readout: Readout
+    takes_source: ClassVar[bool] = False
+    """Whether it reads a source through `encode` (an encoder-decoder)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.fingerprint = config.fingerprint()
+
+    def init_state(self, batch: int, *, capacity: int | None = None, dtype: torch.dtype | None = None,
+                   device: torch.device | str | None = None, memory: Memory | None = None,
+                   horizon: int | Tensor | None = None) -> ModelState:
+        """The state before the first token; the arguments are those of `Layer.init_state`."""
+        own = next(iter(self.parameters()), None)
+        place = own.device if device is None and own is not None else device
+        kind = (torch.get_default_dtype() if own is None else own.dtype) if dtype is None else dtype
+        clock = Clock.start(batch, device=place, horizon=horizon)
+        return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
+
+    @abstractmethod
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> ModelState:
+        """The state before the first token on ``clock``."""
+
+    @abstractmethod
+    def run(self, tokens: Tensor, state: ModelState | None, span: Span) -> Output[ModelState]:
+        """Hidden vectors of a chunk and the state after it. ``span`` is resolved."""
+
+    def hidden(self, tokens: Int64[Tensor, "B T"], state: ModelState | None = None,
+               span: Span | None = None) -> Output[ModelState]:
+        """What the readout reads, for every token of the chunk.
+
+        Args:
+            tokens: ids [B,T].
+            state: where earlier chunks left off; consumed. None: start fresh and keep nothing.
+            span: what this call does; None: every row advances by all T tokens.
+
+        Raises:
+            StateError: the state belongs to another model, or has another number of rows.
+        """
+        if state is not None:
+            self._require_own(state, tokens.shape[0])
+        span = (WHOLE if span is None else span).resolve(None if state is None else state.clock, tokens)
+        out = self.run(tokens, state, span)
+        return out if span.full else out._replace(y=span.clean(out.y))
+
+    def forward(self, tokens: Int64[Tensor, "B T"], state: ModelState | None = None,
+                span: Span | None = None) -> Output[ModelState]:
+        """Logits [B,T,V] of the next token after each, with the state and the losses of `hidden`."""
+        out = self.hidden(tokens, state, span)
+        return out._replace(y=self.readout.logits(out.y))
+
+    def limit(self) -> int | None:
+        """The most tokens a document may have (learned positions); None when there is no limit."""
+        return None
+
+    def encode(self, inputs: EncoderInputs, span: Span | None = None) -> Memory:
+        """The memory that a source gives; only encoder-decoders have one.
+
+        Raises:
+            StateError: this model takes no source.
+        """
+        raise StateError("this model has no encoder, so it takes no source.", where=type(self).__name__,
+                         remedy="Give rows of tokens alone.")
+
+    def _require_own(self, state: ModelState, batch: int) -> None:
+        if not isinstance(state, ModelState) or state.owner != self.fingerprint:
+            raise StateError("the state belongs to another model.", where="state",
+                             remedy="Use a state from this model's init_state, or load the model it came from.")
+        rows = state.clock.seen.shape[0]
+        if rows != batch:
+            raise StateError(f"a state of {rows} rows for {batch} rows of tokens.", where="state",
+                             remedy="Select the rows first, or start a state of that batch.")
+
+
+@dataclass(frozen=True)
+class EncoderInputs:
+    """What an encoder reads. Exactly one of ``tokens`` and ``patches`` is given.
+
+    Attributes:
+        tokens: ids [B,S].
+        types: segment ids [B,S] (BERT's sentence A and B).
+        globals_: True where a token attends to all and is seen by all (Longformer).
+        patches: image patches [B,S,P].
+    """
+
+    tokens: Int64[Tensor, "B S"] | None = None
+    types: Int64[Tensor, "B S"] | None = None
+    globals_: Bool[Tensor, "B S"] | None = None
+    patches: Float[Tensor, "B S P"] | None = None
+
+
+class Encoder(Part, ABC):
+    """A bidirectional model: sees all of its input at once and keeps no state."""
+
+    @abstractmethod
+    def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
+        """Hidden vectors; zero beyond each row's count."""
+
+
+def parameter_count(module: nn.Module) -> int:
+    """Numbers that training changes, shared ones counted once."""
+    return sum(p.numel() for p in module.parameters())

@@ -1,0 +1,25 @@
+"""Text to batches: corpora, streams of tokens, training batches and evaluation windows. It knows nothing of models."""
+
+from __future__ import annotations
+
+from weft.data.batch import Batch
+from weft.data.batches import Batches, SequentialBatches, ShuffledBatches
+from weft.data.corpus import Corpus, Document
+from weft.data.embedded import embedded_corpus
+from weft.data.stream import TokenStream, encode_corpus
+from weft.data.text import read_text
+from weft.data.windows import EvaluationWindows
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "Corpus",
+    "Document",
+    "EvaluationWindows",
+    "SequentialBatches",
+    "ShuffledBatches",
+    "TokenStream",
+    "embedded_corpus",
+    "encode_corpus",
+    "read_text",
+]

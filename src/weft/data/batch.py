@@ -1,0 +1,76 @@
+"""One batch for next-token prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from weft.data.stream import TokenStream
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """B rows of T tokens, each with the token that follows it.
+
+    Attributes:
+        inputs: token ids.
+        targets: the next token of each input.
+        begins: inputs at which a document begins.
+        scored: targets that count in a loss.
+        target_bytes: UTF-8 bytes of text that each target stands for. The sum over scored targets divides their summed
+            negative log-likelihood (in nats, over ln 2) to give bits per byte.
+        fresh: whether rows start without a state carried from the batch before.
+    """
+
+    inputs: Int64[np.ndarray, "B T"]
+    targets: Int64[np.ndarray, "B T"]
+    begins: Bool[np.ndarray, "B T"]
+    scored: Bool[np.ndarray, "B T"]
+    target_bytes: Int64[np.ndarray, "B T"]
+    fresh: bool = True
+
+    @property
+    def scored_tokens(self) -> int:
+        """Number of targets that count."""
+        return int(self.scored.sum())
+
+    @property
+    def scored_bytes(self) -> int:
+        """Bytes of text that the targets that count stand for."""
+        return int(self.target_bytes[self.scored].sum())
+
+
+def cut(
+    stream: TokenStream,
+    starts: Int64[np.ndarray, " B"],
+    length: int,
+    *,
+    score_from: Int64[np.ndarray, " B"] | None = None,
+    fresh: bool = True,
+) -> Batch:
+    """The windows of ``length`` inputs that start at ``starts``.
+
+    Args:
+        stream: the tokens.
+        starts: position of each row's first input.
+        length: T; the last target lies ``length`` after the first input.
+        score_from: position in the stream of each row's first target that counts; all count by default.
+        fresh: see `Batch`.
+    """
+    inputs = starts[:, None] + np.arange(length)
+    targets = inputs + 1
+    scored = ~stream.begins[targets] | stream.begins_scored
+    if score_from is not None:
+        scored &= targets >= score_from[:, None]
+    return Batch(
+        inputs=stream.tokens[inputs].astype(np.int64),
+        targets=stream.tokens[targets].astype(np.int64),
+        begins=stream.begins[inputs],
+        scored=scored,
+        target_bytes=stream.byte_lengths[targets].astype(np.int64),
+        fresh=fresh,
+    )

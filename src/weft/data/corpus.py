@@ -1,0 +1,179 @@
+"""A corpus: named documents of text, with a hash; how it is limited and split."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias, final
+
+from weft.core.errors import DataError
+
+FEWEST_TO_SPLIT = 20
+Split: TypeAlias = tuple["Corpus", "Corpus"]
+
+
+@final
+@dataclass(frozen=True)
+class Document:
+    """One text that belongs together, such as a file.
+
+    Attributes:
+        name: what tells it from the others of its corpus, such as a relative path.
+        text: its text, as it was read: never normalised.
+    """
+
+    name: str
+    text: str
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """UTF-8 bytes of the text."""
+        return len(self.text.encode("utf-8"))
+
+
+@final
+@dataclass(frozen=True)
+class Corpus:
+    """Documents in a fixed order.
+
+    Attributes:
+        name: for reports.
+        documents: the documents, names distinct.
+        version: what edition of the source this is, or empty.
+    """
+
+    name: str
+    documents: tuple[Document, ...]
+    version: str = ""
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """UTF-8 bytes of all documents."""
+        return sum(document.size_bytes for document in self.documents)
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 (hexadecimal) of the documents' names and texts, in order, each preceded by its length."""
+        digest = hashlib.sha256()
+        for document in self.documents:
+            for content in (document.name.encode(), document.text.encode()):
+                digest.update(len(content).to_bytes(8, "little"))
+                digest.update(content)
+        return digest.hexdigest()
+
+    def texts(self) -> list[str]:
+        """The text of each document."""
+        return [document.text for document in self.documents]
+
+    def describe(self) -> str:
+        """Name, version, size and hash in one line."""
+        version = f" {self.version}" if self.version else ""
+        count = f"{len(self.documents)} document{'' if len(self.documents) == 1 else 's'}"
+        return f"{self.name}{version}: {count}, {self.size_bytes:,} bytes, sha256 {self.sha256}"
+
+    def limited(self, max_bytes: int, *, seed: int = 0) -> Corpus:
+        """At most ``max_bytes`` of this corpus: whole documents in the order of a seeded hash of their names.
+
+        A document that no longer fits is passed over. When not even one fits, the first in that order is cut, at the
+        last character that fits. The chosen documents keep the corpus's order.
+
+        Raises:
+            DataError: a limit below one byte, or below the first character.
+        """
+        if max_bytes < 1:
+            raise DataError(
+                f"the limit must be at least 1 byte, received {max_bytes}.", where="max_bytes", remedy="Raise it."
+            )
+        if self.size_bytes <= max_bytes:
+            return self
+        ranked = sorted(_with_text(self.documents), key=lambda document: _rank("limit", seed, document.name))
+        chosen = _fitting(ranked, max_bytes) or {ranked[0].name: _cut(ranked[0], max_bytes)}
+        kept = tuple(chosen[document.name] for document in self.documents if document.name in chosen)
+        return replace(self, documents=kept)
+
+    def split(self, validation: float = 0.1, *, seed: int = 0) -> Split:
+        """Train and validation parts, decided by document, so that no document is in both.
+
+        A document's side depends on its name and the seed alone, so it stays when others come or go. With fewer than
+        20 documents there is too little to choose from: then the last ``validation`` of each document's characters,
+        from the next line on where there is one, is held out.
+
+        Args:
+            validation: the share to hold out, above 0 and below 1.
+            seed: another seed gives another split.
+
+        Raises:
+            DataError: a share outside (0, 1), or a corpus too small to give both parts text.
+        """
+        if not 0.0 < validation < 1.0:
+            raise DataError(
+                f"the share held out must be above 0 and below 1, received {validation}.",
+                where="validation",
+                remedy="Give a share such as 0.1.",
+            )
+        by_document = len(self.documents) >= FEWEST_TO_SPLIT
+        parts = self._by_document(validation, seed) if by_document else self._within_documents(validation)
+        train, held_out = (
+            replace(self, name=f"{self.name} ({side})", documents=documents)
+            for side, documents in zip(("train", "validation"), parts, strict=True)
+        )
+        if not train.size_bytes or not held_out.size_bytes:
+            raise DataError(
+                f"{self.size_bytes} bytes are too few to hold out a share of {validation}.",
+                where=self.name,
+                remedy="Give more text, or a validation text of its own.",
+            )
+        return train, held_out
+
+    def _by_document(self, share: float, seed: int) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+        ranks = {document.name: _rank("split", seed, document.name) for document in self.documents}
+        first, last = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
+        held = {name for name, rank in ranks.items() if rank < share} - {last} | {first}
+        train = tuple(document for document in self.documents if document.name not in held)
+        return train, tuple(document for document in self.documents if document.name in held)
+
+    def _within_documents(self, share: float) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+        places = [_place_to_cut(document.text, share) for document in self.documents]
+        pairs = list(zip(self.documents, places, strict=True))
+        heads = (Document(document.name, document.text[:place]) for document, place in pairs)
+        tails = (Document(document.name, document.text[place:]) for document, place in pairs)
+        return _with_text(heads), _with_text(tails)
+
+
+def _rank(purpose: str, seed: int, name: str) -> float:
+    """A number in [0, 1) that looks random; the purpose keeps limiting from choosing what splitting holds out."""
+    digest = hashlib.sha256(f"{purpose}\0{seed}\0{name}".encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2.0**48
+
+
+def _fitting(documents: Sequence[Document], max_bytes: int) -> dict[str, Document]:
+    chosen: dict[str, Document] = {}
+    left = max_bytes
+    for document in documents:
+        if 0 < document.size_bytes <= left:
+            chosen[document.name] = document
+            left -= document.size_bytes
+    return chosen
+
+
+def _cut(document: Document, max_bytes: int) -> Document:
+    text = document.text.encode("utf-8")[:max_bytes].decode("utf-8", errors="ignore")
+    if not text:
+        raise DataError(
+            f"a limit of {max_bytes} bytes does not hold the first character.",
+            where=document.name,
+            remedy="Raise max_bytes.",
+        )
+    return Document(document.name, text)
+
+
+def _place_to_cut(text: str, share: float) -> int:
+    place = int(len(text) * (1.0 - share))
+    line_end = text.find("\n", place)
+    return line_end + 1 if 0 <= line_end < len(text) - 1 else place
+
+
+def _with_text(documents: Iterable[Document]) -> tuple[Document, ...]:
+    return tuple(document for document in documents if document.text)

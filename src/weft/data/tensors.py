@@ -1,0 +1,37 @@
+"""The edge where batches become tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from weft.data.batch import Batch
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TensorBatch:
+    """A `Batch` on a device; the attributes mean the same."""
+
+    inputs: Int64[Tensor, "B T"]
+    targets: Int64[Tensor, "B T"]
+    begins: Bool[Tensor, "B T"]
+    scored: Bool[Tensor, "B T"]
+    target_bytes: Int64[Tensor, "B T"]
+    fresh: bool
+
+
+def to_tensors(batch: Batch, device: torch.device | str = "cpu") -> TensorBatch:
+    """``batch`` on ``device``."""
+    return TensorBatch(
+        inputs=torch.from_numpy(batch.inputs).to(device),
+        targets=torch.from_numpy(batch.targets).to(device),
+        begins=torch.from_numpy(batch.begins).to(device),
+        scored=torch.from_numpy(batch.scored).to(device),
+        target_bytes=torch.from_numpy(batch.target_bytes).to(device),
+        fresh=batch.fresh,
+    )

@@ -1,0 +1,1 @@
+"""Feed-forwards: layers that work on each token's features."""

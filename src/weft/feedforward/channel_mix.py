@@ -1,0 +1,86 @@
+"""RWKV-4's channel mixing: a feed-forward with a state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.config import Dims
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.feedforward.base import FeedForwardConfig
+from weft.ops.token_shift import last_token, previous_token
+
+
+@dataclass(frozen=True)
+class ChannelMixState(LayerState):
+    """The input at the last token, zero before the first."""
+
+    last: Float[Tensor, "B D"] = tensor_field()
+
+
+class ChannelMix(Layer):
+    """RWKV-4's channel mixing (Peng et al. 2023, section 3.1): each token is mixed with the one before it.
+
+        k_t = W_k (mu_k x_t + (1 - mu_k) x_{t-1})           r_t = W_r (mu_r x_t + (1 - mu_r) x_{t-1})
+        y_t = sigmoid(r_t) * W_v max(k_t, 0)^2
+
+    x, y [B,T,D]; ``key.weight`` [F,D], ``value.weight`` [D,F], ``receptance.weight`` [D,D], no biases; ``mix_key`` and
+    ``mix_receptance`` are the mu [D]. x_{t-1} is zero at a document's first token. State: x at the last token, [B,D].
+
+    The mu start as the released training code sets them: (i / D)^(1 - layer / n_layers) for feature i.
+    """
+
+    state_type: type[LayerState] = ChannelMixState
+
+    def __init__(self, d_model: int, d_ff: int, *, depth: float = 0.0) -> None:
+        super().__init__()
+        self.d_model = d_model
+        ramp = (torch.arange(d_model) / d_model) ** (1.0 - depth)
+        self.mix_key, self.mix_receptance = nn.Parameter(ramp.clone()), nn.Parameter(ramp.clone())
+        self.key = nn.Linear(d_model, d_ff, bias=False)
+        self.value = nn.Linear(d_ff, d_model, bias=False)
+        self.receptance = nn.Linear(d_model, d_model, bias=False)
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
+              memory: Memory | None) -> ChannelMixState:
+        last = torch.zeros(clock.batch(), self.d_model, dtype=dtype, device=clock.seen.device)
+        return ChannelMixState(clock, last)
+
+    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
+        last = state.last if isinstance(state, ChannelMixState) else None
+        previous = previous_token(x, last, span)
+        k = self.key(torch.lerp(previous, x, self.mix_key))
+        r = self.receptance(torch.lerp(previous, x, self.mix_receptance))
+        y = torch.sigmoid(r) * self.value(torch.relu(k).square())
+        if last is None or span.after is None:
+            return Output(y, None)
+        return Output(y, ChannelMixState(span.after, last_token(x, last, span)))
+
+
+@register
+class ChannelMixConfig(FeedForwardConfig):
+    """RWKV-4's channel mixing. ``d_ff``: hidden width, 4 d_model when it is left out."""
+
+    kind: ClassVar[str] = "channel_mix"
+    source: ClassVar[str] = "Peng et al. 2023 (arXiv:2305.13048), section 3.1"
+    state_size: ClassVar[str] = "d_model numbers"
+
+    d_ff: int | None = Field(default=None, gt=0)
+
+    def build(self, dims: Dims) -> ChannelMix:
+        width = 4 * dims.d_model if self.d_ff is None else self.d_ff
+        return ChannelMix(dims.d_model, width, depth=dims.layer / dims.n_layers)
+
+    @classmethod
+    def examples(cls) -> list[ChannelMixConfig]:
+        return [cls(), cls(d_ff=7)]

@@ -1,0 +1,59 @@
+"""Gated linear units: SwiGLU, GeGLU, ReGLU, GLU and the bilinear layer."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Dims
+from weft.core.layer import Pointwise
+from weft.core.registry import register
+from weft.feedforward.base import FeedForwardConfig
+from weft.ops.activations import ACTIVATIONS, Activation, ActivationName
+
+
+class GLU(Pointwise):
+    """A gated linear unit (Shazeer 2020, equations 5 and 6), for each token by itself.
+
+        y = W_down (f(W_gate x + b_gate) * (W_up x + b_up)) + b_down
+
+    f is silu for SwiGLU, gelu or gelu_tanh for GeGLU, relu for ReGLU, sigmoid for GLU, identity for the bilinear layer.
+    x, y [B,T,D]; ``gate.weight`` and ``up.weight`` [F,D], ``down.weight`` [D,F]; the biases are optional. Gate and up
+    are two matrices, as in Llama's files (Mixtral calls the three w1, w3 and w2); files that fuse them hold the rows
+    of both in one. Its state is the clock alone.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, activation: ActivationName = "silu", *, bias: bool = False) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.gate, self.up = nn.Linear(d_model, d_ff, bias), nn.Linear(d_model, d_ff, bias)
+        self.down = nn.Linear(d_ff, d_model, bias)
+
+    def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        y: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        return y
+
+
+@register
+class GLUConfig(FeedForwardConfig):
+    """Gated linear unit. ``d_ff``: hidden width; left out, 8/3 d_model rounded up to a multiple of 8, which has about
+    the parameters of a two-layer perceptron of width 4 d_model."""
+
+    kind: ClassVar[str] = "glu"
+    source: ClassVar[str] = "Shazeer 2020 (arXiv:2002.05202), equations 5 and 6"
+
+    d_ff: int | None = Field(default=None, gt=0)
+    activation: Activation = "silu"
+    bias: bool = False
+
+    def build(self, dims: Dims) -> GLU:
+        width = -(-dims.d_model // 3) * 8 if self.d_ff is None else self.d_ff
+        return GLU(dims.d_model, width, self.activation, bias=self.bias)
+
+    @classmethod
+    def examples(cls) -> list[GLUConfig]:
+        return [cls(), cls(d_ff=7, activation="gelu"), cls(d_ff=5, activation="gelu_tanh", bias=True),
+                cls(d_ff=6, activation="relu"), cls(d_ff=6, activation="sigmoid"), cls(d_ff=6, activation="identity")]

@@ -1,0 +1,53 @@
+"""The two-layer perceptron."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Dims
+from weft.core.layer import Pointwise
+from weft.core.registry import register
+from weft.feedforward.base import FeedForwardConfig
+from weft.ops.activations import ACTIVATIONS, Activation, ActivationName
+
+
+class MLP(Pointwise):
+    """Two linear maps with a non-linearity between (Vaswani et al. 2017, equation 2), for each token by itself.
+
+        y = W_down f(W_up x + b_up) + b_down
+
+    x, y [B,T,D]; ``up.weight`` [F,D], ``down.weight`` [D,F]; the biases are optional. Its state is the clock alone.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, activation: ActivationName = "gelu", *, bias: bool = True) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.up, self.down = nn.Linear(d_model, d_ff, bias), nn.Linear(d_ff, d_model, bias)
+
+    def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        y: Tensor = self.down(self.activation(self.up(x)))
+        return y
+
+
+@register
+class MLPConfig(FeedForwardConfig):
+    """Two-layer perceptron. ``d_ff``: hidden width, 4 d_model when it is left out."""
+
+    kind: ClassVar[str] = "mlp"
+    source: ClassVar[str] = "Vaswani et al. 2017 (arXiv:1706.03762), equation 2"
+
+    d_ff: int | None = Field(default=None, gt=0)
+    activation: Activation = "gelu"
+    bias: bool = True
+
+    def build(self, dims: Dims) -> MLP:
+        width = 4 * dims.d_model if self.d_ff is None else self.d_ff
+        return MLP(dims.d_model, width, self.activation, bias=self.bias)
+
+    @classmethod
+    def examples(cls) -> list[MLPConfig]:
+        return [cls(), cls(d_ff=7, activation="relu", bias=False), cls(d_ff=5, activation="squared_relu")]

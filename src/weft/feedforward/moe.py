@@ -1,0 +1,173 @@
+"""Dropless mixture of experts with its router's losses."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.config import Dims, PartField, Shared, rule
+from weft.core.layer import Layer, LayerState, Pointwise, advance
+from weft.core.output import Loss, Output
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.feedforward.base import FeedForwardConfig
+from weft.feedforward.glu import GLUConfig
+from weft.ops import expert_dispatch
+
+Dispatch = Literal["auto", "grouped", "dense"]
+
+
+class MixtureOfExperts(Layer):
+    """A dropless mixture of experts (Shazeer et al. 2017, equation 1; Mixtral, Jiang et al. 2024, section 2.1).
+
+        l = W_router x in R^N        y = sum over the k largest l_n of g_n expert_n(x)
+        g = softmax of the k chosen logits                 (``renormalise``)
+        g = the chosen entries of softmax(l)               (otherwise; Switch for k = 1)
+
+    x, y [B,T,D]; ``router.weight`` [N,D], no bias; ``experts`` are N feed-forwards of one configuration, each with
+    weights of its own. No expert has a capacity: nothing is dropped, so a row never depends on its neighbours (up to
+    the last bits, where a matrix product's rounding depends on its number of rows). Among equal logits the lower expert
+    wins. Routing and gates are computed in float32 or wider. Its state is the clock alone.
+
+    Losses, over the real tokens of the call only, each times its coefficient (none for the coefficient 0):
+
+        load_balance   N sum_n f_n P_n, f_n the share of all choices that fell on n, P_n its mean probability
+                       (Fedus et al. 2022, equations 4 to 6); 1 when balanced. Mixtral's released code counts choices
+                       per token, which is k times this.
+        router_z       mean (log sum_n exp l_n)^2          (Zoph et al. 2022, equation 5)
+
+    ``dispatch``: ``grouped`` runs each expert on its own tokens and reads the group sizes on the host, which
+    ``torch.compile(fullgraph=True)`` and CUDA graphs cannot do; ``dense`` runs every expert on every token, N/k times
+    the arithmetic, in static shapes. ``auto`` is grouped, and dense while compiling.
+    """
+
+    def __init__(self, d_model: int, experts: list[Pointwise], top_k: int, *, renormalise: bool = True,
+                 balance_loss: float = 0.01, z_loss: float = 0.001, dispatch: Dispatch = "auto") -> None:
+        super().__init__()
+        self.top_k, self.renormalise, self.dispatch = top_k, renormalise, dispatch
+        self.balance_loss, self.z_loss = balance_loss, z_loss
+        self.router = nn.Linear(d_model, len(experts), bias=False)
+        self.experts = nn.ModuleList(experts)
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
+        return LayerState(clock)
+
+    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
+        rows = x.flatten(0, 1)
+        valid = None if span.ticks.valid is None else span.ticks.valid.flatten()
+        logits = self._logits(rows)
+        chosen, gates = route(logits, self.top_k, renormalise=self.renormalise)
+        y = self._dispatch(rows, chosen, gates, valid).reshape(x.shape)
+        return Output(y, advance(state, span), self._losses(logits, chosen, valid))
+
+    def _logits(self, rows: Tensor) -> Float[Tensor, "rows N"]:
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        with torch.autocast(rows.device.type, enabled=False):
+            return rows.to(wide) @ self.router.weight.to(wide).T
+
+    def _dispatch(self, rows: Tensor, chosen: Tensor, gates: Tensor, valid: Tensor | None) -> Tensor:
+        experts = [_single(expert) for expert in self.experts]
+        if self.dispatch == "dense" or (self.dispatch == "auto" and torch.compiler.is_compiling()):
+            return expert_dispatch.dense(rows, experts, chosen, gates)
+        return expert_dispatch.grouped(rows, experts, chosen, gates, valid)
+
+    def _losses(self, logits: Tensor, chosen: Tensor, valid: Tensor | None) -> tuple[Loss, ...]:
+        losses = []
+        if self.balance_loss:
+            losses.append(Loss("load_balance", self.balance_loss * load_balancing_loss(logits, chosen, valid)))
+        if self.z_loss:
+            losses.append(Loss("router_z", self.z_loss * router_z_loss(logits, valid)))
+        return tuple(losses)
+
+
+def _single(expert: nn.Module) -> expert_dispatch.Expert:
+    """An expert as a map of rows; called as a module, so that hooks on it run."""
+    def apply(rows: Tensor) -> Tensor:
+        y: Tensor = expert(rows[None]).y
+        return y[0]
+
+    return apply
+
+
+def route(logits: Float[Tensor, "rows N"], k: int, *, renormalise: bool) -> tuple[
+        Int64[Tensor, "rows k"], Float[Tensor, "rows k"]]:
+    """The k experts of each row, largest logit first and ties to the lower index, and their gates."""
+    ordered, experts = logits.sort(dim=-1, descending=True, stable=True)
+    best, chosen = ordered[:, :k], experts[:, :k]
+    if renormalise:
+        return chosen, best.softmax(-1)
+    return chosen, (best - logits.logsumexp(-1, keepdim=True)).exp()
+
+
+def load_balancing_loss(logits: Float[Tensor, "rows N"], chosen: Int64[Tensor, "rows k"],
+                        valid: Bool[Tensor, " rows"] | None) -> Float[Tensor, ""]:
+    """N sum_n f_n P_n over the real rows; 0 when there are none. The gradient flows through P alone."""
+    n_experts = logits.shape[1]
+    picks = torch.zeros_like(logits).scatter(1, chosen, 1.0 / chosen.shape[1])
+    share, probability = _mean(picks, valid), _mean(logits.softmax(-1), valid)
+    return n_experts * (share * probability).sum()
+
+
+def router_z_loss(logits: Float[Tensor, "rows N"], valid: Bool[Tensor, " rows"] | None) -> Float[Tensor, ""]:
+    """mean (log sum_n exp l_n)^2 over the real rows; 0 when there are none."""
+    return _mean(logits.logsumexp(-1).square(), valid)
+
+
+def _mean(values: Tensor, valid: Tensor | None) -> Tensor:
+    """The mean over real rows."""
+    if valid is None:
+        return values.sum(0) / max(values.shape[0], 1)
+    real = valid.reshape(-1, *[1] * (values.dim() - 1))
+    kept = torch.where(real, values, torch.zeros((), dtype=values.dtype, device=values.device))
+    return kept.sum(0) / valid.sum().clamp(min=1)
+
+
+@register
+class MixtureOfExpertsConfig(FeedForwardConfig):
+    """Dropless mixture of experts with top-k routing."""
+
+    kind: ClassVar[str] = "moe"
+    source: ClassVar[str] = ("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 "
+                             "(arXiv:2401.04088), section 2.1")
+
+    expert: Annotated[FeedForwardConfig, PartField("feedforward")] = GLUConfig()
+    n_experts: int = Field(default=8, gt=0)
+    top_k: int = Field(default=2, gt=0)
+    renormalise: bool = True
+    balance_loss: float = Field(default=0.01, ge=0)
+    z_loss: float = Field(default=0.001, ge=0)
+    dispatch: Dispatch = "auto"
+
+    @model_validator(mode="after")
+    def _experts_can_be_chosen(self) -> MixtureOfExpertsConfig:
+        if self.top_k > self.n_experts:
+            raise rule("top_k", f"{self.top_k} experts per token, but there are only {self.n_experts}.",
+                       "Lower top_k or raise n_experts.")
+        if isinstance(self.expert, Shared):
+            raise rule("expert", f"the shared part {self.expert.shared!r} would be the same weights in every expert.",
+                       "Write the expert's configuration here.")
+        return self
+
+    def build(self, dims: Dims) -> MixtureOfExperts:
+        experts = [self._expert(dims.at("expert")) for _ in range(self.n_experts)]
+        return MixtureOfExperts(dims.d_model, experts, self.top_k, renormalise=self.renormalise,
+                                balance_loss=self.balance_loss, z_loss=self.z_loss, dispatch=self.dispatch)
+
+    def _expert(self, dims: Dims) -> Pointwise:
+        expert = self.expert.build(dims)
+        if isinstance(expert, Pointwise):
+            return expert
+        raise dims.problem("", f"{self.expert.kind!r} does not treat every token by itself, so it cannot be an expert.",
+                           "Use 'mlp' or 'glu'.")
+
+    @classmethod
+    def examples(cls) -> list[MixtureOfExpertsConfig]:
+        small = GLUConfig(d_ff=6)
+        return [cls(expert=small, n_experts=4), cls(expert=small, n_experts=3, top_k=1, renormalise=False, z_loss=0.0),
+                cls(expert=small, n_experts=3, balance_loss=0.5, z_loss=0.5, dispatch="dense"),
+                cls(expert=small, n_experts=2, balance_loss=0.0, dispatch="grouped")]

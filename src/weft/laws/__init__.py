@@ -1,0 +1,11 @@
+"""The laws: what every language-model part must obey, as a library.
+
+The tests run them on every registered part and on random hybrids; ``weft check`` runs them on a user's configuration
+or checkpoint. A law is a function from a `Subject` and a random generator to `Finding`s.
+"""
+
+from weft.laws.report import Finding, Report
+from weft.laws.run import LAWS, check_module, examine
+from weft.laws.subject import Subject, layer_subject, model_subject
+
+__all__ = ["LAWS", "Finding", "Report", "Subject", "check_module", "examine", "layer_subject", "model_subject"]

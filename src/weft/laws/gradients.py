@@ -1,0 +1,48 @@
+"""Values and gradients of a run, to be compared with those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.core.span import Memory
+from weft.laws.subject import Subject
+
+
+class Run(NamedTuple):
+    """Outputs [B,T,...] and, when asked for, the gradients of a random weighting of them with respect to the
+    parameters, the input and the memory."""
+
+    y: Tensor
+    gradients: list[Tensor | None]
+
+
+def run(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor | None,
+        forward: Callable[[Tensor, Memory | None], Tensor]) -> Run:
+    """``forward(x, memory)`` with gradients off (``weights`` None), or with the gradients of sum(y * weights)."""
+    if weights is None or not subject.differentiable:
+        with torch.no_grad():
+            return Run(forward(x, memory), [])
+    with torch.enable_grad():
+        leaves: list[Tensor] = [p for p in subject.module.parameters() if p.requires_grad]
+        if x.is_floating_point():
+            x = x.detach().requires_grad_()
+            leaves.append(x)
+        if memory is not None and memory.h.grad_fn is None:
+            memory = replace(memory, h=memory.h.detach().requires_grad_())
+            leaves.append(memory.h)
+        y = forward(x, memory)
+        loss = (y * weights.to(y.dtype)).sum()
+        if not leaves or loss.grad_fn is None:
+            return Run(y.detach(), [None for _ in leaves])
+        # A model encodes its source once, outside; keep that graph for the runs that share it.
+        return Run(y.detach(), list(torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)))
+
+
+def weights_like(y: Tensor, generator: torch.Generator) -> Tensor:
+    """Random weights of the outputs; infinite outputs would give no gradient, so callers use finite subjects."""
+    return torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device)

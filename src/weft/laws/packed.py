@@ -1,0 +1,61 @@
+"""Law 5: documents packed into one row equal the documents run separately."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from weft.core.span import Memory, Span
+from weft.core.traits import Trait
+from weft.laws.gradients import Run, run, weights_like
+from weft.laws.report import Finding, difference, gradient_difference
+from weft.laws.subject import Subject
+
+
+def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """Documents of several lengths, one token long and last ones too, in one call and across cuts."""
+    x = subject.inputs(3, subject.steps, generator)
+    memory = subject.memory(3, generator)
+    begins = torch.rand(x.shape[:2], generator=generator) < 0.3
+    begins[0], begins[1, :2], begins[2, -1] = False, True, True
+    begins = begins.to(x.device)
+    with torch.no_grad():
+        weights = weights_like(subject.whole(x, memory).y, generator)
+    apart = run(subject, x, memory, weights, lambda a, m: _separate(subject, a, m, begins))
+    case = f"documents begin at {[row.nonzero().flatten().tolist() for row in begins]}"
+    whole = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m, Span(begins=begins)).y)
+    yield from _findings(subject, case, whole, apart)
+    if subject.stateful and Trait.DECLARED_LENGTH not in subject.traits:
+        cuts = [3, 1, 0, subject.steps - 4]
+        pieces = run(subject, x, memory, weights, lambda a, m: _pieces(subject, a, m, begins, cuts))
+        yield from _findings(subject, f"{case}, pieces {'+'.join(map(str, cuts))}", pieces, apart)
+
+
+def _findings(subject: Subject, case: str, found: Run, apart: Run) -> Iterator[Finding]:
+    yield Finding("packed", case, difference(found.y, apart.y), subject.bound)
+    if subject.differentiable:
+        yield Finding("packed gradients", case, gradient_difference(found.gradients, apart.gradients),
+                      subject.gradient_bound)
+
+
+def _separate(subject: Subject, x: Tensor, memory: Memory | None, begins: Tensor) -> Tensor:
+    rows = []
+    for b in range(x.shape[0]):
+        starts = sorted({0, *begins[b].nonzero().flatten().tolist()})
+        own = None if memory is None else memory.select(torch.tensor([b], device=x.device))
+        ends = [*starts[1:], x.shape[1]]
+        rows.append(torch.cat([subject.whole(x[b:b + 1, a:z], own).y for a, z in zip(starts, ends, strict=True)], 1))
+    return torch.cat(rows)
+
+
+def _pieces(subject: Subject, x: Tensor, memory: Memory | None, begins: Tensor, cuts: list[int]) -> Tensor:
+    state, outs, at = subject.start(x.shape[0], memory, None, None), [], 0
+    for size in cuts:
+        out = subject.call(x[:, at:at + size], state, Span(begins=begins[:, at:at + size]))
+        assert out.state is not None, "a call with a state returns one"
+        state = out.state
+        outs.append(out.y)
+        at += size
+    return torch.cat(outs, dim=1)

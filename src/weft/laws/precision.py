@@ -1,0 +1,90 @@
+"""Laws 8 and 12: other dtypes and devices stay within a stated bound of float64, and log-probabilities are those of
+the logits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from weft.core.model import LanguageModel
+from weft.core.span import Memory, Span
+from weft.laws.report import Finding, difference
+from weft.laws.subject import Subject, layer_subject, model_subject
+
+BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1.5e-1}
+"""Relative to the largest output. A tiny part is a handful of sums of at most a few dozen terms of order one: float32
+(24 bits) loses a few hundred units in the last place, bfloat16 (8 bits, 4e-3) some tens."""
+
+
+def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """The same weights and inputs in float32 and bfloat16, whole and in pieces, and on an accelerator if there is
+    one. Only float64 subjects are cast; the others are what they are."""
+    if any(p.dtype != torch.float64 for p in subject.module.parameters()) or not subject.differentiable:
+        return
+    x = subject.inputs(2, subject.steps, generator)
+    memory = subject.memory(2, generator)
+    with torch.no_grad():
+        exact = subject.whole(x, memory).y
+        for dtype, bound in BOUNDS.items():
+            twin = _cast(subject, dtype)
+            y = twin.whole(_to(x, dtype), _memory(memory, dtype)).y
+            yield Finding("precision", str(dtype), _relative(y, exact), bound)
+            if subject.stateful:
+                yield Finding("precision", f"{dtype}, token by token", _relative(_steps(twin, x, memory, dtype), exact),
+                              bound)
+        if torch.cuda.is_available():
+            there = _cast(subject, torch.float64, "cuda")
+            source = None if memory is None else Memory(memory.h.cuda(),
+                                                        None if memory.count is None else memory.count.cuda())
+            yield Finding("precision", "float64 on cuda", difference(there.whole(x.cuda(), source).y.cpu(), exact),
+                          subject.gradient_bound)
+
+
+def _relative(found: Tensor, exact: Tensor) -> float:
+    """Largest difference over the largest output."""
+    return difference(found.double() / exact.abs().max(), exact / exact.abs().max())
+
+
+def _cast(subject: Subject, dtype: torch.dtype, device: str = "cpu") -> Subject:
+    module = copy.deepcopy(subject.module).to(device=device, dtype=dtype)
+    if isinstance(module, LanguageModel):
+        return replace(model_subject(subject.name, module, steps=subject.steps), memory=subject.memory)
+    return layer_subject(subject.name, module, 1, steps=subject.steps)  # type: ignore[arg-type]
+
+
+def _to(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+def _memory(memory: Memory | None, dtype: torch.dtype) -> Memory | None:
+    return None if memory is None else replace(memory, h=memory.h.to(dtype))
+
+
+def _steps(subject: Subject, x: Tensor, memory: Memory | None, dtype: torch.dtype) -> Tensor:
+    state, outs = subject.start(x.shape[0], _memory(memory, dtype), None, subject.steps), []
+    for t in range(x.shape[1]):
+        out = subject.call(_to(x[:, t:t + 1], dtype), state, Span())
+        assert out.state is not None, "a call with a state returns one"
+        state = out.state
+        outs.append(out.y)
+    return torch.cat(outs, 1)
+
+
+def readout(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """log_prob equals gathering from the log-softmax of the logits, and probabilities sum to one."""
+    model = subject.module
+    if not isinstance(model, LanguageModel):
+        return
+    x = subject.inputs(3, subject.steps, generator)
+    targets = subject.inputs(3, subject.steps, generator)
+    memory = subject.memory(3, generator)
+    with torch.no_grad():
+        h = model.hidden(x, None, Span(memory=memory)).y
+        logs = model.readout.logits(h).double().log_softmax(-1)
+        wanted = logs.gather(-1, targets[..., None])[..., 0]
+        found = model.readout.log_prob(h, targets)
+    yield Finding("readout", "log_prob against the logits", difference(found, wanted), subject.bound)

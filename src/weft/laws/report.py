@@ -1,0 +1,87 @@
+"""What a law found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison.
+
+    Attributes:
+        law: the law's name.
+        case: what was cut, padded, packed or selected, and where.
+        difference: the largest absolute difference, relative to the largest expected value when that exceeds one.
+        bound: the difference allowed.
+    """
+
+    law: str
+    case: str
+    difference: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is within its bound."""
+        return self.difference <= self.bound
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings for one subject."""
+
+    subject: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every law holds."""
+        return all(finding.holds for finding in self.findings)
+
+    def broken(self) -> list[Finding]:
+        """What does not hold, worst first."""
+        return sorted((f for f in self.findings if not f.holds), key=lambda f: -f.difference)
+
+    def worst(self) -> dict[str, Finding]:
+        """For each law the finding that comes closest to its bound, or exceeds it most."""
+        worst: dict[str, Finding] = {}
+        for finding in self.findings:
+            other = worst.get(finding.law)
+            if other is None or finding.difference / finding.bound > other.difference / other.bound:
+                worst[finding.law] = finding
+        return worst
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """Largest absolute difference over max(1, largest expected value); infinite for NaN or another shape. Entries
+    that are the same infinity agree (an unsmoothed n-gram's logarithm of zero)."""
+    if found.shape != expected.shape:
+        return math.inf
+    if found.numel() == 0:
+        return 0.0
+    a, b = found.detach().double(), expected.detach().double()
+    same = a == b
+    gap = torch.where(same, 0.0, (a - b).abs())
+    if bool(gap.isnan().any()):
+        return math.inf
+    finite = b[b.isfinite()].abs()
+    scale = max(1.0, float(finite.max())) if finite.numel() else 1.0
+    return float(gap.max()) / scale
+
+
+def gradient_difference(found: list[Tensor | None], expected: list[Tensor | None]) -> float:
+    """The largest `difference` over pairs of gradients; a missing gradient is zero."""
+    worst = 0.0
+    for a, b in zip(found, expected, strict=True):
+        if a is None and b is None:
+            continue
+        known = b if a is None else a
+        assert known is not None
+        zero = torch.zeros_like(known)
+        worst = max(worst, difference(zero if a is None else a, zero if b is None else b))
+    return worst

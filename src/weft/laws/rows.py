@@ -1,0 +1,141 @@
+"""Laws 3, 4 and 6: a row never depends on its neighbours or its padding, and states can be selected, joined, saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from weft.core.layer import LayerState
+from weft.core.span import Memory, Span
+from weft.core.state import concat, restore, state_arrays
+from weft.core.traits import Trait
+from weft.laws.gradients import run, weights_like
+from weft.laws.report import Finding, difference, gradient_difference
+from weft.laws.subject import Subject
+
+
+def ragged(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """Rows of different lengths, padded on the right with poison, equal each row alone; what lies beyond a row's
+    count comes out as zero and has no gradient."""
+    steps = subject.steps
+    counts = torch.tensor([steps, steps // 2, 1, 0])
+    x = subject.inputs(4, steps, generator)
+    padding = torch.arange(steps, device=x.device)[None] >= counts.to(x.device)[:, None]
+    poisoned = x.masked_fill(padding[..., None], torch.nan) if x.is_floating_point() else x
+    memory = subject.memory(4, generator)
+    span = Span(count=counts.to(x.device))
+    with torch.no_grad():
+        shape = subject.whole(x, memory, span).y
+    weights = weights_like(shape, generator)
+    weights[padding] = 0
+    alone = run(subject, x, memory, weights, lambda a, m: _alone(subject, a, m, counts))
+    for name, rows in (("noise", x), ("NaN", poisoned)) if x.is_floating_point() else (("any id", x),):
+        batch = run(subject, rows, memory, weights, lambda a, m: subject.whole(a, m, span).y)
+        case = f"counts {counts.tolist()} of {steps}, padded with {name}"
+        yield Finding("ragged", case, difference(batch.y, alone.y), subject.bound)
+        yield Finding("ragged gradients", case, gradient_difference(batch.gradients, alone.gradients),
+                      subject.gradient_bound)
+
+
+def _alone(subject: Subject, x: Tensor, memory: Memory | None, counts: Tensor) -> Tensor:
+    """Each row in a call of its own, zeros beyond its count."""
+    rows = []
+    for b, count in enumerate(counts.tolist()):
+        own = None if memory is None else memory.select(torch.tensor([b], device=x.device))
+        y = subject.whole(x[b:b + 1, :count], own).y
+        missing = y.new_zeros(1, x.shape[1] - count, *y.shape[2:])
+        rows.append(torch.cat([y, missing], dim=1))
+    return torch.cat(rows)
+
+
+def selection(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """Beam reorders, forks, splits and joins of states commute with running them."""
+    if not subject.stateful:
+        return
+    x, memory, state, before = _started(subject, generator)
+    late = x[:, before:]
+    with torch.no_grad():
+        base = subject.call(late, state.clone(), Span()).y
+        for rows in ([2, 0, 0, 1], [1], [2, 1, 0]):
+            picked = subject.call(late[rows], state.select(rows), Span()).y
+            yield Finding("selection", f"rows {rows}", difference(picked, base[rows]), subject.bound)
+        apart = [subject.call(late[b:b + 1], part, Span()).y for b, part in enumerate(state.split([1, 1, 1]))]
+        yield Finding("selection", "split into single rows", difference(torch.cat(apart), base), subject.bound)
+        joined = subject.call(late, concat(state.split([1, 2])), Span()).y
+        yield Finding("selection", "split 1+2 and joined", difference(joined, base), subject.bound)
+        yield _rows_replaced(subject, x, memory, state, before, generator)
+        subject.call(late, state.clone(), Span())
+        again = subject.call(late, state.clone(), Span()).y
+        yield Finding("selection", "a clone is unharmed when its sibling runs", difference(again, base), subject.bound)
+
+
+def _started(subject: Subject, generator: torch.Generator) -> tuple[Tensor, Memory | None, LayerState, int]:
+    """Three rows and a state that has consumed the first half of them."""
+    x = subject.inputs(3, subject.steps, generator)
+    memory = subject.memory(3, generator)
+    before = subject.steps // 2
+    with torch.no_grad():
+        out = subject.call(x[:, :before], subject.start(3, memory, None, subject.steps), Span())
+    assert out.state is not None, "a call with a state returns one"
+    return x, memory, out.state, before
+
+
+def _rows_replaced(subject: Subject, x: Tensor, memory: Memory | None, state: LayerState, before: int,
+                   generator: torch.Generator) -> Finding:
+    """Continuous batching: a fresh row of another length takes the place of a finished one."""
+    own = None if memory is None else memory.select(torch.tensor([1], device=x.device))
+    new = subject.inputs(1, subject.steps, generator)
+    short = max(before - 2, 1)
+    started = subject.call(new[:, :short], subject.start(1, own, None, subject.steps), Span()).state
+    assert started is not None, "a call with a state returns one"
+    mixed = state.assign([1], started)
+    late = x[:, before:].clone()
+    late[1] = new[0, short:short + late.shape[1]]
+    found = subject.call(late, mixed, Span()).y
+    expected = subject.call(late, state.clone(), Span()).y
+    expected[1] = subject.call(late[1:2], started.clone(), Span()).y[0]
+    return Finding("selection", "row 1 replaced by another sequence", difference(found, expected), subject.bound)
+
+
+def persistence(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """A state written to a file and read back continues exactly; so do the weights."""
+    x = subject.inputs(3, subject.steps, generator)
+    memory = subject.memory(3, generator)
+    with torch.no_grad():
+        base = subject.whole(x, memory).y
+        weights = load(save({k: v.clone().contiguous() for k, v in subject.module.state_dict().items()}))
+        subject.module.load_state_dict(weights)
+        yield Finding("persistence", "weights saved and loaded", difference(subject.whole(x, memory).y, base), 1e-300)
+        if not subject.stateful:
+            return
+        out = subject.call(x[:, :4], subject.start(3, memory, None, subject.steps), Span()).state
+        assert out is not None, "a call with a state returns one"
+        template = subject.start(3, memory, None, None)
+        back = restore(template, load(save(state_arrays(out))))
+        expected = subject.call(x[:, 4:], out, Span()).y
+        found = subject.call(x[:, 4:], back, Span()).y
+    yield Finding("persistence", "state saved and restored", difference(found, expected), 1e-300)
+
+
+def bounded(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """Fields that do not declare a growing dimension keep their shape, and those that do grow only there."""
+    if not subject.stateful or (Trait.PREFIX_FIRST in subject.traits and subject.steps < 4):
+        return
+    x = subject.inputs(2, subject.steps, generator)
+    memory = subject.memory(2, generator)
+    with torch.no_grad():
+        state: LayerState | None = subject.start(2, memory, None, subject.steps)
+        assert state is not None
+        early = {path: (tensor.shape, spec) for path, (tensor, spec) in state.tensors().items()}
+        for t in range(subject.steps):
+            state = subject.call(x[:, t:t + 1], state, Span()).state
+            assert state is not None, "a call with a state returns one"
+    late = state.tensors()
+    grown = [path for path, (shape, spec) in early.items()
+             if any(dim != spec.grows and a != b for dim, (a, b) in
+                    enumerate(zip(shape, late[path][0].shape, strict=True)))]
+    yield Finding("bounded", f"fields that grew undeclared after {subject.steps} tokens: {grown or 'none'}",
+                  float(len(grown)), 0.5)

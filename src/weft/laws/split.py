@@ -1,0 +1,128 @@
+"""Law 1: a sequence run in any pieces, threading the state, equals the sequence run whole, in values and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from weft.core.span import Memory, Span
+from weft.core.traits import Trait
+from weft.laws.gradients import Run, run, weights_like
+from weft.laws.report import Finding, difference, gradient_difference
+from weft.laws.subject import Subject
+
+LAW = "split"
+
+
+def split(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """Cuts of every sort: single tokens, several multi-token continuations, empty pieces; growing and reserved
+    buffers; with and without facts; and rows that advance by different counts."""
+    if not subject.stateful:
+        return
+    x = subject.inputs(3, subject.steps, generator)
+    memory = subject.memory(3, generator)
+    prefix = _prefix(subject, x, generator)
+    span = Span(prefix=prefix)
+    weights = None
+    with torch.no_grad():
+        weights = weights_like(subject.whole(x, memory, span).y, generator)
+    whole = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m, span).y)
+    first = 0 if prefix is None else int(prefix.sum(1).max())
+    for cuts in _cuts(subject.steps, first, generator):
+        for reserved in (False, True):
+            yield from _compare(subject, x, memory, prefix, weights, whole, cuts, reserved)
+    yield from _uneven(subject, x, memory, prefix, weights, whole, generator)
+
+
+def _prefix(subject: Subject, x: Tensor, generator: torch.Generator) -> Tensor | None:
+    if Trait.PREFIX_FIRST not in subject.traits:
+        return None
+    sizes = torch.randint(0, 4, (x.shape[0], 1), generator=generator)
+    return (torch.arange(x.shape[1])[None] < sizes).to(x.device)
+
+
+def _cuts(steps: int, first: int, generator: torch.Generator) -> list[list[int]]:
+    """Piece sizes adding up to ``steps``; the first piece holds at least ``first`` tokens."""
+    rest = steps - max(first, 1)
+    ones = [max(first, 1)] + [1] * rest
+    thirds = [max(first, 3), 4, 0, steps - max(first, 3) - 4]
+    lead = [] if first else [0]
+    cuts = torch.randint(0, 4, (steps,), generator=generator).tolist()
+    random, left = [max(first, 1)], rest
+    for size in cuts:
+        random.append(min(size, left))
+        left -= random[-1]
+    return [ones, thirds, [*lead, *random, left]]
+
+
+def _compare(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor | None, weights: Tensor,
+             whole: Run, cuts: list[int], reserved: bool) -> Iterator[Finding]:
+    def pieces(a: Tensor, m: Memory | None) -> Tensor:
+        state = subject.start(a.shape[0], m, subject.steps if reserved else None, subject.steps)
+        outs, at = [], 0
+        for size in cuts:
+            span = Span(prefix=None if prefix is None else prefix[:, at:at + size])
+            if reserved:
+                span = span.replace(fresh=at == 0, bound=at + size, uniform=True)
+            out = subject.call(a[:, at:at + size], state, span)
+            assert out.state is not None, "a call with a state returns one"
+            state = out.state
+            outs.append(out.y)
+            at += size
+        return torch.cat(outs, dim=1)
+
+    case = f"pieces {'+'.join(map(str, cuts))}{', reserved buffers and facts' if reserved else ''}"
+    quiet = run(subject, x, memory, None, pieces)
+    yield Finding(LAW, f"{case}, without gradients", difference(quiet.y, whole.y), subject.bound)
+    if subject.differentiable:
+        loud = run(subject, x, memory, weights, pieces)
+        yield Finding(LAW, case, difference(loud.y, whole.y), subject.bound)
+        yield Finding("split gradients", case, gradient_difference(loud.gradients, whole.gradients),
+                      subject.gradient_bound)
+
+
+def _uneven(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor | None, weights: Tensor, whole: Run,
+            generator: torch.Generator) -> Iterator[Finding]:
+    """Rows that advance by different counts, some by none, until all have consumed their row."""
+    plan = uneven_plan(x.shape[0], subject.steps, 0 if prefix is None else 3, generator)
+
+    def pieces(a: Tensor, m: Memory | None) -> Tensor:
+        state = subject.start(a.shape[0], m, None, subject.steps)
+        rows: list[list[Tensor]] = [[] for _ in range(a.shape[0])]
+        at = [0] * a.shape[0]
+        for counts in plan:
+            width = max([*counts, 1])
+            index = torch.tensor([[min(at[b] + t, subject.steps - 1) for t in range(width)] for b in range(len(at))],
+                                 device=a.device)
+            chunk = torch.stack([a[b, index[b]] for b in range(len(at))])
+            flags = None if prefix is None else torch.stack([prefix[b, index[b]] for b in range(len(at))])
+            out = subject.call(chunk, state, Span(count=torch.tensor(counts, device=a.device), prefix=flags))
+            assert out.state is not None, "a call with a state returns one"
+            state = out.state
+            for b, count in enumerate(counts):
+                rows[b].append(out.y[b, :count])
+                at[b] += count
+        return torch.stack([torch.cat(parts) for parts in rows])
+
+    case = f"rows advance by {plan}"
+    quiet = run(subject, x, memory, None, pieces)
+    yield Finding(LAW, f"{case}, without gradients", difference(quiet.y, whole.y), subject.bound)
+    if subject.differentiable:
+        loud = run(subject, x, memory, weights, pieces)
+        yield Finding(LAW, case, difference(loud.y, whole.y), subject.bound)
+        yield Finding("split gradients", case, gradient_difference(loud.gradients, whole.gradients),
+                      subject.gradient_bound)
+
+
+def uneven_plan(batch: int, steps: int, first: int, generator: torch.Generator) -> list[list[int]]:
+    """Counts by call and row; every row's counts add up to ``steps``, its first being at least ``first``."""
+    left = [steps] * batch
+    plan: list[list[int]] = []
+    while any(left):
+        drawn = torch.randint(0, 5, (batch,), generator=generator).tolist()
+        counts = [min(left[b], max(drawn[b], first if left[b] == steps else 0)) for b in range(batch)]
+        left = [left[b] - counts[b] for b in range(batch)]
+        plan.append(counts)
+    return plan

@@ -1,0 +1,104 @@
+"""`Subject`: a layer or a model, seen by the laws in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from weft.core.layer import Layer, LayerState, traits_of
+from weft.core.model import EncoderInputs, LanguageModel
+from weft.core.output import Output
+from weft.core.span import WHOLE, Memory, Span
+from weft.core.traits import Trait
+
+SOURCE_STEPS = 5
+"""Tokens of the source that cross-attention reads in the laws."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the laws need of a layer or a model.
+
+    Attributes:
+        name: for reports.
+        module: the layer or model, in evaluation mode.
+        call: (x, state, span) -> Output, whose y is a float tensor.
+        start: (batch, memory, capacity, horizon) -> state before the first token.
+        inputs: (batch, steps, generator) -> a random x.
+        memory: (batch, generator) -> a random source, None when the subject takes none.
+        traits: ways in which it does less than the law.
+        bound: the difference allowed in values; gradients may differ ten times as much.
+        steps: tokens in a row of a test.
+    """
+
+    name: str
+    module: nn.Module
+    call: Callable[[Tensor, LayerState | None, Span], Output[LayerState]]
+    start: Callable[[int, Memory | None, int | None, int | None], LayerState]
+    inputs: Callable[[int, int, torch.Generator], Tensor]
+    memory: Callable[[int, torch.Generator], Memory | None]
+    traits: frozenset[Trait]
+    bound: float = 1e-10
+    steps: int = 11
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it can be run in pieces."""
+        return Trait.BIDIRECTIONAL not in self.traits
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the laws' gradient half applies."""
+        return Trait.NOT_DIFFERENTIABLE not in self.traits
+
+    @property
+    def gradient_bound(self) -> float:
+        """Gradients sum over many tokens, so they carry more rounding than values."""
+        return 10 * self.bound
+
+    def whole(self, x: Tensor, memory: Memory | None, span: Span = WHOLE) -> Output[LayerState]:
+        """A call without a state."""
+        return self.call(x, None, replace(span, memory=memory))
+
+
+def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
+    """A layer, fed with Gaussian vectors in its own dtype."""
+    own = next(layer.parameters(), torch.zeros((), dtype=torch.float64))
+
+    def inputs(batch: int, length: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(batch, length, d_model, generator=generator, dtype=torch.float64).to(own.device, own.dtype)
+
+    def memory(batch: int, generator: torch.Generator) -> Memory:
+        return Memory(inputs(batch, SOURCE_STEPS, generator), _counts(batch, SOURCE_STEPS, generator))
+
+    def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
+        return layer.init_state(batch, capacity=capacity, memory=source, horizon=horizon, dtype=own.dtype)
+
+    return Subject(name, layer.eval(), layer, start, inputs, memory, traits_of(layer), bound, steps)
+
+
+def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: float = 1e-10) -> Subject:
+    """A language model, fed with random ids and judged by its logits."""
+    device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
+
+    def inputs(batch: int, length: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(model.vocab_size, (batch, length), generator=generator).to(device)
+
+    def memory(batch: int, generator: torch.Generator) -> Memory | None:
+        if not model.takes_source:
+            return None
+        counts = _counts(batch, SOURCE_STEPS, generator).to(device)
+        return model.encode(EncoderInputs(tokens=inputs(batch, SOURCE_STEPS, generator)), Span(count=counts))
+
+    def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
+        return model.init_state(batch, capacity=capacity, memory=source, horizon=horizon)
+
+    return Subject(name, model.eval(), model, start, inputs, memory, traits_of(model), bound, steps)
+
+
+def _counts(batch: int, steps: int, generator: torch.Generator) -> Tensor:
+    """At least one token a row."""
+    return torch.randint(1, steps + 1, (batch,), generator=generator)

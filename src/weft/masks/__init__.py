@@ -1,0 +1,41 @@
+"""Masks: who may attend to whom, as a frozen algebra over token order."""
+
+from __future__ import annotations
+
+from weft.masks.base import And, Mask, Not, Or
+from weft.masks.basic import Bidirectional, Causal, Documents, Padding, Prefix
+from weft.masks.expression import parse_mask
+from weft.masks.field import MaskField
+from weft.masks.heads import PerHead
+from weft.masks.registry import known_masks, register_mask
+from weft.masks.sparse import Block, Fixed, GlobalTokens, Strided
+from weft.masks.terms import Key, Lookahead, Pattern, Query
+from weft.masks.windows import Dilated, SymmetricWindow, Window
+
+__all__ = [
+    "And",
+    "Bidirectional",
+    "Block",
+    "Causal",
+    "Dilated",
+    "Documents",
+    "Fixed",
+    "GlobalTokens",
+    "Key",
+    "Lookahead",
+    "Mask",
+    "MaskField",
+    "Not",
+    "Or",
+    "Padding",
+    "Pattern",
+    "PerHead",
+    "Prefix",
+    "Query",
+    "Strided",
+    "SymmetricWindow",
+    "Window",
+    "known_masks",
+    "parse_mask",
+    "register_mask",
+]

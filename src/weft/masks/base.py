@@ -1,0 +1,259 @@
+"""`Mask`: who may attend to whom, as a frozen algebra over token order.
+
+    causal & window(128)          causal | prefix          causal & (window(4) | global(0))          ~causal
+
+A mask is a rule about one query and one key. Masks see token order (`Ticks.order`, `Keys.order`), never positions:
+explicit coordinates do not change who came first. One rule serves every use: written out over a chunk (`allowed`),
+drawn (`draw`, `svg`), handed to FlexAttention one pair at a time (`block_mask`), or recognised by a faster kernel
+without being evaluated (`pattern`, `reach`, `lookahead`).
+
+Documents packed in one row and padding are fenced by attention itself; `documents` and `padding` are there for masks
+that are used on their own.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from functools import reduce
+from typing import TYPE_CHECKING, ClassVar, final
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from weft.core.clock import Keys, Ticks
+from weft.masks import flex, picture
+from weft.masks.terms import AMOUNTS, Key, Lookahead, Pattern, Query
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+
+class Mask(ABC):
+    """Base of masks: frozen dataclasses, equal and hashable by value, joined with ``&``, ``|`` and ``~``.
+
+    ``repr`` is the expression that a configuration file holds and `parse_mask` reads back. A subclass says its `rule`;
+    unless it says more, it may look anywhere and no kernel knows it.
+
+    Class attributes:
+        kind: its name in expressions.
+        source: the paper, with section or equation.
+    """
+
+    kind: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+
+    @abstractmethod
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        """True where the query may attend to the key: elementwise over tensors that broadcast, scalars included.
+
+        Args:
+            query: the queries.
+            key: the keys.
+            head: the index of the query head.
+        """
+
+    def lookahead(self) -> Lookahead:
+        """Which later keys it may allow, guaranteed by its form whatever the tokens are."""
+        return "any"
+
+    def reach(self) -> int | None:
+        """The largest number of most recent keys, its own included, that a query can need; None: without bound.
+        A key of order <= query.order - reach is never allowed."""
+        return None
+
+    def heads(self) -> int:
+        """After how many heads it repeats; 1 when all heads see alike. Head h follows the rule of h mod heads."""
+        return 1
+
+    def pattern(self) -> Pattern | None:
+        """The mask as a `Pattern`, None when that cannot say it."""
+        return None
+
+    def parts(self) -> tuple[Mask, ...]:
+        """The masks that it is made of; none for a single rule."""
+        return ()
+
+    @final
+    def causal(self) -> bool:
+        """Guaranteed never to allow a key later than the query."""
+        return self.lookahead() == "none"
+
+    @final
+    def is_causal_only(self) -> bool:
+        """Exactly the causal mask."""
+        return self.pattern() == Pattern(causal=True)
+
+    @final
+    def causal_window(self) -> Pattern | None:
+        """Its pattern when that is causal, with or without a window; None otherwise."""
+        pattern = self.pattern()
+        return pattern if pattern is not None and pattern.causal else None
+
+    @final
+    def allowed(self, queries: Ticks, keys: Keys, heads: int | None = None) -> Bool[Tensor, "#B #H T S"]:
+        """True where a query may attend to a key.
+
+        Args:
+            queries: the chunk's ticks.
+            keys: the keys that are there.
+            heads: query heads to write out; None: as few as tell all, `Mask.heads`.
+        """
+        count = self.heads() if heads is None else heads
+        head = torch.arange(count, device=keys.order.device)[None, :, None, None]
+        query = Query(*(part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end)))
+        begin, valid = (None if part is None else part[:, None, None, :] for part in (keys.begin, keys.valid))
+        found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid), head)
+        rows = found.shape[0]
+        return found.expand(rows, count if self.heads() > 1 else -1, queries.order.shape[1], keys.order.shape[1])
+
+    @final
+    def dense(self, queries: int, keys: int | None = None, *, begins: Tensor | None = None,
+              count: Tensor | None = None, prefix: Tensor | None = None) -> Bool[Tensor, "#B #H T S"]:
+        """Written out for the last ``queries`` of ``keys`` tokens, by default all of them; rows are queries.
+
+        Args:
+            begins: [B,S], True where a document starts.
+            count: [B], tokens of each row that exist.
+            prefix: [B,S], True for the tokens of a document's prefix.
+        """
+        return self.allowed(*picture.lay_out(queries, keys, begins=begins, count=count, prefix=prefix))
+
+    @final
+    def draw(self, queries: int = 6, keys: int | None = None, *, begins: Tensor | None = None,
+             prefix: Tensor | None = None) -> str:
+        """A picture in text, rows queries and columns keys; heads that differ stand below one another."""
+        return picture.text(self.dense(queries, keys, begins=begins, prefix=prefix))
+
+    @final
+    def svg(self, queries: int = 6, keys: int | None = None, *, begins: Tensor | None = None,
+            prefix: Tensor | None = None) -> str:
+        """The same picture as SVG, the query's own key darker; heads that differ stand side by side."""
+        return picture.svg(self.dense(queries, keys, begins=begins, prefix=prefix), repr(self))
+
+    @final
+    def block_mask(self, queries: Ticks, keys: Keys, *, heads: int | None = None, block_size: int = 128) -> BlockMask:
+        """For `torch.nn.attention.flex_attention`: which blocks of ``block_size`` tokens hold an allowed pair, and the
+        rule for the pairs inside them. It costs about 0.8 s for 8192 tokens on a CPU, so keep it.
+
+        Args:
+            heads: query heads of the call; only read by masks whose heads differ.
+        """
+        return flex.block_mask(self, queries, keys, heads=heads, block_size=block_size)
+
+    def __and__(self, other: Mask) -> Mask:
+        return _join(And, Or, self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __or__(self, other: Mask) -> Mask:
+        return _join(Or, And, self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __invert__(self) -> Mask:
+        return Not(self)
+
+    def __repr__(self) -> str:
+        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+        shown = [repr(item) for value in values for item in (value if isinstance(value, tuple) else (value,))]
+        return f"{self.kind}({', '.join(shown)})" if shown else self.kind
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class And(Mask):
+    """Allowed by every operand. Written ``a & b``, which also simplifies."""
+
+    operands: tuple[Mask, ...]
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return reduce(torch.logical_and, (part.rule(query, key, head) for part in self.operands))
+
+    def lookahead(self) -> Lookahead:
+        return min((part.lookahead() for part in self.operands), key=AMOUNTS.index)
+
+    def reach(self) -> int | None:
+        bounds = [bound for bound in (part.reach() for part in self.operands) if bound is not None]
+        return min(bounds, default=None)
+
+    def heads(self) -> int:
+        return math.lcm(*(part.heads() for part in self.operands))
+
+    def pattern(self) -> Pattern | None:
+        merged = Pattern()
+        for part in self.operands:
+            pattern = part.pattern()
+            if pattern is None:
+                return None
+            merged = merged.merge(pattern)
+        return merged
+
+    def parts(self) -> tuple[Mask, ...]:
+        return self.operands
+
+    def __repr__(self) -> str:
+        return " & ".join(f"({part!r})" if isinstance(part, Or) else repr(part) for part in self.operands)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Or(Mask):
+    """Allowed by some operand. Written ``a | b``, which also simplifies."""
+
+    operands: tuple[Mask, ...]
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return reduce(torch.logical_or, (part.rule(query, key, head) for part in self.operands))
+
+    def lookahead(self) -> Lookahead:
+        return max((part.lookahead() for part in self.operands), key=AMOUNTS.index)
+
+    def reach(self) -> int | None:
+        bounds = [part.reach() for part in self.operands]
+        known = [bound for bound in bounds if bound is not None]
+        return max(known) if len(known) == len(bounds) else None
+
+    def heads(self) -> int:
+        return math.lcm(*(part.heads() for part in self.operands))
+
+    def parts(self) -> tuple[Mask, ...]:
+        return self.operands
+
+    def __repr__(self) -> str:
+        return " | ".join(f"({part!r})" if isinstance(part, And) else repr(part) for part in self.operands)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Not(Mask):
+    """Allowed where the operand is not. Written ``~a``; ``~~a`` is ``a``."""
+
+    operand: Mask
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return torch.logical_not(self.operand.rule(query, key, head))
+
+    def heads(self) -> int:
+        return self.operand.heads()
+
+    def parts(self) -> tuple[Mask, ...]:
+        return (self.operand,)
+
+    def __invert__(self) -> Mask:
+        return self.operand
+
+    def __repr__(self) -> str:
+        return f"~({self.operand!r})" if isinstance(self.operand, And | Or) else f"~{self.operand!r}"
+
+
+def _join(kind: type[And] | type[Or], dual: type[And] | type[Or], *masks: Mask) -> Mask:
+    """The operands of both, flattened, each once, without those that change nothing; one operand stands alone."""
+    flat: list[Mask] = []
+    for mask in masks:
+        flat += mask.operands if isinstance(mask, kind) else (mask,)
+    everything = [mask for mask in flat if mask.pattern() == Pattern()]
+    if everything and kind is Or:
+        return everything[0]
+    kept = [mask for mask in dict.fromkeys(flat) if mask not in everything] or everything[:1]
+    # a & (a | b) is a, and a | (a & b) is a.
+    kept = [mask for mask in kept if not (isinstance(mask, dual) and set(mask.operands) & set(kept))]
+    return kept[0] if len(kept) == 1 else kind(tuple(kept))

@@ -1,0 +1,102 @@
+"""Causal, bidirectional, prefix, documents, padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from weft.masks.base import Mask
+from weft.masks.registry import register_mask
+from weft.masks.terms import Key, Lookahead, Pattern, Query
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Causal(Mask):
+    """The query's own key and all earlier ones: key.order <= query.order."""
+
+    kind: ClassVar[str] = "causal"
+    source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return key.order <= query.order
+
+    def lookahead(self) -> Lookahead:
+        return "none"
+
+    def pattern(self) -> Pattern:
+        return Pattern(causal=True)
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Bidirectional(Mask):
+    """Every key."""
+
+    kind: ClassVar[str] = "bidirectional"
+    source: ClassVar[str] = "Devlin et al. 2019, section 3"
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return torch.ones_like(key.order, dtype=torch.bool)
+
+    def pattern(self) -> Pattern:
+        return Pattern()
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Prefix(Mask):
+    """The keys of the document's prefix: query.begin <= key.order < query.prefix_end.
+
+    Prefix language models write ``causal | prefix``: the prefix sees itself both ways, the rest sees what came before.
+    """
+
+    kind: ClassVar[str] = "prefix"
+    source: ClassVar[str] = "Raffel et al. 2020, section 3.2.1; Dong et al. 2019, section 2.2"
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return (key.order >= query.begin) & (key.order < query.prefix_end)
+
+    def lookahead(self) -> Lookahead:
+        return "prefix"
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Documents(Mask):
+    """The keys of the query's document: key.begin = query.begin.
+
+    Where keys do not keep the begin of their document, key.order >= query.begin, which is the same under a causal mask.
+    """
+
+    kind: ClassVar[str] = "documents"
+    source: ClassVar[str] = "Krell et al. 2021, section 3.2 (packing without cross-contamination)"
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return key.order >= query.begin if key.begin is None else key.begin == query.begin
+
+    def pattern(self) -> Pattern:
+        return Pattern(documents=True)
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Padding(Mask):
+    """The keys that exist, on whichever side the padding lies."""
+
+    kind: ClassVar[str] = "padding"
+    source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return torch.ones_like(key.order, dtype=torch.bool) if key.valid is None else key.valid
+
+    def pattern(self) -> Pattern:
+        return Pattern(padding=True)

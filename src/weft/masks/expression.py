@@ -1,0 +1,105 @@
+"""Masks written in configuration files: ``causal & (window(4) | global(0))``.
+
+Names are mask kinds; ``&`` (and), ``|`` (or) and ``~`` (not) bind as in Python; arguments are integers or, for
+``per_head``, masks. Nothing is evaluated: the text is parsed to a syntax tree and only these forms are read.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import keyword
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.errors import ConfigError, nearest
+from weft.masks.base import Mask
+from weft.masks.registry import MASKS, usage
+
+HELP = "Write mask names joined by & | ~, such as 'causal & window(128)'."
+
+
+def parse_mask(value: object) -> Mask:
+    """The mask that an expression, a mapping with a kind (``{kind: window, size: 4}``) or a mask says.
+
+    Raises:
+        ConfigError: for unknown names (the nearest is named), wrong arguments, and anything that is not an expression.
+    """
+    if isinstance(value, Mask):
+        return value
+    if isinstance(value, Mapping):
+        return _of_mapping(value)
+    if not isinstance(value, str):
+        raise ConfigError([f"{value!r} is not a mask. {HELP}"])
+    try:
+        return _of_node(ast.parse(_without_keywords(value), mode="eval").body, value)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConfigError([f"{value!r} is not a mask expression. {HELP}"]) from error
+
+
+def _without_keywords(text: str) -> str:
+    """Names such as ``global``, which Python keeps for itself, with an underscore, so that they parse."""
+    return re.sub(r"\b[a-z]+\b", lambda name: f"{name[0]}_" if keyword.iskeyword(name[0]) else name[0], text.strip())
+
+
+def _of_node(node: ast.expr, text: str) -> Mask:
+    match node:
+        case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
+            return _of_node(left, text) & _of_node(right, text)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _of_node(left, text) | _of_node(right, text)
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            return ~_of_node(operand, text)
+        case ast.Name(id=name):
+            return _make(_kind(name), [], {})
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=named) if all(item.arg for item in named):
+            return _make(_kind(name), [_argument(item, text) for item in arguments],
+                         {str(item.arg): _argument(item.value, text) for item in named})
+    raise ConfigError([f"{ast.unparse(node)!r} in {text!r} is not a mask. {HELP}"])
+
+
+def _argument(node: ast.expr, text: str) -> Any:
+    """A number as it stands, which the mask itself checks, or a mask."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return _of_node(node, text)
+
+
+def _kind(name: str) -> str:
+    return name.removesuffix("_") if keyword.iskeyword(name.removesuffix("_")) else name
+
+
+def _make(kind: str, values: list[Any], named: dict[str, Any]) -> Mask:
+    try:
+        mask = MASKS.get(kind)
+    except KeyError as error:
+        raise ConfigError([str(error.args[0])]) from None
+    try:
+        bound = inspect.signature(mask).bind(*values, **named)
+    except TypeError as error:
+        raise ConfigError([f"{kind}: {error}. Write {usage(mask)}."]) from None
+    return mask(*bound.args, **bound.kwargs)
+
+
+def _of_mapping(value: Mapping[Any, Any]) -> Mask:
+    fields = {str(name): item for name, item in value.items()}
+    kind = fields.pop("kind", None)
+    if not isinstance(kind, str):
+        raise ConfigError([f"{dict(value)!r} names no mask. Give its kind, as in {{kind: window, size: 128}}, or "
+                           "write an expression."])
+    try:
+        parameters = inspect.signature(MASKS.get(kind)).parameters
+    except KeyError as error:
+        raise ConfigError([str(error.args[0])]) from None
+    for name in fields:
+        if name not in parameters:
+            raise ConfigError([f"{kind}: unknown key {name!r}. {nearest(name, parameters)}"])
+    spread = [name for name in fields if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL]
+    values = [item if isinstance(item, int) else parse_mask(item) for name in spread for item in _listed(fields[name])]
+    return _make(kind, values, {name: item for name, item in fields.items() if name not in spread})
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,43 @@
+"""Masks for FlexAttention: the same rule, asked about one query and one key at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from weft.core.clock import Keys, Ticks
+from weft.masks.terms import Key, Query
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from weft.masks.base import Mask
+
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def mask_mod(mask: Mask, queries: Ticks, keys: Keys) -> MaskMod:
+    """``f(row, head, query index, key index)``, all scalars, True where the query may attend to the key."""
+    def at(values: Tensor, row: Tensor, index: Tensor) -> Tensor:
+        return values[0, index] if values.shape[0] == 1 else values[row, index]
+
+    def allowed(row: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
+        query = Query(*(at(part, row, query_index) for part in (queries.order, queries.begin, queries.prefix_end)))
+        begin, valid = (None if part is None else at(part, row, key_index) for part in (keys.begin, keys.valid))
+        return mask.rule(query, Key(at(keys.order, row, key_index), begin, valid), head)
+
+    return allowed
+
+
+def block_mask(mask: Mask, queries: Ticks, keys: Keys, *, heads: int | None, block_size: int) -> BlockMask:
+    """See `Mask.block_mask`."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    fields = (queries.order, queries.begin, queries.prefix_end, keys.order, keys.begin, keys.valid)
+    rows = max(part.shape[0] for part in fields if part is not None)
+    alike = mask.heads() == 1
+    return create_block_mask(mask_mod(mask, queries, keys), B=None if rows == 1 else rows,
+                             H=None if alike else heads or mask.heads(), Q_LEN=queries.order.shape[1],
+                             KV_LEN=keys.order.shape[1], device=keys.order.device, BLOCK_SIZE=block_size)

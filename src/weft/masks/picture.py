@@ -1,0 +1,66 @@
+"""Masks drawn: rows are queries, columns are keys."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from weft.core.clock import Keys, Ticks, tell
+from weft.core.errors import InputError
+
+SIDE, GAP, TITLE, LETTER = 16, 24, 20, 8
+"""Pixels of a cell, between heads, above them, and of a letter there."""
+
+OWN, SEEN, HIDDEN = "#1f4e79", "#8db8de", "#f2f2f2"
+
+
+def lay_out(queries: int, keys: int | None, *, begins: Tensor | None, count: Tensor | None,
+            prefix: Tensor | None) -> tuple[Ticks, Keys]:
+    """Ticks of the last ``queries`` of ``keys`` tokens, and all the tokens as keys.
+
+    Raises:
+        InputError: for more queries than keys.
+    """
+    total = queries if keys is None else keys
+    if queries > total:
+        raise InputError(f"{queries} queries among {total} tokens.", where="Mask.dense",
+                         remedy="The queries are the last of the tokens: give at least as many keys as queries.")
+    given = [part for part in (begins, count, prefix) if part is not None]
+    shape = (given[0].shape[0] if given else 1, total)
+    device = given[0].device if given else torch.device("cpu")
+    ticks = tell(None, shape, device, count=count, begins=begins, prefix=prefix, coordinates=None, horizon=None,
+                 one_document=True).ticks
+    first = total - queries
+    valid = None if ticks.valid is None else ticks.valid[:, first:]
+    last = Ticks(ticks.order[:, first:], ticks.begin[:, first:], ticks.prefix_end[:, first:], ticks.length[:, first:],
+                 None, valid, ticks.packed)
+    return last, Keys.of(ticks)
+
+
+def text(mask: Bool[Tensor, "B H T S"]) -> str:
+    """The first row of the batch: ``#`` allowed, ``.`` not."""
+    heads = ["\n".join(" ".join("#" if seen else "." for seen in line) for line in head) for head in mask[0].tolist()]
+    if len(heads) == 1:
+        return heads[0]
+    return "\n\n".join(f"head {index}\n{head}" for index, head in enumerate(heads))
+
+
+def svg(mask: Bool[Tensor, "B H T S"], title: str) -> str:
+    """The first row of the batch."""
+    heads = mask[0].tolist()
+    rows, columns = mask.shape[2], mask.shape[3]
+    width = max(len(heads) * (columns * SIDE + GAP) - GAP, LETTER * len(title))
+    cells = [_cell(index * (columns * SIDE + GAP), line, column, seen, own=column == line + columns - rows)
+             for index, head in enumerate(heads) for line, values in enumerate(head)
+             for column, seen in enumerate(values)]
+    name = title.replace("&", "&amp;").replace("<", "&lt;")
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{TITLE + rows * SIDE}">'
+    caption = f'<title>{name}</title><text x="0" y="14" font-family="monospace" font-size="12">{name}</text>'
+    return "\n".join([head, caption, *cells, "</svg>"])
+
+
+def _cell(left: int, line: int, column: int, seen: bool, *, own: bool) -> str:
+    colour = (OWN if own else SEEN) if seen else HIDDEN
+    return (f'<rect x="{left + column * SIDE}" y="{TITLE + line * SIDE}" width="{SIDE - 1}" height="{SIDE - 1}" '
+            f'fill="{colour}"/>')

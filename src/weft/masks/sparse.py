@@ -1,0 +1,137 @@
+"""Sparse patterns with long reach: strided and fixed (Child et al. 2019), global tokens (Beltagy et al. 2020).
+
+Child et al. give two heads, each half of a pattern. All three ways of their section 4.2 are expressions:
+
+    per_head(window(l), strided(l))                  each head one half
+    window(l) | strided(l)                           merged in every head
+    window(l) in one layer, strided(l) in the next   alternating
+
+and likewise with ``block(l)`` and ``fixed(l, c)``. Their paper's local half has l + 1 keys, ``window(l + 1)``; their
+released code has l. Columns are counted from the begin of the query's document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from weft.core.errors import ConfigError
+from weft.masks.base import Mask
+from weft.masks.checks import require_count
+from weft.masks.registry import register_mask
+from weft.masks.terms import Key, Lookahead, Query
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Strided(Mask):
+    """Every ``stride``-th key back from the query, its own included: j <= i, (i - j) mod stride = 0."""
+
+    kind: ClassVar[str] = "strided"
+    source: ClassVar[str] = "Child et al. 2019, section 4.2, second strided head"
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        require_count(self.kind, "stride", self.stride, 1, "keys are at least one token apart")
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        back = query.order - key.order
+        return (back >= 0) & (back % self.stride == 0)
+
+    def lookahead(self) -> Lookahead:
+        return "none"
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Block(Mask):
+    """The earlier keys of the query's block of ``stride`` tokens: floor(j / stride) = floor(i / stride), j <= i."""
+
+    kind: ClassVar[str] = "block"
+    source: ClassVar[str] = "Child et al. 2019, section 4.2, first fixed head"
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        require_count(self.kind, "stride", self.stride, 1, "a block holds at least the query's own key")
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        index = query.order - query.begin
+        return (key.order <= query.order) & (key.order >= query.order - index % self.stride)
+
+    def lookahead(self) -> Lookahead:
+        return "none"
+
+    def reach(self) -> int:
+        return self.stride
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Fixed(Mask):
+    """The last ``summary`` earlier keys of every block of ``stride``: j <= i, j mod stride >= stride - summary.
+
+    ``head`` h > 0 takes the ``summary`` columns before those of h - 1, for heads that should summarise different parts:
+    ``per_head(fixed(8, 2), fixed(8, 2, 1))``.
+    """
+
+    kind: ClassVar[str] = "fixed"
+    source: ClassVar[str] = "Child et al. 2019, section 4.2, second fixed head"
+
+    stride: int
+    summary: int
+    head: int = 0
+
+    def __post_init__(self) -> None:
+        require_count(self.kind, "stride", self.stride, 1, "a block holds at least one token")
+        require_count(self.kind, "summary", self.summary, 1, "a block has at least one summary column")
+        require_count(self.kind, "head", self.head, 0, "heads are counted from 0")
+        if (self.head + 1) * self.summary > self.stride:
+            raise ConfigError([f"fixed: summary columns {self.summary} of head {self.head} lie outside a block of "
+                               f"{self.stride}. Keep (head + 1) * summary within stride."])
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        column = (key.order - query.begin) % self.stride
+        end = self.stride - self.head * self.summary
+        return (key.order <= query.order) & (column >= end - self.summary) & (column < end)
+
+    def lookahead(self) -> Lookahead:
+        return "none"
+
+    def __repr__(self) -> str:
+        return f"fixed({self.stride}, {self.summary}{f', {self.head}' if self.head else ''})"
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False, init=False)
+class GlobalTokens(Mask):
+    """The tokens at ``indices`` of a document see all keys, and all queries see them; ``causal & (... | global(0))``
+    keeps it causal, which with a window is attention with sinks.
+
+    Longformer gives global tokens projections of their own; this is the mask alone.
+    """
+
+    kind: ClassVar[str] = "global"
+    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1; Xiao et al. 2024, section 3.2 (sinks)"
+
+    indices: tuple[int, ...]
+
+    def __init__(self, *indices: int) -> None:
+        if not indices:
+            raise ConfigError(["global: no token is named. Give the indices of the global tokens, such as global(0)."])
+        for index in indices:
+            require_count(self.kind, "indices", index, 0, "tokens are counted from the begin of their document, from 0")
+        object.__setattr__(self, "indices", tuple(sorted(set(indices))))
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        sees, seen = query.order - query.begin, key.order - query.begin
+        return reduce(torch.logical_or, ((sees == index) | (seen == index) for index in self.indices))

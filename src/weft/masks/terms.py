@@ -1,0 +1,53 @@
+"""What masks are said in: the query and key of a rule, the pattern that a kernel understands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+Lookahead = Literal["none", "prefix", "any"]
+"""Which later keys a mask may allow: none, those of the query's own prefix, any."""
+
+AMOUNTS: tuple[Lookahead, ...] = ("none", "prefix", "any")
+"""From the least to the most."""
+
+
+class Query(NamedTuple):
+    """What a rule may know of queries; the fields broadcast against those of `Key`."""
+
+    order: Tensor
+    begin: Tensor
+    prefix_end: Tensor
+
+
+class Key(NamedTuple):
+    """What a rule may know of keys. ``begin`` and ``valid`` are None where they are not kept, as in `Keys`."""
+
+    order: Tensor
+    begin: Tensor | None
+    valid: Tensor | None
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A mask in words that a kernel understands: allowed is a key that satisfies everything said here.
+
+    Attributes:
+        causal: no key later than the query.
+        size: only the ``size`` most recent keys, the query's own included; None: no window.
+        documents: only keys of the query's document.
+        padding: only keys that exist.
+    """
+
+    causal: bool = False
+    size: int | None = None
+    documents: bool = False
+    padding: bool = False
+
+    def merge(self, other: Pattern) -> Pattern:
+        """Both restrictions together."""
+        sizes = [size for size in (self.size, other.size) if size is not None]
+        return Pattern(self.causal or other.causal, min(sizes, default=None), self.documents or other.documents,
+                       self.padding or other.padding)

@@ -1,0 +1,106 @@
+"""Windows: the keys near the query. Sizes are in tokens and count the query's own key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from weft.masks.base import Mask
+from weft.masks.checks import require_count
+from weft.masks.registry import register_mask
+from weft.masks.terms import Key, Lookahead, Pattern, Query
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Window(Mask):
+    """The ``size`` most recent keys, the query's own included: query.order - size < key.order <= query.order.
+
+    So counts Mistral's W in Hugging Face's code. Mistral's own prefill keeps W + 1; Longformer's causal half, for its
+    attention_window w, is ``window(w/2 + 1)``; Child et al.'s paper has l + 1 keys where its code has l.
+    """
+
+    kind: ClassVar[str] = "window"
+    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1; Jiang et al. 2023, section 2"
+
+    size: int
+
+    def __post_init__(self) -> None:
+        require_count(self.kind, "size", self.size, 1, "a window holds at least the query's own key")
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return (key.order <= query.order) & (key.order > query.order - self.size)
+
+    def lookahead(self) -> Lookahead:
+        return "none"
+
+    def reach(self) -> int:
+        return self.size
+
+    def pattern(self) -> Pattern:
+        return Pattern(causal=True, size=self.size)
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class SymmetricWindow(Mask):
+    """``left`` keys before the query, its own, and ``right`` after: -left <= key.order - query.order <= right.
+
+    Longformer's attention_window w is ``symmetric_window(w/2, w/2)``.
+    """
+
+    kind: ClassVar[str] = "symmetric_window"
+    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1"
+
+    left: int
+    right: int
+
+    def __post_init__(self) -> None:
+        require_count(self.kind, "left", self.left, 0, "a number of keys cannot be negative")
+        require_count(self.kind, "right", self.right, 0, "a number of keys cannot be negative")
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return (key.order >= query.order - self.left) & (key.order <= query.order + self.right)
+
+    def lookahead(self) -> Lookahead:
+        return "any" if self.right else "none"
+
+    def reach(self) -> int:
+        return self.left + 1
+
+    def pattern(self) -> Pattern | None:
+        return None if self.right else Pattern(causal=True, size=self.left + 1)
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Dilated(Mask):
+    """``size`` keys that lie d = ``dilation`` apart, the query's own the last: i - j in {0, d, ..., (size - 1) d}."""
+
+    kind: ClassVar[str] = "dilated"
+    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1, figure 2c (its causal half)"
+
+    size: int
+    dilation: int
+
+    def __post_init__(self) -> None:
+        require_count(self.kind, "size", self.size, 1, "a window holds at least the query's own key")
+        require_count(self.kind, "dilation", self.dilation, 1, "keys are at least one token apart")
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        back = query.order - key.order
+        return (back >= 0) & (back < self.reach()) & (back % self.dilation == 0)
+
+    def lookahead(self) -> Lookahead:
+        return "none"
+
+    def reach(self) -> int:
+        return (self.size - 1) * self.dilation + 1
+
+    def pattern(self) -> Pattern | None:
+        return Pattern(causal=True, size=self.size) if self.dilation == 1 else None

@@ -1,0 +1,1 @@
+"""Token mixers: causal layers that move information between tokens."""

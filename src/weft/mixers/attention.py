@@ -1,0 +1,195 @@
+"""Self-attention: multi-head, multi-query and grouped-query, with any mask and position scheme."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar, Literal, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.clock import Clock, Keys, Ticks
+from weft.core.config import Dims, PartField, Settings
+from weft.core.errors import UnsupportedError
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.core.traits import Trait
+from weft.masks import Bidirectional, Causal, Documents, Mask, MaskField, Prefix, Window
+from weft.mixers.base import MixerConfig
+from weft.mixers.key_value import KeyValueShape, KeyValueState, RollingState, start_growing, start_rolling, store
+from weft.norms.base import Norm, NormConfig
+from weft.ops.attention import AttentionInputs, Backend, attend
+from weft.positions.base import PositionConfig, PositionScheme
+from weft.positions.none import NoPositionConfig
+
+
+class ScoreSettings(Settings):
+    """How scores are made from q.k: ``scale`` (None: 1/sqrt(d_head), or what the position scheme prescribes),
+    ``softcap`` c in c tanh(s/c), and the probability with which a weight is dropped in training."""
+
+    scale: float | None = None
+    softcap: float | None = Field(default=None, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+
+@register
+class AttentionConfig(MixerConfig):
+    """Attention over the sequence's own tokens: softmax(scale q.k + bias, masked) v, by heads.
+
+    n_kv_heads = n_heads is multi-head, 1 is multi-query, anything between grouped-query attention. Heads times d_head
+    need not equal d_model.
+    """
+
+    kind: ClassVar[str] = "attention"
+    source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
+                             "Ainslie et al. 2023 (grouped-query)")
+    state_size: ClassVar[str] = "n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens"
+
+    n_heads: int = Field(default=4, gt=0)
+    n_kv_heads: int | None = Field(default=None, gt=0)
+    d_head: int | None = Field(default=None, gt=0)
+    d_value: int | None = Field(default=None, gt=0)
+    mask: Annotated[Mask, MaskField()] = Causal()
+    position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
+    qk_norm: Annotated[NormConfig, PartField("norm")] | None = None
+    bias: Literal["none", "qkv", "output", "all"] = "none"
+    scores: ScoreSettings = ScoreSettings()
+    backend: Backend = "auto"
+
+    def build(self, dims: Dims) -> Attention:
+        sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
+        if self.backend == "sdpa" and self.scores.softcap is not None:
+            raise dims.problem("backend", "the backend 'sdpa' cannot express a softcap.", "Use 'auto' or 'reference'.")
+        scheme = self.position.build_for_heads(dims.at("position"), sizes.heads, sizes.d_head)
+        if "embeddings" in scheme.acts_on:
+            raise dims.problem("position", f"{self.position.kind!r} acts on embeddings, not inside attention.",
+                               "Put it in the model's `position`.")
+        return Attention(self, sizes, scheme, dims)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [
+            cls(n_heads=2),
+            cls(n_heads=4, n_kv_heads=2, d_head=3, d_value=5, bias="all", scores=ScoreSettings(softcap=2.0)),
+            cls(n_heads=3, n_kv_heads=1, d_head=4, mask=Causal() & Window(3), backend="reference"),
+            cls(n_heads=2, d_head=4, mask=Causal() | Prefix(), bias="qkv", scores=ScoreSettings(scale=0.3)),
+            cls(n_heads=2, d_head=4, mask=Bidirectional(), bias="output"),
+            cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "qk_norm": "rmsnorm",
+                                "mask": "causal & window(4)", "backend": "sdpa"}),
+        ]
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """Query heads H, key/value heads K, head size E and value size F."""
+
+    heads: int
+    kv_heads: int
+    d_head: int
+    d_value: int
+
+    def split(self) -> tuple[int, int, int]:
+        """Widths of the fused projection: queries, keys, values."""
+        return self.heads * self.d_head, self.kv_heads * self.d_head, self.kv_heads * self.d_value
+
+
+def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value: int | None,
+               dims: Dims) -> HeadSizes:
+    """Fill in what was left out and refuse what does not divide."""
+    kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    if n_heads % kv_heads:
+        raise dims.problem("n_kv_heads", f"{n_heads} query heads do not divide into {kv_heads} key/value heads.",
+                           "Choose n_kv_heads among the divisors of n_heads.")
+    if d_head is None and dims.d_model % n_heads:
+        raise dims.problem("n_heads", f"d_model {dims.d_model} does not divide into {n_heads} heads.",
+                           "Choose another number of heads, or give d_head.")
+    size = dims.d_model // n_heads if d_head is None else d_head
+    return HeadSizes(n_heads, kv_heads, size, size if d_value is None else d_value)
+
+
+class Attention(Layer):
+    """Self-attention. Stages: project, norm, rotate, store, score, bias, cap, mask, normalise, value terms, output.
+
+    Its state is the keys and values so far, or with a mask that never looks back W tokens or more a rolling buffer.
+    """
+
+    def __init__(self, config: AttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
+        super().__init__()
+        self.config, self.sizes, self.mask, self.position = config, sizes, config.mask, position
+        bias = config.bias
+        self.qkv = nn.Linear(dims.d_model, sum(sizes.split()), bias=bias in ("qkv", "all"))
+        self.output = nn.Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
+        norm = config.qk_norm
+        self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
+        self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
+        prescribed = position.scale(sizes.d_head) if config.scores.scale is None else config.scores.scale
+        self.scale = 1.0 / math.sqrt(sizes.d_head) if prescribed is None else prescribed
+        self.reach = self.mask.reach() if self.mask.causal() else None
+        self.state_type = KeyValueState if self.reach is None else RollingState
+
+    def own_traits(self) -> frozenset[Trait]:
+        return {"none": frozenset[Trait](), "prefix": frozenset({Trait.PREFIX_FIRST}),
+                "any": frozenset({Trait.BIDIRECTIONAL})}[self.mask.lookahead()]
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
+        if self.mask.lookahead() == "any":
+            raise UnsupportedError(f"attention under the mask {self.mask!r} sees later tokens, so it has no state.",
+                                   where="init_state", remedy="Call it without a state, on the whole sequence.")
+        keeps = bool(self.position.acts_on & {"scores", "values"})
+        shape = KeyValueShape(self.sizes.kv_heads, self.sizes.d_head, self.sizes.d_value, keeps)
+        if self.reach is None:
+            return start_growing(clock, shape, capacity, dtype)
+        return start_rolling(clock, shape, self.reach, dtype)
+
+    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
+        ticks = span.ticks
+        q, k, v = self._project(x)
+        q, k = self.position.rotate(q, ticks), self.position.rotate(k, ticks)
+        stored = store(state, k, v, span)
+        own = state is None or span.fresh
+        causal, allowed = self._visibility(ticks, stored.keys, span, own)
+        terms = partial(self.position.value_terms, ticks=ticks, keys=stored.keys)
+        scores = self.config.scores
+        call = AttentionInputs(
+            q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale,
+            bias=self.position.bias(q, stored.k, ticks, stored.keys), allowed=allowed, causal=causal,
+            softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0,
+            value_terms=terms if "values" in self.position.acts_on else None)
+        return Output(self.output(attend(call, self.config.backend).flatten(2)), stored.state)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B,T,H,E], keys [B,T,K,E] and values [B,T,K,F], normalised per head where declared."""
+        sizes = self.sizes
+        q, k, v = self.qkv(x).split(sizes.split(), dim=-1)
+        q, k = q.unflatten(-1, (sizes.heads, sizes.d_head)), k.unflatten(-1, (sizes.kv_heads, sizes.d_head))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
+
+    def _visibility(self, ticks: Ticks, keys: Keys, span: Span, own: bool) -> tuple[bool, Tensor | None]:
+        """Whether the plain causal kernel serves, else which keys each query may see; None when all."""
+        steps = ticks.order.shape[1]
+        window = self.mask.causal_window()
+        reach = None if window is None else window.size
+        if window is not None and not ticks.packed:
+            if own and (reach is None or steps <= reach):
+                return True, None
+            if span.uniform and steps == 1 and span.bound is not None and (reach is None or span.bound >= reach):
+                return False, None
+        if own and span.full and not ticks.packed and self.mask == Bidirectional():
+            return False, None
+        return False, fenced(self.mask, ticks, keys, self.sizes.heads)
+
+
+def fenced(mask: Mask, ticks: Ticks, keys: Keys, heads: int) -> Tensor:
+    """[#B,#H,T,S]: what the mask allows among the keys that exist, within each query's own document."""
+    allowed = mask.allowed(ticks, keys, heads if mask.heads() > 1 else None)
+    if ticks.packed:
+        allowed = allowed & Documents().allowed(ticks, keys)
+    return allowed if keys.valid is None else allowed & keys.valid[:, None, None, :]

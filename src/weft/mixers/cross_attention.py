@@ -1,0 +1,131 @@
+"""Cross-attention: a decoder's queries over an encoder's memory, which is projected once and kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.config import Dims, PartField
+from weft.core.errors import InputError
+from weft.core.layer import Layer, LayerState, advance
+from weft.core.output import Output
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes
+from weft.mixers.base import MixerConfig
+from weft.norms.base import Norm, NormConfig
+from weft.ops.attention import AttentionInputs, Backend, attend
+
+
+@dataclass(frozen=True)
+class MemoryState(LayerState):
+    """The memory's keys and values; the same for every token of the row.
+
+    Attributes:
+        valid: False for the source's padding.
+    """
+
+    keys: Float[Tensor, "B S K E"] = tensor_field(grows=1)
+    values: Float[Tensor, "B S K F"] = tensor_field(grows=1)
+    valid: Bool[Tensor, "B S"] = tensor_field(grows=1, fill=False, keeps_dtype=True)
+
+
+class Known(NamedTuple):
+    """The memory's keys [B,S,K,E] and values [B,S,K,F], and which exist [B,S]; None when all do."""
+
+    k: Tensor
+    v: Tensor
+    valid: Tensor | None
+
+
+@register
+class CrossAttentionConfig(MixerConfig):
+    """softmax(scale q.k) v with queries from the decoder and keys and values from the encoder's output."""
+
+    kind: ClassVar[str] = "cross_attention"
+    source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"
+    state_size: ClassVar[str] = "n_kv_heads (d_head + d_value) numbers a source token, fixed from the start"
+
+    n_heads: int = Field(default=4, gt=0)
+    n_kv_heads: int | None = Field(default=None, gt=0)
+    d_head: int | None = Field(default=None, gt=0)
+    d_value: int | None = Field(default=None, gt=0)
+    qk_norm: Annotated[NormConfig, PartField("norm")] | None = None
+    bias: Literal["none", "qkv", "output", "all"] = "none"
+    scores: ScoreSettings = ScoreSettings()
+    backend: Backend = "auto"
+
+    def build(self, dims: Dims) -> CrossAttention:
+        return CrossAttention(self, head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims), dims)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(n_heads=2), cls(n_heads=4, n_kv_heads=2, d_head=3, d_value=5, bias="all", backend="reference",
+                                    scores=ScoreSettings(softcap=2.0)),
+                cls.model_validate({"n_heads": 2, "d_head": 4, "qk_norm": "rmsnorm", "bias": "qkv"})]
+
+
+class CrossAttention(Layer):
+    """Attention over a memory given when the state starts, or with ``span.memory`` in a call without a state."""
+
+    state_type = MemoryState
+
+    def __init__(self, config: CrossAttentionConfig, sizes: HeadSizes, dims: Dims) -> None:
+        super().__init__()
+        self.config, self.sizes = config, sizes
+        widths = sizes.split()
+        biased = config.bias in ("qkv", "all")
+        self.q = nn.Linear(dims.d_model, widths[0], bias=biased)
+        self.kv = nn.Linear(dims.d_model, widths[1] + widths[2], bias=biased)
+        self.output = nn.Linear(sizes.heads * sizes.d_value, dims.d_model, bias=config.bias in ("output", "all"))
+        norm = config.qk_norm
+        self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
+        self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
+        self.scale = 1.0 / math.sqrt(sizes.d_head) if config.scores.scale is None else config.scores.scale
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MemoryState:
+        source = _require(memory)
+        k, v = self._project(source.h)
+        valid = source.valid()
+        shape = source.h.shape[:2]
+        known = torch.ones(shape, dtype=torch.bool, device=k.device) if valid is None else valid
+        return MemoryState(clock, k.to(dtype), v.to(dtype), known)
+
+    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
+        known = self._known(state, span)
+        q = self.q(x).unflatten(-1, (self.sizes.heads, self.sizes.d_head))
+        q = q if self.q_norm is None else self.q_norm(q)
+        scores = self.config.scores
+        valid = known.valid
+        allowed = None if valid is None else valid[:, None, None, :].expand(-1, -1, x.shape[1], -1)
+        call = AttentionInputs(q=q, k=known.k.to(q.dtype), v=known.v.to(q.dtype), scale=self.scale, allowed=allowed,
+                               softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0)
+        return Output(self.output(attend(call, self.config.backend).flatten(2)), advance(state, span))
+
+    def _known(self, state: LayerState | None, span: Span) -> Known:
+        if isinstance(state, MemoryState):
+            return Known(state.keys, state.values, state.valid)
+        source = _require(span.memory)
+        return Known(*self._project(source.h), source.valid())
+
+    def _project(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys [B,S,K,E] and values [B,S,K,F] of the memory."""
+        sizes = self.sizes
+        k, v = self.kv(h).split(sizes.split()[1:], dim=-1)
+        k = k.unflatten(-1, (sizes.kv_heads, sizes.d_head))
+        return (k if self.k_norm is None else self.k_norm(k)), v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
+
+
+def _require(memory: Memory | None) -> Memory:
+    if memory is None:
+        raise InputError("cross-attention has no memory to read.", where="memory",
+                         remedy="Give memory= to init_state, or span.memory in a call without a state.")
+    return memory

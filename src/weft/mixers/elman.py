@@ -1,0 +1,47 @@
+"""The Elman network, the simple recurrent network."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from torch import Tensor
+
+from weft.core.config import Dims
+from weft.core.registry import register
+from weft.mixers.recurrent import Recurrent, RecurrentConfig
+from weft.ops.elman_scan import Activation, elman_scan
+
+
+@register
+class ElmanConfig(RecurrentConfig):
+    """A simple recurrent network."""
+
+    kind: ClassVar[str] = "elman"
+    source: ClassVar[str] = "Elman 1990; Mikolov et al. 2010"
+
+    activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
+
+    def build(self, dims: Dims) -> Elman:
+        return Elman(dims.d_model, self.d_hidden, self.bias, self.activation)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(activation="sigmoid", d_hidden=5), cls(activation="relu", bias=False)]
+
+
+class Elman(Recurrent):
+    """The Elman network: h_t = f(W_x x_t + W_h h_{t-1} + b), h_0 = 0, f tanh, sigmoid or relu.
+
+    State: h, d_hidden numbers a row. One bias, where PyTorch's nn.RNN adds up two.
+    """
+
+    gates = 1
+
+    def __init__(self, d_model: int, d_hidden: int | None = None, bias: bool = True,
+                 activation: Activation = "tanh") -> None:
+        super().__init__(d_model, d_hidden, bias)
+        self.activation = activation
+
+    def scan(self, projected: Tensor, before: tuple[Tensor, ...], starts: Tensor | None) -> tuple[Tensor, ...]:
+        weight = self.recurrent_weight.to(projected.dtype)
+        return (elman_scan(projected, weight, before[0], self.activation, starts),)

@@ -1,0 +1,113 @@
+"""What Elman networks, GRUs and LSTMs share as layers: `Recurrent`.
+
+All tokens are projected at once, a scan runs over time, and an output projection returns to d_model where the hidden
+size differs. Documents that begin inside a chunk reset the state; rows may advance by different counts.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.mixers.base import MixerConfig
+from weft.ops.recurrence import after_count
+
+
+@dataclass(frozen=True)
+class HiddenState(LayerState):
+    """The output of the last token, zero before the first."""
+
+    h: Float[Tensor, "B H"] = tensor_field()
+
+    def carried(self) -> tuple[Tensor, ...]:
+        """What goes from step to step, in the order of the constructor."""
+        return (self.h,)
+
+    def carry(self, clock: Clock, values: list[Tensor]) -> Self:
+        """The state with other values, in the dtypes of these."""
+        return type(self)(clock, *(new.to(old.dtype) for new, old in zip(values, self.carried(), strict=True)))
+
+
+class RecurrentConfig(MixerConfig):
+    """Options of all recurrent networks.
+
+    Attributes:
+        d_hidden: hidden size H; None: d_model. Where they differ, a linear map without bias returns to d_model.
+        bias: whether the steps add a bias.
+    """
+
+    state_size: ClassVar[str] = "d_hidden numbers"
+
+    d_hidden: int | None = Field(default=None, gt=0)
+    bias: bool = True
+
+
+class Recurrent(Layer, ABC):
+    """A recurrent network from [B,T,D] to [B,T,D]. The initial state is zero.
+
+    Subclasses say how many ``gates`` of size H a step has, how many tensors the state ``carries``, and `scan`. Weights and biases start uniform between
+    -1/sqrt(H) and 1/sqrt(H).
+    """
+
+    gates: ClassVar[int]
+    carries: ClassVar[int] = 1
+    state_type: ClassVar[type[HiddenState]] = HiddenState
+
+    def __init__(self, d_model: int, d_hidden: int | None, bias: bool) -> None:
+        super().__init__()
+        self.d_hidden = d_model if d_hidden is None else d_hidden
+        self.input = nn.Linear(d_model, self.gates * self.d_hidden, bias=bias)
+        self.recurrent_weight = nn.Parameter(self.input.weight.new_empty(self.gates * self.d_hidden, self.d_hidden))
+        bound = 1 / math.sqrt(self.d_hidden)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+        same = self.d_hidden == d_model
+        self.output = nn.Identity() if same else nn.Linear(self.d_hidden, d_model, bias=False)
+
+    @abstractmethod
+    def scan(self, projected: Float[Tensor, "T B G"], before: tuple[Tensor, ...],
+             starts: Tensor | None) -> tuple[Tensor, ...]:
+        """What the state carries, after every step, [T,B,H] each, the output first.
+
+        Args:
+            projected: the input's part of every gate, G = gates * H.
+            before: what the state carries before the first step, in the dtype of ``projected``.
+            starts: [T,B], where a document starts; None: nowhere.
+        """
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> HiddenState:
+        shape = (clock.seen.shape[0], self.d_hidden)
+        zeros = [torch.zeros(shape, dtype=dtype, device=clock.seen.device) for _ in range(self.carries)]
+        return self.state_type(clock, *zeros)
+
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        if x.shape[1] == 0:
+            return Output(x, state)
+        projected = self.input(x.transpose(0, 1))
+        before = self._before(state, projected)
+        starts = span.ticks.starts().expand(x.shape[0], -1).t() if span.packed else None
+        after = self.scan(projected, before, starts)
+        y = self.output(after[0].transpose(0, 1))
+        if state is None:
+            return Output(y, None)
+        assert isinstance(state, HiddenState) and span.after is not None, "checked by Layer.forward"
+        last = [after_count(first, steps, span.count) for first, steps in zip(before, after, strict=True)]
+        return Output(y, state.carry(span.after, last))
+
+    def _before(self, state: LayerState | None, projected: Tensor) -> tuple[Tensor, ...]:
+        if state is None:
+            return tuple(projected.new_zeros(projected.shape[1], self.d_hidden) for _ in range(self.carries))
+        assert isinstance(state, HiddenState), "checked by Layer.forward"
+        return tuple(value.to(projected.dtype) for value in state.carried())

@@ -1,0 +1,160 @@
+"""The decoder: embeddings, positions, a list of blocks, a readout. Every gradient-trained causal language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.config import Dims, PartConfig, PartField, Settings, rule
+from weft.core.errors import ConfigError
+from weft.core.layer import LayerState
+from weft.core.model import LanguageModel, ModelConfig, ModelState
+from weft.core.output import Output
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.core.state import child_field
+from weft.models.readout import LinearReadoutConfig, ReadoutConfig
+from weft.models.stack import Blocks, build_stack
+from weft.norms.base import NormConfig
+from weft.norms.none import NoNormConfig
+from weft.positions.base import PositionConfig, PositionScheme
+from weft.positions.none import NoPositionConfig
+
+
+@dataclass(frozen=True)
+class DecoderState(ModelState):
+    """The state of the blocks."""
+
+    stack: LayerState = child_field()
+
+
+class EmbeddingSettings(Settings):
+    """Token embeddings: ``scale`` (factor; None: 1), ``dropout``, a ``norm`` on the sum with positions, and the
+    standard deviation ``std`` they start with."""
+
+    scale: float | None = None
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
+    std: float = Field(default=0.02, gt=0)
+
+
+class StackedConfig(ModelConfig):
+    """What every model made of blocks declares."""
+
+    d_model: int = Field(gt=0)
+    embedding: EmbeddingSettings = EmbeddingSettings()
+    position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
+    shared: dict[str, Annotated[PartConfig, PartField("position", "mixer", "feedforward", "norm")]] = Field(default_factory=dict)
+    blocks: Blocks
+    norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.blocks:
+            raise rule("blocks", "a model without blocks does nothing.", "List at least one block.")
+        if "tokens" in self.shared:
+            raise rule("shared", "the name 'tokens' is the token embedding's own.", "Choose another name.")
+        return self
+
+
+class Embedding(nn.Module):
+    """Token embeddings with the positions that act on embeddings."""
+
+    def __init__(self, settings: EmbeddingSettings, position: PositionConfig, dims: Dims) -> None:
+        super().__init__()
+        self.position: PositionScheme = position.build(dims.at("position"))
+        if self.position.acts_on - {"embeddings"}:
+            raise dims.problem("position", f"{position.kind!r} acts inside attention, not on embeddings.",
+                               "Put it in the attention's `position`.")
+        if self.position.width >= dims.d_model:
+            raise dims.problem("position", f"its {self.position.width} features leave no room in d_model "
+                               f"{dims.d_model}.", "Choose a larger d_model.")
+        self.tokens = nn.Embedding(dims.vocab_size, dims.d_model - self.position.width)
+        nn.init.normal_(self.tokens.weight, std=settings.std)
+        self.scale = 1.0 if settings.scale is None else settings.scale
+        self.norm = settings.norm.build(dims.at("embedding", "norm"))
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, tokens: Tensor, span: Span) -> Tensor:
+        """[B,T,D]; zero beyond each row's count."""
+        x = self.tokens(tokens)
+        x = x if self.scale == 1.0 else x * self.scale
+        x = self.norm(self.position.embed(x, span.ticks), span.ticks.valid)
+        return span.clean(self.dropout(x))
+
+
+@register
+class DecoderConfig(StackedConfig):
+    """embeddings -> blocks -> norm -> readout, with any list of blocks."""
+
+    kind: ClassVar[str] = "decoder"
+    source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"
+    state_size: ClassVar[str] = "the sum of its layers'"
+
+    readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig()
+
+    def build(self, dims: Dims | None = None) -> Decoder:
+        return Decoder(self)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        mlp = {"kind": "mlp", "d_ff": 12}
+        pre = {"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "position": "rope"}, mlp]}
+        return [
+            cls.model_validate({"vocab_size": 11, "context": 16, "d_model": 8, "norm": "layernorm",
+                                "blocks": [{"repeat": 2, "of": [pre]}]}),
+            cls.model_validate({"vocab_size": 11, "context": 32, "d_model": 8, "position": "learned",
+                                "embedding": {"scale": 2.0, "norm": "rmsnorm"}, "readout": {"kind": "linear",
+                                "tied": False}, "blocks": [{"kind": "post", "layers": ["s4d", mlp]}]}),
+        ]
+
+
+class Decoder(LanguageModel):
+    """A decoder-only language model."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__(config)
+        dims = Dims(config.d_model, config.vocab_size, config.context)
+        self.embedding, self.shared, dims = build_embedding(config, dims)
+        self.stack = build_stack(config.blocks, dims)
+        self.norm = config.norm.build(dims.at("norm"))
+        self.readout = config.readout.build(dims.at("readout"))
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> DecoderState:
+        stack = self.stack.start(clock, capacity=capacity, dtype=dtype, memory=memory)
+        return DecoderState(clock, self.fingerprint, stack)
+
+    def run(self, tokens: Tensor, state: ModelState | None, span: Span) -> Output[ModelState]:
+        inner = None
+        if state is not None:
+            assert isinstance(state, DecoderState)
+            inner = state.stack
+        out = self.stack(self.embedding(tokens, span), inner, span)
+        y = self.norm(out.y, span.ticks.valid)
+        after = None if state is None else replace(state, clock=span.after, stack=out.state)
+        return Output(y, after, out.losses)
+
+    def limit(self) -> int | None:
+        return self.embedding.position.limit
+
+
+def build_embedding(config: StackedConfig, dims: Dims) -> tuple[Embedding, nn.ModuleDict, Dims]:
+    """The embedding, the shared parts, and dimensions that know both."""
+    embedding = Embedding(config.embedding, config.position, dims)
+    shared = nn.ModuleDict()
+    problems: list[str] = []
+    for name, part in config.shared.items():
+        try:
+            shared[name] = part.build(dims.at("shared", name))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    known: Mapping[str, nn.Module] = {"tokens": embedding.tokens, **dict(shared.items())}
+    return embedding, shared, replace(dims, shared=known)

@@ -1,0 +1,34 @@
+"""A stack of blocks: itself a layer."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from torch import Tensor
+
+from weft.blocks.base import Composite, build_all
+from weft.core.config import Dims, PartConfig, PartField, expand
+from weft.core.layer import LayerState
+from weft.core.output import Output
+from weft.core.span import Span
+
+Blocks: TypeAlias = list[Annotated[PartConfig, PartField("block", repeats=True)]]
+"""A list of blocks; ``{repeat: 6, of: [...]}`` stands for blocks written several times."""
+
+
+class Stack(Composite):
+    """Blocks one after another."""
+
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        outs: list[Output[LayerState]] = []
+        for block, own in zip(self.children_layers(), self.states(state), strict=True):
+            out = block(x, own, span)
+            outs.append(out)
+            x = out.y
+        return self.together(state, outs, x, span)
+
+
+def build_stack(blocks: list[PartConfig], dims: Dims) -> Stack:
+    """The stack, each block knowing its index and the number of blocks; the problems of all are raised together."""
+    parts = [(("blocks", *place), part) for place, part in expand(blocks)]
+    return Stack(build_all(parts, dims, numbered=True))

@@ -1,0 +1,50 @@
+"""`Norm`: what stands between a residual stream and a layer; `NormConfig`: base of the norms' configurations."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from weft.core.config import Dims, PartConfig
+from weft.core.layer import Part
+
+
+class Norm(Part):
+    """A map of vectors along the last dimension that keeps their number and size."""
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
+        """The normalised vectors, in the dtype of ``x``.
+
+        Args:
+            x: any leading dimensions; [B,T,...,D] when ``valid`` is given.
+            valid: False for padding. Only norms whose statistics run over tokens read it.
+        """
+
+
+class NormConfig(PartConfig):
+    """Base of norm configurations."""
+
+    group: ClassVar[str] = "norm"
+
+    def build(self, dims: Dims) -> Norm:
+        """The norm of the residual stream."""
+        return self.build_size(dims.d_model)
+
+    def build_size(self, size: int) -> Norm:
+        """The norm of vectors of ``size`` features (heads, inner streams)."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
+
+
+def widen(x: Tensor) -> Tensor:
+    """``x`` in float32, or in its own dtype if that is wider: means and variances of narrower floats lose too much."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def widen_optional(x: Tensor | None) -> Tensor | None:
+    """`widen` of a parameter that may be absent."""
+    return None if x is None else widen(x)

@@ -1,0 +1,53 @@
+"""Layer normalisation."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from weft.core.registry import register
+from weft.norms.base import Norm, NormConfig, widen, widen_optional
+
+
+class LayerNorm(Norm):
+    """Layer normalisation (Ba, Kiros & Hinton 2016, section 3), each vector by its own mean and variance.
+
+        y = weight (x - mean(x)) / sqrt(var(x) + eps) + bias         var with divisor D
+
+    ``weight`` and ``bias`` are [D] and can be left out separately. Computed in float32, or wider where ``x`` is wider,
+    and rounded once to the dtype of ``x``; implementations that stay in the model's dtype round weight and bias too.
+    """
+
+    def __init__(self, size: int, eps: float = 1e-5, *, weight: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        self.size, self.eps = size, eps
+        self.weight = nn.Parameter(torch.ones(size)) if weight else None
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
+
+    def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
+        weight, bias = widen_optional(self.weight), widen_optional(self.bias)
+        return F.layer_norm(widen(x), (self.size,), weight, bias, self.eps).to(x.dtype)
+
+
+@register
+class LayerNormConfig(NormConfig):
+    """Layer normalisation."""
+
+    kind: ClassVar[str] = "layernorm"
+    source: ClassVar[str] = "Ba, Kiros & Hinton 2016 (arXiv:1607.06450), section 3"
+
+    eps: float = Field(default=1e-5, gt=0)
+    weight: bool = True
+    bias: bool = True
+
+    def build_size(self, size: int) -> LayerNorm:
+        return LayerNorm(size, self.eps, weight=self.weight, bias=self.bias)
+
+    @classmethod
+    def examples(cls) -> list[LayerNormConfig]:
+        return [cls(), cls(eps=1e-3, bias=False), cls(weight=False, bias=False)]

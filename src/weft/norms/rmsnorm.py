@@ -1,0 +1,68 @@
+"""Root-mean-square normalisation, plain and with Gemma's unit offset."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from weft.core.config import rule
+from weft.core.registry import register
+from weft.norms.base import Norm, NormConfig, widen
+
+
+class RMSNorm(Norm):
+    """Root-mean-square normalisation (Zhang & Sennrich 2019, equation 4): no mean is subtracted, nothing is added.
+
+        y = weight x / sqrt(mean(x^2) + eps)                  ``unit_offset``: (1 + weight) in place of weight
+
+    ``weight`` is [D]; with the unit offset it starts at 0 and weight decay pulls the scale to 1 instead of 0. The
+    product with the weight, too, is computed in float32, or wider where ``x`` is wider, and rounded once to the dtype
+    of ``x`` (as Gemma does); Llama's reference code rounds before it multiplies by the weight, which in bfloat16
+    differs by one rounding.
+    """
+
+    def __init__(self, size: int, eps: float = 1e-6, *, weight: bool = True, unit_offset: bool = False) -> None:
+        super().__init__()
+        self.size, self.eps, self.unit_offset = size, eps, unit_offset
+        start = torch.zeros(size) if unit_offset else torch.ones(size)
+        self.weight = nn.Parameter(start) if weight else None
+
+    def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
+        return F.rms_norm(widen(x), (self.size,), self._scale(), self.eps).to(x.dtype)
+
+    def _scale(self) -> Tensor | None:
+        if self.weight is None:
+            return None
+        weight = widen(self.weight)
+        return 1.0 + weight if self.unit_offset else weight
+
+
+@register
+class RMSNormConfig(NormConfig):
+    """Root-mean-square normalisation."""
+
+    kind: ClassVar[str] = "rmsnorm"
+    source: ClassVar[str] = "Zhang & Sennrich 2019 (arXiv:1910.07467), equation 4; unit offset: Gemma Team 2024"
+
+    eps: float = Field(default=1e-6, gt=0)
+    weight: bool = True
+    unit_offset: bool = False
+
+    @model_validator(mode="after")
+    def _offset_needs_a_weight(self) -> RMSNormConfig:
+        if self.unit_offset and not self.weight:
+            raise rule("unit_offset", "true, but there is no weight to add 1 to (weight is false).",
+                       "Set weight to true or unit_offset to false.")
+        return self
+
+    def build_size(self, size: int) -> RMSNorm:
+        return RMSNorm(size, self.eps, weight=self.weight, unit_offset=self.unit_offset)
+
+    @classmethod
+    def examples(cls) -> list[RMSNormConfig]:
+        return [cls(), cls(eps=1e-3, unit_offset=True), cls(weight=False)]

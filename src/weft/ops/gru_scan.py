@@ -1,0 +1,110 @@
+"""The GRU's recurrence over a chunk: `gru_steps` step by step, and `gru_scan`, the same with its own backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from weft.ops.operator import differentiate, operator
+from weft.ops.recurrence import found, resets
+
+
+def gru_steps(projected: Float[Tensor, "T B 3H"], weight: Float[Tensor, "3H H"], bias: Float[Tensor, " H"],
+              h: Float[Tensor, "B H"], starts: Bool[Tensor, "T B"] | None = None) -> Float[Tensor, "T B H"]:
+    """r = s(x_r + U_r h);  z = s(x_z + U_z h);  n = tanh(x_n + r (U_n h + b));  h' = (1 - z) n + z h, s the sigmoid.
+
+    Args:
+        projected: x_r, x_z, x_n = W x_t + b_x, PyTorch's order.
+        weight: U_r, U_z, U_n.
+        bias: b, which the reset gate multiplies.
+        h: the output before the first step.
+        starts: where h is zero before the step.
+    """
+    outputs = []
+    for step, reset in zip(projected.unbind(0), resets(starts, projected.shape[0]), strict=True):
+        h = h if reset is None else h.masked_fill(reset, 0)
+        (x_r, x_z, x_n), (u_r, u_z, u_n) = step.chunk(3, dim=1), (h @ weight.t()).chunk(3, dim=1)
+        r, z = (x_r + u_r).sigmoid(), (x_z + u_z).sigmoid()
+        n = (x_n + r * (u_n + bias)).tanh()
+        h = n + z * (h - n)
+        outputs.append(h)
+    return torch.stack(outputs)
+
+
+def gru_scan(projected: Float[Tensor, "T B 3H"], weight: Float[Tensor, "3H H"], bias: Float[Tensor, " H"],
+             h: Float[Tensor, "B H"], starts: Bool[Tensor, "T B"] | None = None) -> Float[Tensor, "T B H"]:
+    """`gru_steps`, fast over many steps."""
+    if projected.shape[0] == 1:
+        return gru_steps(projected, weight, bias, h, starts)
+    outputs: Tensor = _forward(projected, weight, bias, h, starts)[0]
+    return outputs
+
+
+def _run(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor,
+             starts: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Outputs and, for the backward, r, z, U_n h + b and n, [T,B,4,H]."""
+    steps, (batch, size) = projected.shape[0], h0.shape
+    outputs, gates = projected.new_empty(steps, batch, size), projected.new_empty(steps, batch, 4, size)
+    shift, transposed = torch.cat([bias.new_zeros(2 * size), bias]), weight.t().contiguous()
+    inputs = projected.reshape(steps, batch, 3, size)
+    buffers = zip(inputs[:, :, :2].unbind(0), inputs[:, :, 2].unbind(0), gates[:, :, :3].unbind(0),
+                  gates[:, :, :2].unbind(0), *(v.unbind(0) for v in gates.unbind(2)), outputs.unbind(0),
+                  resets(starts, steps), strict=True)
+    h = h0
+    for x_rz, x_n, recurrent, rz, r, z, u_n, n, h_next, reset in buffers:
+        h = h if reset is None else h.masked_fill(reset, 0)
+        recurrent.copy_(torch.addmm(shift, h, transposed).view(batch, 3, size))
+        rz.add_(x_rz).sigmoid_()
+        torch.addcmul(x_n, r, u_n, out=n).tanh_()
+        h = torch.lerp(n, h, z, out=h_next)
+    return outputs, gates
+
+
+def _run_shapes(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
+    steps, (batch, size) = projected.shape[0], h0.shape
+    return projected.new_empty(steps, batch, size), projected.new_empty(steps, batch, 4, size)
+
+
+def _run_backward(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
+              outputs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of projected, weight, bias and h0. The factors of a step's gradient are worked out for all steps at
+    once, so that the loop is left with one product and four element-wise operations."""
+    (steps, batch, size), before = outputs.shape, found(h0, outputs, starts)
+    r, z, u_n, n = gates.unbind(2)
+    to_n = (1 - z) * (1 - n * n)
+    slopes = torch.stack([to_n * u_n * r * (1 - r), (before - n) * z * (1 - z), to_n * r], dim=2)
+    grad_recurrent, grad_h = slopes.new_empty(slopes.shape), outputs.new_empty(outputs.shape)
+    buffers = list(zip(grad_outputs.unbind(0), slopes.unbind(0), z.unbind(0), grad_recurrent.unbind(0),
+                       grad_recurrent.flatten(2).unbind(0), grad_h.unbind(0), resets(starts, steps), strict=True))
+    dh = torch.zeros_like(h0)
+    for grad, slope, keep, place, d_recurrent, total, reset in reversed(buffers):
+        torch.add(dh, grad, out=total)
+        torch.mul(slope, total[:, None], out=place)
+        dh = torch.addmm(total * keep, d_recurrent, weight)
+        dh = dh if reset is None else dh.masked_fill(reset, 0)
+    grad_projected = torch.cat([grad_recurrent[:, :, :2], (grad_h * to_n)[:, :, None]], dim=2).flatten(2)
+    grad_weight = grad_recurrent.flatten(2).flatten(0, 1).t() @ before.flatten(0, 1)
+    return grad_projected, grad_weight, grad_recurrent[:, :, 2].sum((0, 1)), dh
+
+
+def _backward_shapes(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None, outputs: Tensor,
+      gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    steps, batch, size = outputs.shape
+    return (gates.new_empty(steps, batch, 3 * size), weight.new_empty(weight.shape), bias.new_empty(bias.shape),
+            h0.new_empty(h0.shape))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[1:], *output)
+
+
+def _gradient(ctx: Any, grad_outputs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return *_backward(grad_outputs, *ctx.saved_tensors), None
+
+
+_forward = operator("gru_scan", _run, _run_shapes)
+_backward = operator("gru_scan_backward", _run_backward, _backward_shapes)
+differentiate("gru_scan", _gradient, _save)

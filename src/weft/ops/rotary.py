@@ -1,0 +1,134 @@
+"""Rotary position embedding: the fast forms, each form it is written in, and the permutation between its layouts.
+
+    y_m = R_m x_m,   <R_m q, R_n k> = q^T R_(n-m) k              (Su et al. 2021, equations 14 to 16)
+
+R_m turns pair i of the features by the angle m theta_i. Interleaved pairs are (x_0, x_1), (x_2, x_3), ...; half-split
+pairs are (x_0, x_{R/2}), (x_1, x_{R/2+1}), ... Where fewer than E features are turned (R < E), the others pass
+unchanged. Angles in radians; `cos` and `sin` have one entry a pair, [#B,T,R/2].
+
+The naive forms take queries or keys of one head, [T,E], angles [T,E/2], and interleaved pairs unless they say so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+Layout = Literal["interleaved", "half_split"]
+
+
+def rotate(x: Float[Tensor, "B T H E"], cos: Float[Tensor, "#B T pairs"], sin: Float[Tensor, "#B T pairs"],
+           layout: Layout) -> Float[Tensor, "B T H E"]:
+    """The first ``2 * pairs`` features of every head turned; worked out in the dtype of cos, rounded to x's once."""
+    cos, sin = cos[:, :, None], sin[:, :, None]
+    turned, rest = torch.split(x, [2 * cos.shape[-1], x.shape[-1] - 2 * cos.shape[-1]], dim=-1)
+    turn = _turn_interleaved if layout == "interleaved" else _turn_half_split
+    y = turn(turned, cos, sin).to(x.dtype)
+    return y if rest.shape[-1] == 0 else torch.cat([y, rest], dim=-1)
+
+
+def _turn_half_split(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = torch.unflatten(x, -1, (2, -1)).unbind(-2)
+    return torch.cat(_turn(a, b, cos, sin), dim=-1)
+
+
+def _turn_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # the compiler fuses real arithmetic and leaves complex arithmetic alone
+        a, b = torch.unflatten(x, -1, (-1, 2)).unbind(-1)
+        return torch.stack(_turn(a, b, cos, sin), dim=-1).flatten(-2)
+    pairs = _as_complex(x.to(cos.dtype)) * torch.complex(cos, sin)
+    return torch.view_as_real(pairs).flatten(-2)
+
+
+def _turn(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+
+
+def _as_complex(x: Tensor) -> Tensor:
+    """Neighbouring features as complex numbers: a view where the memory allows one, else of a copy."""
+    even = x.storage_offset() % 2 == 0 and x.stride(-1) == 1 and all(step % 2 == 0 for step in x.stride()[:-1])
+    x = x if even else x.clone(memory_format=torch.contiguous_format)
+    return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))
+
+
+def half_split_order(rot: int, d_head: int) -> list[int]:
+    """p with x_half_split = x_interleaved[p]: the even ones of the ``rot`` turned features, the odd ones, the rest."""
+    return [*range(0, rot, 2), *range(1, rot, 2), *range(rot, d_head)]
+
+
+def interleaved_order(rot: int, d_head: int) -> list[int]:
+    """The inverse: p with x_interleaved = x_half_split[p]."""
+    half = rot // 2
+    return [feature for pair in range(half) for feature in (pair, half + pair)] + list(range(rot, d_head))
+
+
+def permute_heads(weight: Tensor, n_heads: int, order: list[int]) -> Tensor:
+    """The rows of a query or key projection, [n_heads * E, ...] or a bias [n_heads * E], each head's in ``order``.
+
+    With ``half_split_order`` a model of interleaved pairs becomes one of half-split pairs that computes the same
+    scores (Meta's Llama files against Hugging Face's), with ``interleaved_order`` the other way round.
+    """
+    heads = torch.unflatten(weight, 0, (n_heads, -1))
+    return heads[:, order].flatten(0, 1)
+
+
+def naive_complex_pairs(x: Float[Tensor, "T E"]) -> Complex[Tensor, "T pairs"]:
+    """z_i = x_{2i} + j x_{2i+1}."""
+    return torch.complex(x[:, 0::2], x[:, 1::2])
+
+
+def naive_complex(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Complex[Tensor, "T pairs"]:
+    """The complex product z e^(j m theta); Su et al. 2021, equation 12."""
+    return naive_complex_pairs(x) * torch.polar(torch.ones_like(angles), angles)
+
+
+def naive_conjugate_pairs(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Complex[Tensor, "T E"]:
+    """(z e^(j m theta), conj(z) e^(-j m theta)) / sqrt 2, whose complex inner products are the real scores."""
+    z = naive_complex(x, angles)
+    return torch.cat([z, z.conj()], dim=-1) / math.sqrt(2.0)
+
+
+def naive_real_part_scores(q: Float[Tensor, "T E"], k: Float[Tensor, "S E"],
+                           angles: Float[Tensor, "T S pairs"]) -> Float[Tensor, "T S"]:
+    """Re[sum_i q_i conj(k_i) e^(j (m-n) theta_i)]: only the distance enters, nothing is rotated.
+
+    Args:
+        q: queries.
+        k: keys.
+        angles: (m - n) theta_i of each pair of positions; Su et al. 2021, equation 12, function g.
+    """
+    zq, zk = naive_complex_pairs(q)[:, None], naive_complex_pairs(k)[None]
+    return (zq * zk.conj() * torch.polar(torch.ones_like(angles), angles)).sum(-1).real
+
+
+def naive_matrix(angles: Float[Tensor, " pairs"]) -> Float[Tensor, "E E"]:
+    """R_m: 2 x 2 rotations along the diagonal; Su et al. 2021, equation 15."""
+    cos, sin = angles.cos(), angles.sin()
+    even = torch.arange(0, 2 * angles.shape[0], 2)
+    matrix = angles.new_zeros(2 * angles.shape[0], 2 * angles.shape[0])
+    matrix[even, even], matrix[even, even + 1] = cos, -sin
+    matrix[even + 1, even], matrix[even + 1, even + 1] = sin, cos
+    return matrix
+
+
+def naive_matrix_product(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Float[Tensor, "T E"]:
+    """R_m x_m, row by row; Su et al. 2021, equation 14."""
+    return torch.stack([naive_matrix(row) @ features for row, features in zip(angles, x, strict=True)])
+
+
+def naive_interleaved(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Float[Tensor, "T E"]:
+    """x cos(m theta) + (-x_1, x_0, -x_3, x_2, ...) sin(m theta), element by element; Su et al. 2021, equation 34."""
+    twice = angles.repeat_interleave(2, dim=-1)
+    crossed = torch.stack([-x[:, 1::2], x[:, 0::2]], dim=-1).flatten(-2)
+    return x * twice.cos() + crossed * twice.sin()
+
+
+def naive_half_split(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Float[Tensor, "T E"]:
+    """[x_left | x_right] cos C + [-x_right | x_left] sin C with C = [m theta | m theta]: half-split pairs."""
+    left, right = x.chunk(2, dim=-1)
+    twice = torch.cat([angles, angles], dim=-1)
+    return x * twice.cos() + torch.cat([-right, left], dim=-1) * twice.sin()

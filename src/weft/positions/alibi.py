@@ -1,0 +1,86 @@
+"""ALiBi: a penalty on each score that grows linearly with the distance."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal, Self
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from weft.core.clock import Keys, Ticks
+from weft.core.config import Dims
+from weft.core.registry import register
+from weft.positions.base import Point, PositionConfig, PositionScheme
+from weft.positions.constants import Constant, angle_dtype
+from weft.positions.coordinates import one_dimensional
+
+
+def press_slopes(n_heads: int, steepness: float = 8.0) -> list[float]:
+    """2^(-8h/H) for h = 1 .. H; where H is no power of two, the slopes of the power P below, then every second one of
+    2P. Press et al. 2022, section 3, and its released code; BLOOM, Falcon."""
+    below = 2 ** (n_heads.bit_length() - 1)
+    return [*_geometric(below, steepness), *_geometric(2 * below, steepness)[0::2][:n_heads - below]]
+
+
+def mpt_slopes(n_heads: int, steepness: float = 8.0) -> list[float]:
+    """As Press where H is a power of two; else the slopes of the power above, second, fourth, ..., then first, third,
+    ..., the first H of them. MPT's released code."""
+    above = 2 ** math.ceil(math.log2(n_heads))
+    slopes = _geometric(above, steepness)
+    return slopes if above == n_heads else [*slopes[1::2], *slopes[0::2]][:n_heads]
+
+
+def _geometric(count: int, steepness: float) -> list[float]:
+    return [2 ** (-steepness * h / count) for h in range(1, count + 1)]
+
+
+@register
+class AlibiConfig(PositionConfig):
+    """Attention with linear biases.
+
+    Attributes:
+        slopes: the rule for numbers of heads that are no power of two, ``press`` or ``mpt``.
+        steepness: the last head's slope is 2^-steepness where H is a power of two (MPT's ``alibi_bias_max``).
+    """
+
+    kind: ClassVar[str] = "alibi"
+    source: ClassVar[str] = "Press et al. 2022, section 3"
+    slopes: Literal["press", "mpt"] = "press"
+    steepness: float = Field(default=8.0, gt=0)
+
+    def build(self, dims: Dims) -> PositionScheme:
+        raise dims.problem("", "'alibi' acts on scores, so it has no place outside attention.",
+                           "Put it in the attention's `position`.")
+
+    def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> Alibi:
+        slopes = press_slopes if self.slopes == "press" else mpt_slopes
+        return Alibi(slopes(n_heads, self.steepness))
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(slopes="mpt", steepness=4.0)]
+
+
+class Alibi(PositionScheme):
+    """-slope_h |i - j| on the scaled score of query position i and key position j, itself unscaled.
+
+    It has no parameter and no table. Under a causal mask |i - j| is the paper's i - j; without one it is the symmetric
+    form, which never rewards later tokens. Distances are worked out in float32 (float64 for float64 models) and
+    rounded to the queries' dtype once. BLOOM adds slope_h j instead, the same up to a constant per query, which
+    softmax removes; Falcon multiplies by 1/sqrt(d_head) as well.
+    """
+
+    acts_on: ClassVar[frozenset[Point]] = frozenset({"scores"})
+
+    def __init__(self, slopes: list[float]) -> None:
+        super().__init__()
+        self.minus_slopes = Constant([-slope for slope in slopes])
+
+    def bias(self, q: Float[Tensor, "B T H E"], k: Tensor, ticks: Ticks, keys: Keys) -> Float[Tensor, "#B H T S"]:
+        dtype = angle_dtype(q)
+        i = one_dimensional(ticks.position, "alibi").to(dtype)
+        j = one_dimensional(keys.position, "alibi").to(dtype)
+        distance = (i[:, :, None] - j[:, None, :]).abs()
+        return (self.minus_slopes.at(dtype)[:, None, None] * distance[:, None]).to(q.dtype)

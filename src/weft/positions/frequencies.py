@@ -1,0 +1,73 @@
+"""Angular frequencies of rotary positions, and the base of their scalings to longer contexts.
+
+A scaling is one small file: a `RopeScalingConfig` that gives the frequencies of R/2 pairs, in radians per token, and
+the factor on cos and sin. Frequencies that are plain numbers are `FixedFrequencies`; those that depend on the
+document's length derive from `Frequencies` themselves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from weft.core.clock import Ticks
+from weft.core.config import Dims, PartConfig
+from weft.core.layer import Part
+from weft.core.registry import register
+from weft.positions.constants import Constant
+
+
+def base_frequencies(rot: int, base: float) -> list[float]:
+    """theta_i = base^(-2i/rot) for i = 0 .. rot/2 - 1; Su et al. 2021, equation 15."""
+    return [base ** (-2 * i / rot) for i in range(rot // 2)]
+
+
+class Frequencies(Part, ABC):
+    """The frequencies of each token's pairs.
+
+    Attributes:
+        amplitude: factor on cos and sin of queries and of keys, so scores grow by its square.
+    """
+
+    def __init__(self, amplitude: float = 1.0) -> None:
+        super().__init__()
+        self.amplitude = amplitude
+
+    @abstractmethod
+    def at(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
+        """[R/2], or [#B,T,R/2] where they depend on the token's document."""
+
+
+class FixedFrequencies(Frequencies):
+    """The same frequencies for every token."""
+
+    def __init__(self, theta: list[float], amplitude: float = 1.0) -> None:
+        super().__init__(amplitude)
+        self.theta = Constant(theta)
+
+    def at(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
+        return self.theta.at(dtype)
+
+
+class RopeScalingConfig(PartConfig):
+    """Base of rotary scalings."""
+
+    group: ClassVar[str] = "rope_scaling"
+
+    def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
+        """The frequencies for ``rot`` turned features; ``dims`` names the place in errors."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its frequencies are")
+
+
+@register
+class NoScalingConfig(RopeScalingConfig):
+    """theta_i = base^(-2i/R), unscaled."""
+
+    kind: ClassVar[str] = "none"
+    source: ClassVar[str] = "Su et al. 2021, equation 15"
+
+    def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
+        return FixedFrequencies(base_frequencies(rot, base))

@@ -1,0 +1,77 @@
+"""Learned absolute positions: a table of vectors added to the embeddings."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from weft.core.clock import Ticks
+from weft.core.config import Dims
+from weft.core.registry import register
+from weft.positions.base import Point, PositionConfig, PositionScheme
+from weft.positions.coordinates import counted_position, require_positions
+
+
+@register
+class LearnedPositionConfig(PositionConfig):
+    """A table with a vector for every position.
+
+    Attributes:
+        max_length: positions in the table, in tokens; None: the model's context.
+        std: standard deviation of the normal distribution that the vectors start from.
+    """
+
+    kind: ClassVar[str] = "learned"
+    source: ClassVar[str] = "Radford et al. 2018, section 3.1; Gehring et al. 2017, section 3.1"
+    max_length: int | None = Field(default=None, gt=0)
+    std: float = Field(default=0.02, gt=0)
+
+    def build(self, dims: Dims) -> LearnedPosition:
+        length = dims.context if self.max_length is None else self.max_length
+        if length < 1:
+            raise dims.problem("max_length", "a table of positions needs a length, and the model declares no context.",
+                               "Give max_length, or the model's context.")
+        return LearnedPosition(length, dims.d_model, self.std)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(max_length=64, std=0.5)]
+
+
+class LearnedPosition(PositionScheme):
+    """x + table[p] for p = 0 .. max_length - 1.
+
+    Positions beyond the table, which many implementations read from arbitrary memory or clamp, are an error: at the
+    call on the CPU, an asynchronous assertion on other devices and in compiled code.
+    """
+
+    acts_on: ClassVar[frozenset[Point]] = frozenset({"embeddings"})
+
+    def __init__(self, length: int, d_model: int, std: float) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(length, d_model))
+        nn.init.normal_(self.table, std=std)
+
+    @property
+    def limit(self) -> int:
+        """Tokens of the longest document."""
+        return self.table.shape[0]
+
+    def embed(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> Float[Tensor, "B T D"]:
+        """Embeddings with positions.
+
+        Raises:
+            InputError: a token that counts stands beyond the table.
+        """
+        position = counted_position(ticks, "learned")
+        require_positions(
+            (position >= 0) & (position < self.limit),
+            f"a position lies outside the table of {self.limit} learned positions, 0 to {self.limit - 1}.",
+            f"Give documents of at most {self.limit} tokens, train with a greater max_length, or use a scheme without "
+            "a table.")
+        return x + F.embedding(position, self.table)

@@ -1,0 +1,87 @@
+"""LongRoPE: two lists of factors on the wavelengths, one for short documents and one for long ones."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from weft.core.clock import Ticks
+from weft.core.config import Dims, rule
+from weft.core.registry import register
+from weft.core.traits import Trait
+from weft.positions.constants import Constant
+from weft.positions.frequencies import Frequencies, RopeScalingConfig, base_frequencies
+
+
+@register
+class LongRopeConfig(RopeScalingConfig):
+    """theta_i / lambda_i with one list lambda for documents of up to ``original_length`` tokens, another beyond.
+
+    Attributes:
+        short_factor: lambda for documents within the original length, one for each pair.
+        long_factor: lambda for longer documents.
+        original_length: tokens that the model was first trained for, L0.
+        extended_length: tokens that it was extended to, s L0.
+        attention_factor: on cos and sin, whatever the length; None: sqrt(1 + ln s / ln L0), or 1 where s <= 1.
+    """
+
+    kind: ClassVar[str] = "longrope"
+    source: ClassVar[str] = "Ding et al. 2024, sections 3.2 and 3.3; the factor as in Phi-3's released code"
+    short_factor: tuple[float, ...]
+    long_factor: tuple[float, ...]
+    original_length: int = Field(gt=1)
+    extended_length: int = Field(gt=1)
+    attention_factor: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _require_positive(self) -> Self:
+        for name, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
+            if any(not 0 < factor < math.inf for factor in factors):
+                raise rule(name, f"factors divide frequencies, got {list(factors)}.", "Give positive finite numbers.")
+        return self
+
+    def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
+        for name, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
+            if len(factors) != rot // 2:
+                raise dims.problem(name, f"{len(factors)} factors for the {rot // 2} pairs of {rot} turned features.",
+                                   "Give one factor for each pair.")
+        theta = base_frequencies(rot, base)
+        return LongRopeFrequencies([[f / factor for f, factor in zip(theta, factors, strict=True)]
+                                    for factors in (self.short_factor, self.long_factor)],
+                                   self.original_length, self.amplitude())
+
+    def amplitude(self) -> float:
+        """The factor on cos and sin."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        ratio = self.extended_length / self.original_length
+        return math.sqrt(1 + math.log(ratio) / math.log(self.original_length)) if ratio > 1 else 1.0
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        short, long = (1.0, 1.5), (1.0, 4.0)
+        return [cls(short_factor=short, long_factor=long, original_length=6, extended_length=24),
+                cls(short_factor=short, long_factor=long, original_length=6, extended_length=24, attention_factor=1.1)]
+
+
+class LongRopeFrequencies(Frequencies):
+    """Long factors where the document's declared length exceeds the original one, chosen for each row and document.
+
+    A document that declared none (horizon 0) is short. Common implementations choose once for the whole batch, and
+    switch in the middle of a generation, after which the stored keys no longer agree with the queries.
+    """
+
+    def __init__(self, theta: list[list[float]], original_length: int, amplitude: float) -> None:
+        super().__init__(amplitude)
+        self.theta, self.original_length = Constant(theta), original_length
+
+    def own_traits(self) -> frozenset[Trait]:
+        return frozenset({Trait.DECLARED_LENGTH})
+
+    def at(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
+        short, long = self.theta.at(dtype).unbind()
+        return torch.where((ticks.length > self.original_length)[..., None], long, short)

@@ -1,0 +1,165 @@
+"""Naive position codes, for study: each shows why a position is not simply a number.
+
+A code of n features is set beside the token embedding (``join: concatenate``, which then has n features less) or
+added to it (``join: add``, the code repeated along the features: feature d gets code d mod n).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import ClassVar, Literal, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from weft.core.clock import Ticks
+from weft.core.config import Dims
+from weft.core.registry import register
+from weft.core.traits import Trait
+from weft.positions.base import Point, PositionConfig, PositionScheme
+from weft.positions.constants import angle_dtype
+from weft.positions.coordinates import counted_position, one_dimensional, require_positions
+
+Join = Literal["add", "concatenate"]
+
+
+class NaiveCode(PositionScheme):
+    """Base: a code of ``features`` numbers for each position, added to the embedding or set beside it."""
+
+    acts_on: ClassVar[frozenset[Point]] = frozenset({"embeddings"})
+
+    def __init__(self, features: int, join: Join, dims: Dims) -> None:
+        super().__init__()
+        most = dims.d_model if join == "add" else dims.d_model - 1
+        if features > most:
+            raise dims.problem("", f"a position code of {features} features does not fit into d_model {dims.d_model}.",
+                               f"Use at most {most} features, or a greater d_model.")
+        self.features, self.join = features, join
+        self.repeats = math.ceil(dims.d_model / features)
+
+    @property
+    def width(self) -> int:
+        return self.features if self.join == "concatenate" else 0
+
+    @abstractmethod
+    def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
+        """[#B,T,features]."""
+
+    def embed(self, x: Float[Tensor, "B T d"], ticks: Ticks) -> Float[Tensor, "B T D"]:
+        code = self.code(ticks, angle_dtype(x)).to(x.dtype)
+        if self.join == "concatenate":
+            return torch.cat([x, code.expand(x.shape[0], -1, -1)], dim=-1)
+        return x + code.repeat(1, 1, self.repeats)[..., :x.shape[-1]]
+
+
+class NaiveConfig(PositionConfig):
+    """Base of naive codes."""
+
+    source: ClassVar[str] = "folklore; Vaswani et al. 2017, section 3.5, is the answer to it"
+    join: Join = "add"
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(join="concatenate")]
+
+
+@register
+class IntegerCodeConfig(NaiveConfig):
+    """code(p) = p: unbounded, so positions drown the tokens."""
+
+    kind: ClassVar[str] = "integer"
+
+    def build(self, dims: Dims) -> NaiveCode:
+        return IntegerCode(1, self.join, dims)
+
+
+class IntegerCode(NaiveCode):
+    """code(p) = p."""
+
+    def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
+        return one_dimensional(ticks.position, "integer").to(dtype)[..., None]
+
+
+@register
+class FractionCodeConfig(NaiveConfig):
+    """code(p) = p / (N - 1) in a document of N tokens: bounded, but a step means something else in each document."""
+
+    kind: ClassVar[str] = "fraction"
+
+    def build(self, dims: Dims) -> NaiveCode:
+        return FractionCode(1, self.join, dims)
+
+
+class FractionCode(NaiveCode):
+    """code(p) = p / (N - 1), 0 for N = 1. N is the length that the document declares (`Ticks.length`)."""
+
+    def own_traits(self) -> frozenset[Trait]:
+        return frozenset({Trait.DECLARED_LENGTH})
+
+    def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
+        position, length = one_dimensional(ticks.position, "fraction"), ticks.length
+        inside = position < length
+        require_positions(inside if ticks.valid is None else inside | ~ticks.valid,
+                          "a position lies beyond the length that its document declares.",
+                          "Start the state with the document's length (init_state(horizon=...)).")
+        return (position.to(dtype) / (length - 1).clamp(min=1).to(dtype))[..., None]
+
+
+@register
+class BinaryCodeConfig(NaiveConfig):
+    """Binary digits of p: bounded and exact, but neighbours may differ in every digit.
+
+    Attributes:
+        digits: number of digits n, the least significant first; the code repeats every 2^n tokens.
+    """
+
+    kind: ClassVar[str] = "binary"
+    digits: int = Field(default=6, gt=0, le=62)
+
+    def build(self, dims: Dims) -> NaiveCode:
+        return BinaryCode(self.digits, self.join, dims)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(digits=3), cls(join="concatenate", digits=4)]
+
+
+class BinaryCode(NaiveCode):
+    """code(p)[k] = floor(p / 2^k) mod 2."""
+
+    def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
+        places = torch.arange(self.features, device=ticks.order.device)
+        return ((counted_position(ticks, "binary")[..., None] >> places) & 1).to(dtype)
+
+
+@register
+class SineCodeConfig(NaiveConfig):
+    """code(p) = sin(omega p): bounded and smooth, but many positions share a value.
+
+    Attributes:
+        frequency: omega, in radians per token.
+    """
+
+    kind: ClassVar[str] = "sine"
+    frequency: float = Field(default=0.1, gt=0)
+
+    def build(self, dims: Dims) -> NaiveCode:
+        return SineCode(self.frequency, self.join, dims)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(join="concatenate", frequency=1.0)]
+
+
+class SineCode(NaiveCode):
+    """code(p) = sin(omega p)."""
+
+    def __init__(self, frequency: float, join: Join, dims: Dims) -> None:
+        super().__init__(1, join, dims)
+        self.frequency = frequency
+
+    def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
+        return (one_dimensional(ticks.position, "sine").to(dtype) * self.frequency).sin()[..., None]

@@ -1,0 +1,24 @@
+"""No position scheme: order enters through the causal mask, or through a recurrence, alone."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from weft.core.config import Dims
+from weft.core.registry import register
+from weft.positions.base import PositionConfig, PositionScheme
+
+
+@register
+class NoPositionConfig(PositionConfig):
+    """No positions (NoPE)."""
+
+    kind: ClassVar[str] = "none"
+    source: ClassVar[str] = "Kazemnejad et al. 2023, section 2"
+
+    def build(self, dims: Dims) -> NoPosition:
+        return NoPosition()
+
+
+class NoPosition(PositionScheme):
+    """The identity at all four points."""

@@ -1,0 +1,93 @@
+"""Rotary positions (RoPE): queries and keys turned by angles proportional to their positions."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from weft.core.clock import Ticks
+from weft.core.config import Dims, PartField, rule
+from weft.core.registry import register
+from weft.ops.rotary import Layout, rotate
+from weft.positions.base import Point, PositionConfig, PositionScheme
+from weft.positions.constants import angle_dtype
+from weft.positions.coordinates import one_dimensional
+from weft.positions.frequencies import Frequencies, NoScalingConfig, RopeScalingConfig
+from weft.positions.longrope import LongRopeConfig
+
+
+@register
+class RopeConfig(PositionConfig):
+    """Rotary positions.
+
+    Attributes:
+        layout: which features make a pair: ``interleaved`` neighbours (Su; GPT-J, Meta's Llama files), or
+            ``half_split`` (GPT-NeoX; Llama, Mistral, Qwen as Hugging Face stores them). Models of the two layouts are
+            the same up to `weft.ops.rotary.permute_heads`.
+        base: of the wavelengths, which run from 2 pi to about 2 pi base tokens.
+        rot: features of each head that are turned, the first ones; the exponent divides by it. None: all.
+        scaling: how the frequencies are stretched for longer contexts.
+    """
+
+    kind: ClassVar[str] = "rope"
+    source: ClassVar[str] = "Su et al. 2021, equations 12 to 16 and 34"
+    layout: Layout = "interleaved"
+    base: float = Field(default=10000.0, gt=1)
+    rot: int | None = Field(default=None, gt=0)
+    scaling: Annotated[RopeScalingConfig, PartField("rope_scaling")] = NoScalingConfig()
+
+    @model_validator(mode="after")
+    def _require_pairs(self) -> Self:
+        if self.rot is not None and self.rot % 2:
+            raise rule("rot", f"features are turned in pairs, got {self.rot}.", "Give an even number.")
+        if not isinstance(self.scaling, RopeScalingConfig):
+            raise rule("scaling", "a rotary scaling cannot be shared: it holds no weights.", "Write it out here.")
+        return self
+
+    def build(self, dims: Dims) -> PositionScheme:
+        raise dims.problem("", "'rope' turns queries and keys, so it has no place outside attention.",
+                           "Put it in the attention's `position`.")
+
+    def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> Rope:
+        rot = d_head if self.rot is None else self.rot
+        if rot > d_head or rot % 2:
+            raise dims.problem("rot", f"{rot} turned features in heads of d_head {d_head}.",
+                               f"Give an even number of at most {d_head}, or another d_head.")
+        return Rope(self.scaling.frequencies(dims.at("scaling"), rot, self.base), self.layout)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(layout="half_split", base=100.0, rot=2),
+                *(cls(rot=4, base=50.0, scaling=scaling) for scaling in LongRopeConfig.examples())]
+
+
+class Rope(PositionScheme):
+    """R_m x: pair i of the turned features by the angle m theta_i, so scores depend on m - n alone.
+
+    Angles are worked out in float32 (float64 for float64 models) whatever the model's dtype, and the product is
+    rounded to it once; common implementations round cos and sin first. Positions may be fractional coordinates. One
+    call may rotate queries and keys together, as further heads.
+    """
+
+    acts_on: ClassVar[frozenset[Point]] = frozenset({"queries_keys"})
+
+    def __init__(self, frequencies: Frequencies, layout: Layout) -> None:
+        super().__init__()
+        self.frequencies, self.layout = frequencies, layout
+
+    def rotate(self, x: Float[Tensor, "B T H E"], ticks: Ticks) -> Float[Tensor, "B T H E"]:
+        """Queries or keys, turned.
+
+        Raises:
+            UnsupportedError: for n-dimensional coordinates.
+        """
+        dtype, amplitude = angle_dtype(x), self.frequencies.amplitude
+        position = one_dimensional(ticks.position, "rope").to(dtype)
+        angles = position[..., None] * self.frequencies.at(ticks, dtype)
+        cos, sin = angles.cos(), angles.sin()
+        if amplitude != 1.0:
+            cos, sin = cos * amplitude, sin * amplitude
+        return rotate(x, cos, sin, self.layout)
