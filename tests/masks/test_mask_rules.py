@@ -65,7 +65,7 @@ class Row:
 
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
-    """Up to three documents of up to five tokens, each with a prefix of some length, and any number of tokens padding."""
+    """Up to three documents of up to five tokens, each with a prefix, and any number of tokens padding."""
     sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     begins, prefix = [], []
     for size in sizes:
@@ -288,10 +288,14 @@ def test_heads_are_written_out_to_the_number_asked_for() -> None:
     twelve = mask.allowed(ticks, keys, heads=12)
     assert torch.equal(twelve, mask.allowed(ticks, keys).repeat(1, 2, 1, 1))
     assert torch.equal(twelve[0, 4], (Strided(2) & Causal()).dense(7)[0, 0])
+    nested = PerHead(PerHead(Window(2), Strided(2)), Causal(), Block(2))
+    written = torch.cat([part.dense(7)[0] for part in (Window(2), Causal(), Block(2), Strided(2), Causal(), Block(2))])
+    assert nested.heads() == 6
+    assert torch.equal(nested.dense(7)[0], written)
 
 
 def test_a_compiled_call_equals_the_plain_one() -> None:
-    mask = parse_mask("per_head(causal & (window(3) | global(0)), strided(3)) & documents | padding & prefix & ~block(2)")
+    mask = parse_mask("per_head(causal & (window(3) | global(0)), strided(3)) | padding & prefix & ~block(2)")
     ticks, keys = both(Row([True, False, False, True, False, False], [True, True, False, True, False, False], 3))
     torch._dynamo.reset()
     compiled = torch.compile(lambda: mask.allowed(ticks, keys), fullgraph=True, backend="eager")

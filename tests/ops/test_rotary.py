@@ -27,9 +27,9 @@ def angles_of(positions: np.ndarray = POSITIONS) -> Tensor:
     return torch.as_tensor(np.outer(positions, THETA))
 
 
-def oracle_rotate(x: np.ndarray, layout: str) -> np.ndarray:
+def oracle_rotate(x: np.ndarray, layout: str, positions: np.ndarray = POSITIONS) -> np.ndarray:
     """[B,T,H,E], head by head."""
-    heads = [[oracle.rope_partial(x[b, :, h], POSITIONS, THETA, layout) for h in range(x.shape[2])]
+    heads = [[oracle.rope_partial(x[b, :, h], positions, THETA, layout) for h in range(x.shape[2])]
              for b in range(x.shape[0])]
     return np.array(heads).transpose(0, 2, 1, 3)
 
@@ -76,12 +76,16 @@ def test_compiled_form_equals_the_eager_one_in_values_and_gradients(layout: rota
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_low_precision_is_rounded_once(layout: rotary.Layout) -> None:
     """Within half a bf16 unit of the exact result, 2^-8 of it; rounding cos, sin or a product first exceeds that."""
-    x = waves(1, 5, 2, 6).to(torch.bfloat16)
+    x = waves(1, 5, 2, 6).to(torch.bfloat16).requires_grad_()
     angles = angles_of()[None].float()
     turned = rotary.rotate(x, angles.cos(), angles.sin(), layout)
-    exact = torch.as_tensor(oracle_rotate(x.double().numpy(), layout))
-    assert turned.dtype == torch.bfloat16
-    assert ((turned.double() - exact).abs() <= exact.abs() * 2.0**-8 + 1e-4).all()  # float32 angles up to 1000
+    cotangent = waves(1, 5, 2, 6, seed=1).to(torch.bfloat16)
+    turned.backward(cotangent)
+    back = oracle_rotate(cotangent.double().numpy(), layout, -POSITIONS)  # R_m is orthogonal: R_m^T = R_-m
+    for found, exact in ((turned, oracle_rotate(x.detach().double().numpy(), layout)), (x.grad, back)):
+        error = (found.detach().double() - torch.as_tensor(exact)).abs()
+        assert found.dtype == torch.bfloat16
+        assert (error <= torch.as_tensor(exact).abs() * 2.0**-8 + 1e-4).all()  # 1e-4: float32 angles up to 1000
 
 
 def test_naive_complex_forms_equal_the_oracle() -> None:

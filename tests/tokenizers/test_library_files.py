@@ -86,6 +86,7 @@ def test_bytes_fall_on_the_tokens_that_cover_them() -> None:
 
 def test_spans_give_gaps_to_the_next_token_and_shared_characters_to_the_first() -> None:
     assert byte_spans(" é 😀  ", [(1, 2), (3, 4), (3, 4)]).tolist() == [3, 5, 2]
+    assert byte_spans("abcd", [(0, 3), (1, 2), (3, 4)]).tolist() == [3, 0, 1]
     assert byte_spans("", []).tolist() == []
 
 

@@ -1,7 +1,7 @@
 """Checks on tensor values that never choose a kernel.
 
 On the CPU a condition is read and a clear error raised; on other devices it becomes an asynchronous assertion, so
-nothing waits for the device. Inside ``torch.compile`` the same assertion is traced.
+nothing waits for the device; meta tensors hold no values to check. Inside ``torch.compile`` the same assertion is traced.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from torch import Tensor
 from weft.core.errors import UserError
 
 
-def require(condition: Tensor, error: UserError) -> None:
-    """Raise ``error`` unless every entry of ``condition`` is true."""
-    if torch.compiler.is_compiling() or condition.device.type != "cpu":
-        torch._assert_async(condition.all(), str(error))
-    elif not bool(condition.all()):
-        raise error
+def require(condition: Tensor, error: type[UserError], what: str, *, where: str, remedy: str) -> None:
+    """Raise ``error(what, where=where, remedy=remedy)`` unless every entry of ``condition`` is true."""
+    if torch.compiler.is_compiling() or condition.device.type not in ("cpu", "meta"):
+        torch._assert_async(condition.all(), f"{where}: {what} {remedy}")
+    elif condition.device.type == "cpu" and not bool(condition.all()):
+        raise error(what, where=where, remedy=remedy)

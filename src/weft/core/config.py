@@ -23,6 +23,9 @@ from weft.core.registry import REGISTRY
 Place: TypeAlias = tuple[int | str, ...]
 M = TypeVar("M", bound=BaseModel)
 
+PART_KEYWORD = "x-weft-part"
+"""Marks, in the JSON Schema of one model, a field that holds a part."""
+
 
 @dataclass(frozen=True)
 class Dims:
@@ -181,15 +184,8 @@ class PartField:
             self.resolve, serialization=core_schema.plain_serializer_function_ser_schema(dump))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        choices: list[JsonSchemaValue] = [{"type": "string", "enum": self._kinds()}]
-        choices += [{"$ref": f"#/$defs/{group}.{kind}"} for group in self.groups for kind in REGISTRY.kinds((group,))]
-        choices.append({"type": "object", "required": ["shared"], "properties": {"shared": {"type": "string"}}})
-        if self.repeats:
-            own = {"anyOf": choices[:]}
-            choices.append({"type": "object", "required": ["repeat", "of"], "additionalProperties": False,
-                            "properties": {"repeat": {"type": "integer", "minimum": 1},
-                                           "of": {"type": "array", "items": own}}})
-        return {"anyOf": choices}
+        """What `weft.core.schema.json_schema` replaces by all parts of the groups; any value where it does not."""
+        return {PART_KEYWORD: {"groups": list(self.groups), "repeats": self.repeats}}
 
 
 def rule(field_name: str, what: str, remedy: str) -> PydanticCustomError:

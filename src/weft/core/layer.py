@@ -31,6 +31,9 @@ class LayerState(State):
 class Part(nn.Module, ABC):
     """Base of everything that a configuration builds: layers, position schemes, norms, models."""
 
+    own_law: ClassVar[bool] = False
+    """True for parts whose traits do not weaken the model that holds them: an encoder beside a causal decoder."""
+
     def own_traits(self) -> frozenset[Trait]:
         """Ways in which this part itself does less than the law."""
         return frozenset()
@@ -112,10 +115,10 @@ class Layer(Part, ABC):
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:
     """The traits of a module and everything in it."""
-    found: frozenset[Trait] = frozenset()
-    for part in module.modules():
-        if isinstance(part, Part):
-            found |= part.own_traits()
+    found = module.own_traits() if isinstance(module, Part) else frozenset[Trait]()
+    for child in module.children():
+        if not (isinstance(child, Part) and child.own_law):
+            found |= traits_of(child)
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ from weft.core.layer import LayerState, Part
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import fact_field
+from weft.core.traits import Trait
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,11 @@ class EncoderInputs:
 class Encoder(Part, ABC):
     """A bidirectional model: sees all of its input at once and keeps no state."""
 
+    own_law = True
+
+    def own_traits(self) -> frozenset[Trait]:
+        return frozenset({Trait.BIDIRECTIONAL})
+
     @abstractmethod
     def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
         """Hidden vectors; zero beyond each row's count."""
@@ -175,3 +182,15 @@ class Encoder(Part, ABC):
 def parameter_count(module: nn.Module) -> int:
     """Numbers that training changes, shared ones counted once."""
     return sum(p.numel() for p in module.parameters())
+
+
+class Resizable(ABC):
+    """A model with buffers whose sizes its configuration does not tell, such as tables of counts."""
+
+    @abstractmethod
+    def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Give the buffers the sizes of a checkpoint that is about to be read.
+
+        Args:
+            shapes: the shape of every tensor in the checkpoint, by its name in ``state_dict``.
+        """

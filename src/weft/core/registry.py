@@ -75,11 +75,15 @@ class Registry:
         """Import Weft's own parts and installed plugins, once."""
         if self._discovered:
             return
-        self._discovered = True
-        for package in PACKAGES:
-            _import_all(f"weft.{package}")
-        for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-            entry.load()
+        self._discovered = True  # parts ask for one another while they are imported
+        try:
+            for package in PACKAGES:
+                _import_all(f"weft.{package}")
+            for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+                entry.load()
+        except BaseException:
+            self._discovered = False
+            raise
 
 
 REGISTRY = Registry()

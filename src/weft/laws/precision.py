@@ -13,7 +13,7 @@ from torch import Tensor
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.laws.report import Finding, difference
-from weft.laws.subject import Subject, layer_subject, model_subject
+from weft.laws.subject import Subject
 
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1.5e-1}
 """Relative to the largest output. A tiny part is a handful of sums of at most a few dozen terms of order one: float32
@@ -50,10 +50,7 @@ def _relative(found: Tensor, exact: Tensor) -> float:
 
 
 def _cast(subject: Subject, dtype: torch.dtype, device: str = "cpu") -> Subject:
-    module = copy.deepcopy(subject.module).to(device=device, dtype=dtype)
-    if isinstance(module, LanguageModel):
-        return replace(model_subject(subject.name, module, steps=subject.steps), memory=subject.memory)
-    return layer_subject(subject.name, module, 1, steps=subject.steps)  # type: ignore[arg-type]
+    return subject.remake(copy.deepcopy(subject.module).to(device=device, dtype=dtype))
 
 
 def _to(x: Tensor, dtype: torch.dtype) -> Tensor:

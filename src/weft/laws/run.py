@@ -31,7 +31,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
 
 
 def examine(subject: Subject, seed: int = 0, laws: tuple[str, ...] = tuple(LAWS)) -> Report:
-    """Run the named laws with the given seed."""
+    """Run the named laws, each with a generator of the given seed."""
     findings: list[Finding] = []
     for name in laws:
         generator = torch.Generator().manual_seed(seed)

@@ -30,9 +30,11 @@ def split(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         weights = weights_like(subject.whole(x, memory, span).y, generator)
     whole = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m, span).y)
     first = 0 if prefix is None else int(prefix.sum(1).max())
-    for cuts in _cuts(subject.steps, first, generator):
-        for reserved in (False, True):
-            yield from _compare(subject, x, memory, prefix, weights, whole, cuts, reserved)
+    ways = [(cuts, reserved) for cuts in _cuts(subject.steps, first, generator) for reserved in (False, True)]
+    if not subject.thorough:
+        ways = [ways[int(torch.randint(len(ways), (), generator=generator))]]
+    for cuts, reserved in ways:
+        yield from _compare(subject, x, memory, prefix, weights, whole, cuts, reserved)
     yield from _uneven(subject, x, memory, prefix, weights, whole, generator)
 
 

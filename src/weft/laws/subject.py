@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.layer import Layer, LayerState, traits_of
-from weft.core.model import EncoderInputs, LanguageModel
+from weft.core.model import Encoder, EncoderInputs, LanguageModel, ModelState
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
+from weft.mixers.cross_attention import CrossAttention
 
 SOURCE_STEPS = 5
 """Tokens of the source that cross-attention reads in the laws."""
@@ -30,8 +31,10 @@ class Subject:
         inputs: (batch, steps, generator) -> a random x.
         memory: (batch, generator) -> a random source, None when the subject takes none.
         traits: ways in which it does less than the law.
+        remake: the same subject around a copy of its module, in another dtype or on another device.
         bound: the difference allowed in values; gradients may differ ten times as much.
         steps: tokens in a row of a test.
+        thorough: every combination of cuts, buffers and gradients; otherwise a few drawn at random.
     """
 
     name: str
@@ -41,8 +44,10 @@ class Subject:
     inputs: Callable[[int, int, torch.Generator], Tensor]
     memory: Callable[[int, torch.Generator], Memory | None]
     traits: frozenset[Trait]
+    remake: Callable[[nn.Module], Subject]
     bound: float = 1e-10
     steps: int = 11
+    thorough: bool = True
 
     @property
     def stateful(self) -> bool:
@@ -77,26 +82,67 @@ def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bou
     def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
         return layer.init_state(batch, capacity=capacity, memory=source, horizon=horizon, dtype=own.dtype)
 
-    return Subject(name, layer.eval(), layer, start, inputs, memory, traits_of(layer), bound, steps)
+    def remake(module: nn.Module) -> Subject:
+        assert isinstance(module, Layer)
+        return layer_subject(name, module, d_model, steps=steps, bound=bound)
+
+    return Subject(name, layer.eval(), layer, start, inputs, memory, traits_of(layer), remake, bound, steps)
 
 
 def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: float = 1e-10) -> Subject:
     """A language model, fed with random ids and judged by its logits."""
     device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
+    floats = next(iter(model.parameters()), torch.zeros(())).dtype
+    cross = [part for part in model.modules() if isinstance(part, CrossAttention)] if not model.takes_source else []
 
     def inputs(batch: int, length: int, generator: torch.Generator) -> Tensor:
         return torch.randint(model.vocab_size, (batch, length), generator=generator).to(device)
 
     def memory(batch: int, generator: torch.Generator) -> Memory | None:
+        counts = _counts(batch, SOURCE_STEPS, generator).to(device)
+        if cross:
+            shape = (batch, SOURCE_STEPS, cross[0].d_model)
+            return Memory(torch.randn(shape, generator=generator, dtype=torch.float64).to(device, floats), counts)
         if not model.takes_source:
             return None
-        counts = _counts(batch, SOURCE_STEPS, generator).to(device)
         return model.encode(EncoderInputs(tokens=inputs(batch, SOURCE_STEPS, generator)), Span(count=counts))
+
+    def call(x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        assert state is None or isinstance(state, ModelState)
+        out = model(x, state, span)
+        return Output(out.y, out.state, out.losses)
 
     def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
         return model.init_state(batch, capacity=capacity, memory=source, horizon=horizon)
 
-    return Subject(name, model.eval(), model, start, inputs, memory, traits_of(model), bound, steps)
+    def remake(module: nn.Module) -> Subject:
+        assert isinstance(module, LanguageModel)
+        return model_subject(name, module, steps=steps, bound=bound)
+
+    return Subject(name, model.eval(), call, start, inputs, memory, traits_of(model), remake, bound, steps)
+
+
+def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
+    """An encoder, fed with random ids."""
+    device = next(encoder.parameters()).device
+
+    def inputs(batch: int, length: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(vocab_size, (batch, length), generator=generator).to(device)
+
+    def call(x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        return Output(encoder(EncoderInputs(tokens=x), span), None)
+
+    def remake(module: nn.Module) -> Subject:
+        assert isinstance(module, Encoder)
+        return encoder_subject(name, module, vocab_size, steps=steps, bound=bound)
+
+    def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
+        raise AssertionError("an encoder has no state")
+
+    def memory(batch: int, generator: torch.Generator) -> Memory | None:
+        return None
+
+    return Subject(name, encoder.eval(), call, start, inputs, memory, traits_of(encoder), remake, bound, steps)
 
 
 def _counts(batch: int, steps: int, generator: torch.Generator) -> Tensor:

@@ -66,6 +66,9 @@ class AttentionConfig(MixerConfig):
         sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
         if self.backend == "sdpa" and self.scores.softcap is not None:
             raise dims.problem("backend", "the backend 'sdpa' cannot express a softcap.", "Use 'auto' or 'reference'.")
+        if sizes.heads % self.mask.heads():
+            raise dims.problem("mask", f"{self.mask!r} tells {self.mask.heads()} heads apart, which does not divide "
+                               f"{sizes.heads} heads.", "Choose n_heads among its multiples.")
         scheme = self.position.build_for_heads(dims.at("position"), sizes.heads, sizes.d_head)
         if "embeddings" in scheme.acts_on:
             raise dims.problem("position", f"{self.position.kind!r} acts on embeddings, not inside attention.",
@@ -149,8 +152,7 @@ class Attention(Layer):
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
         ticks = span.ticks
-        q, k, v = self._project(x)
-        q, k = self.position.rotate(q, ticks), self.position.rotate(k, ticks)
+        q, k, v = self._project(x, ticks)
         stored = store(state, k, v, span)
         own = state is None or span.fresh
         causal, allowed = self._visibility(ticks, stored.keys, span, own)
@@ -163,13 +165,15 @@ class Attention(Layer):
             value_terms=terms if "values" in self.position.acts_on else None)
         return Output(self.output(attend(call, self.config.backend).flatten(2)), stored.state)
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B,T,H,E], keys [B,T,K,E] and values [B,T,K,F], normalised per head where declared."""
+    def _project(self, x: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B,T,H,E] and keys [B,T,K,E], normalised per head where declared and rotated; values [B,T,K,F]."""
         sizes = self.sizes
-        q, k, v = self.qkv(x).split(sizes.split(), dim=-1)
-        q, k = q.unflatten(-1, (sizes.heads, sizes.d_head)), k.unflatten(-1, (sizes.kv_heads, sizes.d_head))
+        wide, v = self.qkv(x).split([sum(sizes.split()[:2]), sizes.split()[2]], dim=-1)
+        both = wide.unflatten(-1, (sizes.heads + sizes.kv_heads, sizes.d_head))
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+            q, k = both.split([sizes.heads, sizes.kv_heads], dim=2)
+            both = torch.cat([self.q_norm(q), self.k_norm(k)], dim=2)
+        q, k = self.position.rotate(both, ticks).split([sizes.heads, sizes.kv_heads], dim=2)
         return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 
     def _visibility(self, ticks: Ticks, keys: Keys, span: Span, own: bool) -> tuple[bool, Tensor | None]:

@@ -80,7 +80,7 @@ class CrossAttention(Layer):
 
     def __init__(self, config: CrossAttentionConfig, sizes: HeadSizes, dims: Dims) -> None:
         super().__init__()
-        self.config, self.sizes = config, sizes
+        self.config, self.sizes, self.d_model = config, sizes, dims.d_model
         widths = sizes.split()
         biased = config.bias in ("qkv", "all")
         self.q = nn.Linear(dims.d_model, widths[0], bias=biased)

@@ -96,9 +96,8 @@ def store(state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
 def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Stored:
     ticks, after = span.ticks, span.after
     room = _room(state, k.shape[1], span)
-    require(after.seen <= room, StateError(
-        f"a row would consume more than {room} tokens.", where="state",
-        remedy="Start the state with a larger capacity, or give span.bound as the largest count after the call."))
+    require(after.seen <= room, StateError, f"a row would consume more than {room} tokens.", where="state",
+            remedy="Start the state with a larger capacity, or give span.bound as the largest count after the call.")
     new = state.replace(clock=after, keys=_write(state.keys, k, ticks, room),
                         values=_write(state.values, v, ticks, room),
                         positions=_write_positions(state.positions, ticks, room))

@@ -57,13 +57,13 @@ class RecurrentConfig(MixerConfig):
 class Recurrent(Layer, ABC):
     """A recurrent network from [B,T,D] to [B,T,D]. The initial state is zero.
 
-    Subclasses say how many ``gates`` of size H a step has, how many tensors the state ``carries``, and `scan`. Weights and biases start uniform between
-    -1/sqrt(H) and 1/sqrt(H).
+    Subclasses say how many ``gates`` of size H a step has, how many tensors the state ``carries``, and `scan`. Weights
+    and biases start uniform between -1/sqrt(H) and 1/sqrt(H).
     """
 
     gates: ClassVar[int]
     carries: ClassVar[int] = 1
-    state_type: ClassVar[type[HiddenState]] = HiddenState
+    state_type: type[HiddenState] = HiddenState
 
     def __init__(self, d_model: int, d_hidden: int | None, bias: bool) -> None:
         super().__init__()

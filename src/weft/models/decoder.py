@@ -50,7 +50,8 @@ class StackedConfig(ModelConfig):
     d_model: int = Field(gt=0)
     embedding: EmbeddingSettings = EmbeddingSettings()
     position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
-    shared: dict[str, Annotated[PartConfig, PartField("position", "mixer", "feedforward", "norm")]] = Field(default_factory=dict)
+    shared: dict[str, Annotated[PartConfig, PartField("position", "mixer", "feedforward", "norm")]] = Field(
+        default_factory=dict)
     blocks: Blocks
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
 

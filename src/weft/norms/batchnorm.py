@@ -63,7 +63,7 @@ class BatchNorm(Norm):
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        share = torch.where(count > 0, self.momentum, 0.0).to(self.running_mean.dtype)
+        share = self.momentum * (count > 0).to(self.running_mean.dtype)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(var.to(self.running_var.dtype), share)
 

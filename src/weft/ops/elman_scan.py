@@ -69,7 +69,7 @@ def _run_shapes(projected: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | 
 
 
 def _run_backward(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | None, outputs: Tensor,
-              activation: str) -> tuple[Tensor, Tensor, Tensor]:
+                  activation: str) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of projected, weight and h0."""
     slopes, grad_projected = _slope(outputs, activation), outputs.new_empty(outputs.shape)
     buffers = list(zip(grad_outputs.unbind(0), slopes.unbind(0), grad_projected.unbind(0),
@@ -82,7 +82,7 @@ def _run_backward(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tens
 
 
 def _backward_shapes(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | None, outputs: Tensor,
-      activation: str) -> tuple[Tensor, Tensor, Tensor]:
+                     activation: str) -> tuple[Tensor, Tensor, Tensor]:
     return outputs.new_empty(outputs.shape), weight.new_empty(weight.shape), h0.new_empty(h0.shape)
 
 

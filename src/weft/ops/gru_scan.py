@@ -44,7 +44,7 @@ def gru_scan(projected: Float[Tensor, "T B 3H"], weight: Float[Tensor, "3H H"], 
 
 
 def _run(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor,
-             starts: Tensor | None) -> tuple[Tensor, Tensor]:
+         starts: Tensor | None) -> tuple[Tensor, Tensor]:
     """Outputs and, for the backward, r, z, U_n h + b and n, [T,B,4,H]."""
     steps, (batch, size) = projected.shape[0], h0.shape
     outputs, gates = projected.new_empty(steps, batch, size), projected.new_empty(steps, batch, 4, size)
@@ -63,16 +63,17 @@ def _run(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor,
     return outputs, gates
 
 
-def _run_shapes(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
+def _run_shapes(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor,
+                starts: Tensor | None) -> tuple[Tensor, Tensor]:
     steps, (batch, size) = projected.shape[0], h0.shape
     return projected.new_empty(steps, batch, size), projected.new_empty(steps, batch, 4, size)
 
 
 def _run_backward(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
-              outputs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                  outputs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of projected, weight, bias and h0. The factors of a step's gradient are worked out for all steps at
     once, so that the loop is left with one product and four element-wise operations."""
-    (steps, batch, size), before = outputs.shape, found(h0, outputs, starts)
+    steps, before = len(outputs), found(h0, outputs, starts)
     r, z, u_n, n = gates.unbind(2)
     to_n = (1 - z) * (1 - n * n)
     slopes = torch.stack([to_n * u_n * r * (1 - r), (before - n) * z * (1 - z), to_n * r], dim=2)
@@ -90,8 +91,8 @@ def _run_backward(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor
     return grad_projected, grad_weight, grad_recurrent[:, :, 2].sum((0, 1)), dh
 
 
-def _backward_shapes(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None, outputs: Tensor,
-      gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_shapes(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
+                     outputs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     steps, batch, size = outputs.shape
     return (gates.new_empty(steps, batch, 3 * size), weight.new_empty(weight.shape), bias.new_empty(bias.shape),
             h0.new_empty(h0.shape))

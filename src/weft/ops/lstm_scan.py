@@ -48,14 +48,15 @@ def lstm_scan(projected: Float[Tensor, "T B 4H"], weight: Float[Tensor, "4H H"],
 
 
 def _run(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
-             starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+         starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs, cells and, for the backward, the gates after their activations."""
     steps, (batch, size) = projected.shape[0], h0.shape
     gates, transposed = projected.new_empty(projected.shape), weight.t().contiguous()
     outputs, cells = (projected.new_empty(steps, batch, size) for _ in range(2))
     views = gates.view(steps, batch, 4, size)
-    buffers = zip(projected.unbind(0), gates.unbind(0), views[:, :, :2].unbind(0), *(v.unbind(0) for v in views.unbind(2)),
-                  outputs.unbind(0), cells.unbind(0), resets(starts, steps), strict=True)
+    buffers = zip(projected.unbind(0), gates.unbind(0), views[:, :, :2].unbind(0),
+                  *(v.unbind(0) for v in views.unbind(2)), outputs.unbind(0), cells.unbind(0),
+                  resets(starts, steps), strict=True)
     h, c = h0, c0
     for step, gate, input_forget, i, f, g, o, h_next, c_next, reset in buffers:
         if reset is not None:
@@ -71,14 +72,14 @@ def _run(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
 
 
 def _run_shapes(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
-      starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+                starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     shape = (projected.shape[0], *h0.shape)
     return projected.new_empty(shape), projected.new_empty(shape), projected.new_empty(projected.shape)
 
 
 def _run_backward(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
-              starts: Tensor | None, outputs: Tensor, cells: Tensor,
-              gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                  starts: Tensor | None, outputs: Tensor, cells: Tensor,
+                  gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of projected, weight, h0 and c0. The factors of a step's gradient are worked out for all steps at
     once, so that the loop is left with one product and five element-wise operations."""
     steps, batch, size = outputs.shape
@@ -110,8 +111,9 @@ def _slopes(c_before: Tensor, cells: Tensor, gates: Tensor) -> tuple[Tensor, Ten
     return o * (1 - tanh * tanh), three, tanh * o * (1 - o)
 
 
-def _backward_shapes(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, starts: Tensor | None,
-      outputs: Tensor, cells: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_shapes(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
+                     starts: Tensor | None, outputs: Tensor, cells: Tensor,
+                     gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return gates.new_empty(gates.shape), weight.new_empty(weight.shape), h0.new_empty(h0.shape), c0.new_empty(c0.shape)
 
 

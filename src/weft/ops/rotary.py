@@ -23,11 +23,12 @@ Layout = Literal["interleaved", "half_split"]
 
 def rotate(x: Float[Tensor, "B T H E"], cos: Float[Tensor, "#B T pairs"], sin: Float[Tensor, "#B T pairs"],
            layout: Layout) -> Float[Tensor, "B T H E"]:
-    """The first ``2 * pairs`` features of every head turned; worked out in the dtype of cos, rounded to x's once."""
+    """The first ``2 * pairs`` features of every head turned; worked out in the dtype of cos, rounded to x's once, and
+    so is the gradient."""
     cos, sin = cos[:, :, None], sin[:, :, None]
     turned, rest = torch.split(x, [2 * cos.shape[-1], x.shape[-1] - 2 * cos.shape[-1]], dim=-1)
     turn = _turn_interleaved if layout == "interleaved" else _turn_half_split
-    y = turn(turned, cos, sin).to(x.dtype)
+    y = turn(turned.to(cos.dtype), cos, sin).to(x.dtype)
     return y if rest.shape[-1] == 0 else torch.cat([y, rest], dim=-1)
 
 
@@ -40,7 +41,7 @@ def _turn_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # the compiler fuses real arithmetic and leaves complex arithmetic alone
         a, b = torch.unflatten(x, -1, (-1, 2)).unbind(-1)
         return torch.stack(_turn(a, b, cos, sin), dim=-1).flatten(-2)
-    pairs = _as_complex(x.to(cos.dtype)) * torch.complex(cos, sin)
+    pairs = _as_complex(x) * torch.complex(cos, sin)
     return torch.view_as_real(pairs).flatten(-2)
 
 

@@ -45,4 +45,4 @@ def require_positions(allowed: Tensor, what: str, remedy: str) -> None:
     if torch.compiler.is_compiling():  # an exception cannot be made inside a traced graph, its text can
         torch._assert_async(allowed.all(), f"position: {what} {remedy}")
     else:
-        require(allowed, InputError(what, where="position", remedy=remedy))
+        require(allowed, InputError, what, where="position", remedy=remedy)

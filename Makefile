@@ -1,0 +1,35 @@
+# Every target makes the environment first; a fresh clone needs nothing but Python 3.11 or later and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install run test lint docs clean
+
+help:
+	@echo "make run    train four language models for about a minute each and compare them"
+	@echo "make test   the tests, ruff and mypy are in make lint"
+	@echo "make docs   the documentation, into docs/_build/html"
+
+$(STAMP): pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+	touch $@
+
+install: $(STAMP)
+
+run: $(STAMP)
+	$(BIN)/python examples/first_day.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+
+clean:
+	rm -rf $(VENV) build dist docs/_build

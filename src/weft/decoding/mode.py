@@ -1,0 +1,60 @@
+"""A model made ready for inference, and put back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+
+import torch
+from torch import nn
+
+from weft.core.errors import InputError, UnsupportedError
+from weft.core.layer import traits_of
+from weft.core.model import LanguageModel
+from weft.core.traits import Trait
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode inside the block (no dropout), and as it was after it."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's parameters are, or its buffers when it has no parameters (an n-gram)."""
+    own = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if own is None else own.device
+
+
+def require_causal(model: LanguageModel, purpose: str) -> None:
+    """Refuse a model whose tokens see later ones: what it gives them is no probability of the next token.
+
+    Raises:
+        UnsupportedError: the model is bidirectional.
+    """
+    if Trait.BIDIRECTIONAL in traits_of(model):
+        raise UnsupportedError(f"{purpose} needs probabilities of the next token, and this model sees later tokens.",
+                               where=type(model).__name__, remedy="Give it causal masks.")
+
+
+def declares_length(model: LanguageModel) -> bool:
+    """Whether a state of this model must be started with the document's length (LongRoPE)."""
+    return Trait.DECLARED_LENGTH in traits_of(model)
+
+
+def require_room(model: LanguageModel, length: int, where: str, what: str, remedy: str) -> None:
+    """Refuse documents longer than the model's table of positions, before anything is computed.
+
+    Raises:
+        InputError: ``length`` tokens exceed the model's limit.
+    """
+    limit = model.limit()
+    if limit is not None and length > limit:
+        raise InputError(f"{what}, and this model has positions for {limit} tokens.", where=where, remedy=remedy)

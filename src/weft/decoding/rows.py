@@ -1,0 +1,161 @@
+"""Rows of token ids from outside: lists of different lengths, checked before a model sees them.
+
+    [[5, 3, 9], {"tokens": [5]}, {"source": [4, 4], "target": [1]}]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.core.errors import InputError, nearest
+from weft.core.model import LanguageModel
+from weft.data.text import read_text
+
+KEYS = ("tokens", "source", "target")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row.
+
+    Attributes:
+        tokens: ids; those of the target where there is a source.
+        source: ids that an encoder-decoder reads, else None.
+    """
+
+    tokens: tuple[int, ...]
+    source: tuple[int, ...] | None = None
+
+
+RowLike: TypeAlias = Row | Sequence[int] | np.ndarray | Mapping[str, Any]
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """The rows of a JSON file.
+
+    Raises:
+        DataError: the file is missing, empty or not UTF-8.
+        InputError: it is not JSON, or not a list of rows; the message names the row.
+    """
+    try:
+        data = json.loads(read_text(path))
+    except RecursionError:
+        raise InputError("the lists are nested too deeply.", where=str(path), remedy="Give a list of rows.") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}.", where=str(path),
+                         remedy="Give a list of rows, such as [[1, 2, 3], [4, 5]].") from None
+    return parse_rows(data, where=str(path))
+
+
+def parse_rows(data: object, *, where: str = "rows") -> list[Row]:
+    """Rows from plain data: a list of lists of ids, or of objects with ``tokens``, or ``source`` and ``target``.
+
+    Raises:
+        InputError: naming the row, the place in it, what was found there and what to give instead.
+    """
+    if not isinstance(data, list | tuple):
+        raise InputError(f"{_kind(data)} where a list of rows is wanted.", where=where,
+                         remedy="Give a list of rows, such as [[1, 2, 3], [4, 5]].")
+    if not data:
+        raise InputError("an empty list.", where=where, remedy="Give at least one row.")
+    return [row if isinstance(row, Row) else _row(row, f"{where}[{index}]") for index, row in enumerate(data)]
+
+
+def check_rows(rows: Sequence[Row], model: LanguageModel, *, where: str = "rows") -> None:
+    """Refuse rows that the model cannot take.
+
+    Raises:
+        InputError: an id outside the vocabulary, or a source where the model takes none, or none where it needs one.
+    """
+    for index, row in enumerate(rows):
+        place = f"{where}[{index}]"
+        name = place if row.source is None else f"{place}.target"
+        for position, token in enumerate(row.tokens):
+            require_token(token, model.vocab_size, f"{name}[{position}]")
+        _check_source(row, model, place)
+
+
+def require_token(token: int, vocab_size: int, where: str) -> None:
+    """Refuse an id outside the vocabulary.
+
+    Raises:
+        InputError: the id is negative or not below ``vocab_size``.
+    """
+    if not 0 <= token < vocab_size:
+        raise InputError(f"id {token} is outside the vocabulary of {vocab_size} ids.", where=where,
+                         remedy=f"Give ids from 0 to {vocab_size - 1}.")
+
+
+def with_start(rows: Sequence[Row], start: int | None, model: LanguageModel, *, only_empty: bool) -> list[Row]:
+    """The rows with a start token before them: before every row, or before empty ones only.
+
+    Raises:
+        InputError: the start token is outside the vocabulary.
+    """
+    if start is None:
+        return list(rows)
+    require_token(start, model.vocab_size, "start")
+    return [row if only_empty and row.tokens else Row((start, *row.tokens), row.source) for row in rows]
+
+
+def _check_source(row: Row, model: LanguageModel, place: str) -> None:
+    if row.source is None and model.takes_source:
+        raise InputError("no source, and this model decodes from one.", where=place,
+                         remedy='Give {"source": [...], "target": [...]}.')
+    if row.source is None:
+        return
+    if not model.takes_source:
+        raise InputError("a source, and this model takes none.", where=f"{place}.source",
+                         remedy='Give a list of ids, or {"tokens": [...]}.')
+    if not row.source:
+        raise InputError("an empty source.", where=f"{place}.source", remedy="Give at least one id.")
+    for position, token in enumerate(row.source):
+        if token < 0:
+            raise InputError(f"id {token} is negative.", where=f"{place}.source[{position}]",
+                             remedy="Give ids of the encoder's vocabulary.")
+
+
+def _row(data: object, where: str) -> Row:
+    if not isinstance(data, Mapping):
+        return Row(_ids(data, where))
+    for key in data:
+        if key not in KEYS:
+            raise InputError(f"unknown key {key!r}.", where=where, remedy=nearest(str(key), KEYS))
+    if "source" in data:
+        if "tokens" in data:
+            raise InputError("both source and tokens.", where=where, remedy="Call the ids after a source 'target'.")
+        return Row(_ids(data.get("target", []), f"{where}.target"), _ids(data["source"], f"{where}.source"))
+    if "target" in data:
+        raise InputError("a target without a source.", where=where, remedy="Add the source, or call the ids 'tokens'.")
+    if "tokens" not in data:
+        raise InputError("an object without ids.", where=where, remedy="Give 'tokens', or 'source' and 'target'.")
+    return Row(_ids(data["tokens"], f"{where}.tokens"))
+
+
+def _ids(data: object, where: str) -> tuple[int, ...]:
+    if not isinstance(data, list | tuple | np.ndarray):
+        raise InputError(f"{_kind(data)} where a list of ids is wanted.", where=where,
+                         remedy="Give token ids, such as [1, 2, 3].")
+    for position, token in enumerate(data):
+        if not isinstance(token, Integral) or isinstance(token, bool):
+            raise InputError(f"{_kind(token)} where a token id is wanted.", where=f"{where}[{position}]",
+                             remedy="Give whole numbers.")
+    return tuple(int(token) for token in data)
+
+
+def _kind(value: object) -> str:
+    """A short name of what was found, in the words of JSON."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool | int | float | str):
+        shown = json.dumps(value)
+        return f"the {type(value).__name__} {shown if len(shown) <= 40 else shown[:37] + '...'}"
+    names: dict[type, str] = {list: "a list", tuple: "a list", dict: "an object"}
+    return names.get(type(value), f"a {type(value).__name__}")

@@ -1,0 +1,156 @@
+"""From logits to a token: small pure functions on [B,V], and the order in which they act.
+
+    repetition penalty -> temperature -> top-k -> top-p -> min-p -> draw
+
+Each removes tokens by giving them -inf and always leaves at least one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from weft.core.errors import InputError
+
+NOISE_BLOCK = 256
+"""Numbers drawn for a row at once; a constant, so that a row's numbers do not depend on how many are asked for."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: divides the logits; 0 takes the most probable token.
+        top_k: only the k most probable tokens (Fan et al. 2018).
+        top_p: only the smallest set of most probable tokens whose probabilities sum to at least p (Holtzman et al.
+            2020).
+        min_p: only tokens at least p times as probable as the most probable one (Nguyen et al. 2024).
+        repetition_penalty: tokens that the row already has lose: positive logits are divided by it, others multiplied
+            (Keskar et al. 2019, section 4.1, made safe for negative logits as is usual).
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require("temperature", self.temperature, 0 <= self.temperature < math.inf, "Give 0 (greedy) or more.")
+        _require("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "Give a whole number from 1.")
+        _require("top_p", self.top_p, self.top_p is None or 0 < self.top_p <= 1, "Give a number above 0, at most 1.")
+        _require("min_p", self.min_p, self.min_p is None or 0 <= self.min_p <= 1, "Give a number from 0 to 1.")
+        _require("repetition_penalty", self.repetition_penalty, 0 < self.repetition_penalty < math.inf,
+                 "Give a positive number; 1 changes nothing.")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is taken."""
+        return self.temperature == 0
+
+    def choose(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None,
+               uniform: Float64[Tensor, " B"] | None) -> Int64[Tensor, " B"]:
+        """The next token of each row.
+
+        Args:
+            logits: unnormalised log-probabilities.
+            seen: tokens that each row has already; read only for a repetition penalty.
+            uniform: a number in [0, 1) for each row; not read when greedy.
+        """
+        if seen is not None:
+            logits = penalise_repetition(logits, seen, self.repetition_penalty)
+        if self.greedy:
+            return logits.argmax(-1)
+        assert uniform is not None, "sampling draws with a number for each row"
+        return draw(self._narrowed(logits / self.temperature), uniform)
+
+    def _narrowed(self, logits: Tensor) -> Tensor:
+        if self.top_k is not None:
+            logits = keep_top_k(logits, self.top_k)
+        if self.top_p is not None:
+            logits = keep_top_p(logits, self.top_p)
+        return logits if self.min_p is None else keep_min_p(logits, self.min_p)
+
+
+GREEDY = Sampling(temperature=0.0)
+"""The most probable token, the lowest id among equals."""
+
+
+def penalise_repetition(logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"],
+                        penalty: float) -> Float[Tensor, "B V"]:
+    """Positive logits of seen tokens divided by ``penalty``, the others multiplied."""
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def keep_top_k(logits: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
+    """The k largest logits, and all that equal the k-th."""
+    if k >= logits.shape[-1]:
+        return logits
+    least = logits.topk(k, dim=-1).values[:, -1:]
+    return logits.masked_fill(logits < least, -math.inf)
+
+
+def keep_top_p(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
+    """The most probable tokens up to and with the one at which their sum reaches p."""
+    ordered, index = logits.sort(dim=-1, descending=True, stable=True)
+    probability = ordered.double().softmax(-1)
+    before = probability.cumsum(-1) - probability
+    beyond = before >= p
+    beyond[:, 0] = False
+    return logits.masked_fill(torch.zeros_like(beyond).scatter(-1, index, beyond), -math.inf)
+
+
+def keep_min_p(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
+    """Tokens with at least p times the largest probability."""
+    if p == 0:
+        return logits
+    least = logits.max(-1, keepdim=True).values + math.log(p)
+    return logits.masked_fill(logits < least, -math.inf)
+
+
+def draw(logits: Float[Tensor, "B V"], uniform: Float64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    """The token at which the cumulative probability first exceeds ``uniform``: a sample of the softmax, one number a
+    row, so that a row's sample depends on its own logits and number alone."""
+    cumulative = logits.double().softmax(-1).cumsum(-1)
+    goal = uniform[:, None] * cumulative[:, -1:]
+    return (cumulative <= goal).sum(-1).clamp(max=logits.shape[-1] - 1)
+
+
+class Noise:
+    """Uniform numbers for each row, from a generator seeded by ``seed`` and the row's index alone.
+
+    Args:
+        seed: any integer.
+        rows: indices of the rows.
+    """
+
+    def __init__(self, seed: int, rows: Sequence[int]) -> None:
+        self._generators = {row: torch.Generator().manual_seed(_row_seed(seed, row)) for row in rows}
+        self._blocks: dict[int, Tensor] = {}
+
+    def at(self, step: int, rows: Sequence[int]) -> Float64[Tensor, " rows"]:
+        """The numbers of a step; steps are asked for in order, from 0."""
+        place = step % NOISE_BLOCK
+        if place == 0:
+            for row in rows:
+                self._blocks[row] = torch.rand(NOISE_BLOCK, generator=self._generators[row], dtype=torch.float64)
+        return torch.stack([self._blocks[row][place] for row in rows])
+
+
+def _row_seed(seed: int, row: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{row}".encode()).digest()[:8], "big", signed=True)
+
+
+def _require(name: str, value: object, holds: bool, remedy: str) -> None:
+    if not holds:
+        raise InputError(f"{value} is out of range.", where=name, remedy=remedy)

@@ -1,0 +1,80 @@
+"""From any registered part to the smallest thing that the laws run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from weft.core.config import Dims, PartConfig
+from weft.core.layer import Layer
+from weft.core.model import Encoder, LanguageModel
+from weft.core.registry import REGISTRY
+from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
+
+WIDTH, VOCABULARY, CONTEXT = 8, 11, 32
+"""Dimensions of the models that parts are tried in."""
+
+
+def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.float64) -> Subject | None:
+    """The part built small, inside a host where it cannot stand alone: a position scheme inside attention or on a
+    decoder's embeddings, a norm in a block, a readout on a decoder. None for parts that no law is about (optimizers,
+    tokenizers)."""
+    host = _host(config)
+    if host is None:
+        return None
+    built = _build(host, dtype)
+    if isinstance(built, LanguageModel):
+        return model_subject(name, built)
+    if isinstance(built, Encoder):
+        return encoder_subject(name, built, VOCABULARY)
+    assert isinstance(built, Layer)
+    return layer_subject(name, built, WIDTH)
+
+
+def every_example() -> Iterator[tuple[str, PartConfig]]:
+    """Every example of every registered part, by a name such as ``mixer.attention.2``."""
+    for part in REGISTRY.parts():
+        for index, config in enumerate(part.examples()):
+            yield f"{part.group}.{part.kind}.{index}", config
+
+
+def _build(host: PartConfig, dtype: torch.dtype) -> Any:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return host.build(Dims(WIDTH, VOCABULARY, CONTEXT))
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _host(config: PartConfig) -> PartConfig | None:
+    """The configuration of something that runs by itself."""
+    mlp = {"kind": "mlp", "d_ff": 12}
+    match config.group:
+        case "mixer" | "feedforward" | "block" | "model" | "encoder":
+            return config
+        case "position":
+            scheme = config.build_for_heads(Dims(WIDTH, VOCABULARY, CONTEXT), 2, WIDTH // 2)  # type: ignore[attr-defined]
+            if "embeddings" in scheme.acts_on:
+                block = {"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2}]}
+                return _part("model", kind="decoder", position=config, blocks=[block], readout=_untied())
+            return _part("mixer", kind="attention", n_heads=2, position=config)
+        case "rope_scaling":
+            return _part("mixer", kind="attention", n_heads=2, position={"kind": "rope", "scaling": config})
+        case "norm":
+            return _part("block", kind="sandwich", layers=["gru", mlp], norm=config)
+        case "readout":
+            return _part("model", kind="decoder", blocks=[{"kind": "pre", "layers": ["gru"]}], readout=config)
+    return None
+
+
+def _untied() -> dict[str, Any]:
+    return {"kind": "linear", "tied": False}
+
+
+def _part(group: str, *, kind: str, **fields: Any) -> PartConfig:
+    if group == "model":
+        fields |= {"vocab_size": VOCABULARY, "d_model": WIDTH, "context": CONTEXT}
+    return REGISTRY.get((group,), kind).model_validate(fields)

@@ -1,0 +1,85 @@
+"""The gated causal convolution of convolutional language models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.config import Dims
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.mixers.base import MixerConfig
+from weft.ops.short_convolution import blank_history, causal_convolution, next_history
+
+
+@register
+class GatedConvolutionConfig(MixerConfig):
+    """A gated causal convolution.
+
+    Attributes:
+        kernel: taps, in tokens; the last lies on the current token.
+        dilation: tokens between taps.
+        bias: whether the value and the gate have a bias.
+    """
+
+    kind: ClassVar[str] = "gated_convolution"
+    source: ClassVar[str] = "Dauphin et al. 2017, eq. 1; van den Oord et al. 2016, section 2.1 (dilation)"
+    state_size: ClassVar[str] = "(kernel - 1) dilation d_model numbers"
+
+    kernel: int = Field(default=4, gt=0)
+    dilation: int = Field(default=1, gt=0)
+    bias: bool = True
+
+    def build(self, dims: Dims) -> GatedConvolution:
+        return GatedConvolution(dims.d_model, self.kernel, self.dilation, self.bias)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(kernel=3, dilation=2, bias=False), cls(kernel=1)]
+
+
+@dataclass(frozen=True)
+class ConvolutionState(LayerState):
+    """The inputs that the next token can still see, P = (kernel - 1) dilation; zero where there are none."""
+
+    history: Float[Tensor, "B P D"] = tensor_field()
+
+
+class GatedConvolution(Layer):
+    """(X * W + b) sigmoid(X * V + c), * a causal convolution with ``kernel`` taps ``dilation`` tokens apart.
+
+    W and V are the halves of one weight [2D, D, kernel]. State: the last (kernel - 1) dilation inputs. The residual,
+    and the bottlenecks of the paper's deepest networks, are the block's affair.
+    """
+
+    state_type = ConvolutionState
+
+    def __init__(self, d_model: int, kernel: int = 4, dilation: int = 1, bias: bool = True) -> None:
+        super().__init__()
+        self.d_model, self.kernel, self.dilation = d_model, kernel, dilation
+        self.convolution = nn.Conv1d(d_model, 2 * d_model, kernel, dilation=dilation, bias=bias)
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
+              memory: Memory | None) -> ConvolutionState:
+        batch, device = clock.seen.shape[0], clock.seen.device
+        return ConvolutionState(clock, blank_history(batch, self.d_model, self.kernel, self.dilation, dtype, device))
+
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        assert state is None or isinstance(state, ConvolutionState), "checked by Layer.forward"
+        history = None if state is None else state.history
+        weight, bias = self.convolution.weight, self.convolution.bias
+        value, gate = causal_convolution(x, weight, bias, history, span, self.dilation).chunk(2, dim=2)
+        y = value * gate.sigmoid()
+        if state is None:
+            return Output(y, None)
+        assert span.after is not None, "a call with a state has a clock after it"
+        return Output(y, ConvolutionState(span.after, next_history(x, state.history, span)))

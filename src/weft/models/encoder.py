@@ -1,0 +1,80 @@
+"""The encoder: embeddings, positions, a list of blocks that see both ways."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Dims
+from weft.core.errors import InputError
+from weft.core.model import Encoder, EncoderInputs
+from weft.core.registry import register
+from weft.core.span import WHOLE, Span
+from weft.models.decoder import StackedConfig, build_embedding
+from weft.models.stack import build_stack
+
+
+@register
+class TokenEncoderConfig(StackedConfig):
+    """embeddings (+ segment embeddings) -> blocks -> norm; its attentions say ``mask: bidirectional``."""
+
+    group: ClassVar[str] = "encoder"
+    kind: ClassVar[str] = "encoder"
+    source: ClassVar[str] = "Vaswani et al. 2017, section 3.1; Devlin et al. 2019, section 3 (segments)"
+
+    n_types: int = Field(default=0, ge=0)
+
+    def build(self, dims: Dims | None = None) -> TokenEncoder:
+        return TokenEncoder(self)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
+        mlp = {"kind": "mlp", "d_ff": 12}
+        return [
+            cls.model_validate({"vocab_size": 11, "d_model": 8, "norm": "layernorm", "position": "sinusoidal",
+                                "blocks": [{"repeat": 2, "of": [{"kind": "pre", "layers": [attention, mlp]}]}]}),
+            cls.model_validate({"vocab_size": 11, "d_model": 8, "position": "learned", "context": 32, "n_types": 2,
+                                "blocks": [{"kind": "post", "layers": [attention, mlp]}]}),
+        ]
+
+
+class TokenEncoder(Encoder):
+    """Tokens to hidden vectors."""
+
+    def __init__(self, config: TokenEncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        dims = Dims(config.d_model, config.vocab_size, config.context)
+        self.embedding, self.shared, dims = build_embedding(config, dims)
+        self.types = nn.Embedding(config.n_types, config.d_model) if config.n_types else None
+        self.stack = build_stack(config.blocks, dims)
+        self.norm = config.norm.build(dims.at("norm"))
+
+    def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
+        """Hidden vectors [B,S,D], zero beyond each row's count.
+
+        Raises:
+            InputError: the inputs lack tokens, or hold what this encoder does not read.
+        """
+        tokens = self._tokens(inputs)
+        span = (WHOLE if span is None else span).resolve(None, tokens)
+        x = self.embedding(tokens, span)
+        if self.types is not None and inputs.types is not None:
+            x = x + span.clean(self.types(inputs.types))
+        h: Tensor = self.norm(self.stack(x, None, span).y, span.ticks.valid)
+        return span.clean(h)
+
+    def _tokens(self, inputs: EncoderInputs) -> Tensor:
+        given = {"patches": inputs.patches, "globals_": inputs.globals_,
+                 "types": None if self.types is not None else inputs.types}
+        for name, value in given.items():
+            if value is not None:
+                raise InputError(f"this encoder does not read {name}.", where=f"inputs.{name}",
+                                 remedy="Leave it out, or declare an encoder that does (n_types for types).")
+        if inputs.tokens is None:
+            raise InputError("missing: this encoder reads tokens.", where="inputs.tokens", remedy="Give ids [B,S].")
+        return inputs.tokens

@@ -1,0 +1,70 @@
+"""The encoder-decoder: a language model whose state starts from an encoded source."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+from pydantic import model_validator
+
+from weft.core.config import Dims, PartField, rule
+from weft.core.model import Encoder, EncoderInputs
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.models.decoder import Decoder, DecoderConfig
+from weft.models.encoder import TokenEncoder, TokenEncoderConfig
+
+
+@register
+class EncoderDecoderConfig(DecoderConfig):
+    """A decoder whose blocks may hold cross-attention, beside the encoder that it reads."""
+
+    kind: ClassVar[str] = "encoder_decoder"
+    source: ClassVar[str] = "Vaswani et al. 2017, section 3; Press and Wolf 2017 (three-way tied embeddings)"
+
+    encoder: Annotated[TokenEncoderConfig, PartField("encoder")]
+    tied_source: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.encoder.d_model != self.d_model:
+            raise rule("encoder.d_model", f"{self.encoder.d_model} where the decoder has {self.d_model}.",
+                       "Give both the same width.")
+        if self.tied_source and self.encoder.vocab_size != self.vocab_size:
+            raise rule("tied_source", f"source vocabulary {self.encoder.vocab_size}, target {self.vocab_size}.",
+                       "Share one vocabulary, or untie.")
+        return self
+
+    def build(self, dims: Dims | None = None) -> EncoderDecoder:
+        return EncoderDecoder(self)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        mlp = {"kind": "mlp", "d_ff": 12}
+        attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
+        cross = {"kind": "cross_attention", "n_heads": 2}
+        decoding = {"kind": "post", "layers": [{"kind": "attention", "n_heads": 2}, cross, mlp]}
+        encoder = {"kind": "encoder", "vocab_size": 11, "d_model": 8, "position": "sinusoidal",
+                   "blocks": [{"kind": "post", "layers": [attention, mlp]}]}
+        recurrent = {"kind": "pre", "layers": ["gru", cross, mlp]}
+        return [
+            cls.model_validate({"vocab_size": 11, "d_model": 8, "position": "sinusoidal", "encoder": encoder,
+                                "tied_source": True, "blocks": [{"repeat": 2, "of": [decoding]}]}),
+            cls.model_validate({"vocab_size": 11, "d_model": 8, "encoder": encoder, "norm": "rmsnorm",
+                                "blocks": [recurrent]}),
+        ]
+
+
+class EncoderDecoder(Decoder):
+    """``encode`` the source once, start a state with it (or pass it in ``span.memory``), then decode."""
+
+    takes_source = True
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        super().__init__(config)
+        self.encoder: Encoder = TokenEncoder(config.encoder)
+        if config.tied_source and isinstance(self.encoder, TokenEncoder):
+            self.encoder.embedding.tokens = self.embedding.tokens
+
+    def encode(self, inputs: EncoderInputs, span: Span | None = None) -> Memory:
+        """The source's hidden vectors and counts."""
+        return Memory(self.encoder(inputs, span), None if span is None else span.count)

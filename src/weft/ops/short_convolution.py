@@ -1,0 +1,80 @@
+"""Short causal convolutions over time that continue from a state and never cross a document's beginning.
+
+The state is the *history*: the inputs that later tokens can still see, zero where a row or its current document has
+none. So a call in which no document begins is one plain convolution, whatever came before.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.core.span import Span
+
+
+def blank_history(batch: int, width: int, kernel: int, dilation: int, dtype: torch.dtype,
+                  device: torch.device) -> Float[Tensor, "B P D"]:
+    """The history before the first token, P = (kernel - 1) dilation."""
+    return torch.zeros(batch, (kernel - 1) * dilation, width, dtype=dtype, device=device)
+
+
+def causal_convolution(x: Float[Tensor, "B T D"], weight: Float[Tensor, "G I K"], bias: Float[Tensor, " G"] | None,
+                       history: Float[Tensor, "B P D"] | None, span: Span,
+                       dilation: int = 1) -> Float[Tensor, "B T G"]:
+    """y_t = b + sum_k W[:, :, k] x_{t - (K-1-k) dilation}: the last tap lies on the current token.
+
+    Args:
+        x: the chunk.
+        weight: in torch.nn.Conv1d's layout; I = D is a full convolution, I = 1 a depthwise one (then G = D).
+        bias: b.
+        history: as `next_history` left it; None: nothing came before.
+        span: resolved.
+        dilation: tokens between taps.
+    """
+    inputs = _with_history(x, history, (weight.shape[2] - 1) * dilation)
+    if span.packed or x.shape[1] <= 1:
+        return _by_taps(inputs, weight, bias, span, dilation)
+    groups = x.shape[2] // weight.shape[1]
+    return F.conv1d(inputs.transpose(1, 2), weight, bias, dilation=dilation, groups=groups).transpose(1, 2)
+
+
+def next_history(x: Float[Tensor, "B T D"], history: Float[Tensor, "B P D"], span: Span) -> Float[Tensor, "B P D"]:
+    """The last P inputs of each row after the chunk, zero before its current document."""
+    reach, after = history.shape[1], span.after
+    inputs = torch.cat([history, x.to(history.dtype)], dim=1)
+    if span.count is None:
+        last = inputs[:, x.shape[1]:].clone()  # a view would keep the whole chunk alive as long as the state
+    else:
+        places = span.count[:, None] + torch.arange(reach, device=x.device)
+        last = inputs.gather(1, places[..., None].expand(-1, -1, x.shape[2]))
+    if not span.packed:
+        return last
+    assert after is not None, "a call with a state has a clock after it"
+    distance = torch.arange(reach, 0, -1, device=x.device)
+    inside = distance <= (after.seen - after.begin)[:, None]
+    return last.masked_fill(~inside[..., None], 0)
+
+
+def _with_history(x: Tensor, history: Tensor | None, reach: int) -> Tensor:
+    if history is None:
+        return F.pad(x, (0, 0, reach, 0))
+    return torch.cat([history.to(x.dtype), x], dim=1)
+
+
+def _by_taps(inputs: Tensor, weight: Tensor, bias: Tensor | None, span: Span, dilation: int) -> Tensor:
+    """The sum over taps, each silent where it would reach before the token's document."""
+    taps = weight.shape[2]
+    steps = inputs.shape[1] - (taps - 1) * dilation
+    age = (span.ticks.order - span.ticks.begin)[..., None] if span.packed else None
+    total = None if bias is None else bias.expand(inputs.shape[0], steps, -1)
+    for tap in range(taps):
+        lag = (taps - 1 - tap) * dilation
+        seen = inputs.narrow(1, tap * dilation, steps)
+        if age is not None and lag > 0:
+            seen = seen.masked_fill(age < lag, 0)
+        term = seen * weight[:, 0, tap] if weight.shape[1] == 1 else seen @ weight[:, :, tap].t()
+        total = term if total is None else total + term
+    assert total is not None, "a kernel has at least one tap"
+    return total

@@ -1,0 +1,132 @@
+"""The configuration of a run: model, tokenizer, data, training, reports, seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import Field, field_validator, model_validator
+
+from weft.core.config import PartField, Settings, rule
+from weft.core.model import ModelConfig
+from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
+from weft.training.optimizers import AdamWConfig, OptimizerConfig
+from weft.training.schedules import CosineConfig, ScheduleConfig
+
+DEFAULT_STEPS = 1000
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+POINTS = 50
+"""Lines of progress in a run that does not say otherwise."""
+EVALUATIONS = 10
+"""Evaluations in a run that does not say otherwise."""
+
+
+class DataSettings(Settings):
+    """What a run reads.
+
+    Attributes:
+        path: a text file or a folder; None: the Python standard library's source.
+        max_bytes: take no more than this of it.
+        validation: share held out, by document where there are enough.
+        order_seed: decides the order of the training windows, and nothing else.
+        split_seed: decides what a limit takes and what is held out.
+    """
+
+    path: str | None = None
+    max_bytes: int | None = Field(default=None, gt=0)
+    validation: float = Field(default=0.1, gt=0, lt=1)
+    order_seed: int = 0
+    split_seed: int = 0
+
+
+class TrainingSettings(Settings):
+    """How a model is trained. A model that is fitted by counting needs none of it but ``context`` and ``batch_size``,
+    for its evaluation.
+
+    Attributes:
+        steps: updates of the weights; 1000 when ``seconds`` is not given either.
+        seconds: a budget of training time (evaluation and saving not counted), which becomes a number of steps once,
+            before the first, by timing a few.
+        batch_size: rows of a batch.
+        context: tokens of a row; None: the model's.
+        accumulation: batches that one step adds up, each token weighing the same.
+        carry_state: rows continue from batch to batch with the state of the last, gradients cut between them
+            (truncated back-propagation through time); otherwise rows are shuffled and each starts afresh.
+        optimizer: its kind may be left out (adamw).
+        schedule: its kind may be left out (cosine).
+        clip: largest L2 norm of all gradients together; None: as they are.
+        dtype: what the model computes in. bfloat16 keeps and updates the weights in float32.
+    """
+
+    steps: int | None = Field(default=None, gt=0)
+    seconds: float | None = Field(default=None, gt=0)
+    batch_size: int = Field(default=16, gt=0)
+    context: int | None = Field(default=None, gt=0)
+    accumulation: int = Field(default=1, gt=0)
+    carry_state: bool = False
+    optimizer: Annotated[OptimizerConfig, PartField("optimizer")] = AdamWConfig()
+    schedule: Annotated[ScheduleConfig, PartField("schedule")] = CosineConfig()
+    clip: float | None = Field(default=1.0, gt=0)
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _default_optimizer(cls, value: Any) -> Any:
+        return _with_kind(value, AdamWConfig.kind)
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _default_schedule(cls, value: Any) -> Any:
+        return _with_kind(value, CosineConfig.kind)
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        if self.steps is not None and self.seconds is not None:
+            raise rule("steps", f"a budget of {self.steps} steps and one of {self.seconds:g} seconds.",
+                       "Give one of them, and null for the other.")
+        return self
+
+
+class ReportSettings(Settings):
+    """What a run tells and keeps, in steps; None: spread over the run.
+
+    Attributes:
+        log_every: a line of progress; None: 50 in the run.
+        eval_every: an evaluation on the validation text; None: 10 in the run.
+        eval_batches: batches of an evaluation, spread evenly over the validation text; None: all of it.
+        checkpoint_every: a checkpoint; None: with every evaluation.
+    """
+
+    log_every: int | None = Field(default=None, gt=0)
+    eval_every: int | None = Field(default=None, gt=0)
+    eval_batches: int | None = Field(default=20, gt=0)
+    checkpoint_every: int | None = Field(default=None, gt=0)
+
+
+class RunConfig(Settings):
+    """Everything that decides what a run computes.
+
+    Attributes:
+        seed: of the initial weights and of dropout.
+    """
+
+    model: Annotated[ModelConfig, PartField("model")]
+    tokenizer: Annotated[TokenizerConfig, PartField("tokenizer")] = ByteTokenizerConfig()
+    data: DataSettings = DataSettings()
+    training: TrainingSettings = TrainingSettings()
+    report: ReportSettings = ReportSettings()
+    seed: int = Field(default=0, ge=0)
+
+    @property
+    def context(self) -> int:
+        """Tokens of a training window."""
+        return self.training.context or self.model.context
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data that `parse_run` reads back."""
+        return self.model_dump(mode="json")
+
+
+def _with_kind(value: Any, kind: str) -> Any:
+    return {"kind": kind, **value} if isinstance(value, Mapping) and "kind" not in value else value

@@ -1,0 +1,151 @@
+"""What a run tells while it goes: records for a file, and one line each for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias, final
+
+from weft.training.validation import Validation
+
+
+@dataclass(frozen=True)
+class Event(ABC):
+    """Something that happened in a run.
+
+    Attributes:
+        step: updates done so far.
+    """
+
+    name: ClassVar[str]
+
+    step: int
+
+    @abstractmethod
+    def line(self) -> str:
+        """The event in one line."""
+
+    def record(self) -> dict[str, Any]:
+        """The event as plain JSON data."""
+        return {"event": self.name, **dataclasses.asdict(self)}
+
+
+@final
+@dataclass(frozen=True)
+class Started(Event):
+    """The run begins, or goes on from ``step``.
+
+    Attributes:
+        parameters: numbers that training changes.
+        steps: updates of the whole run; 0 for a model that is fitted by counting.
+        tokens_per_step: inputs of one step.
+        train_tokens: tokens of the training text.
+        validation_tokens: tokens of the text held out.
+        corpus: name, version, size and hash of the text.
+    """
+
+    name: ClassVar[str] = "started"
+
+    parameters: int
+    steps: int
+    tokens_per_step: int
+    train_tokens: int
+    validation_tokens: int
+    corpus: str
+
+    def line(self) -> str:
+        work = f"{self.steps:,} steps of {self.tokens_per_step:,} tokens" if self.steps else "counting"
+        origin = f", from step {self.step:,}" if self.step else ""
+        return (f"{self.parameters:,} parameters, {work}{origin}; {self.train_tokens:,} tokens to train on, "
+                f"{self.validation_tokens:,} held out; {self.corpus}")
+
+
+@final
+@dataclass(frozen=True)
+class Progress(Event):
+    """Training since the last such line.
+
+    Attributes:
+        steps: updates of the whole run.
+        loss: mean negative log-likelihood of the training tokens, nats per token.
+        bits_per_byte: the same per byte of text.
+        tokens_per_second: tokens trained on per second of training.
+        seconds: of training so far, evaluation and saving not counted.
+        seconds_left: of training to come, at the mean pace so far.
+        lr: learning rate of the last step.
+        grad_norm: L2 norm of its gradients before clipping.
+    """
+
+    name: ClassVar[str] = "progress"
+
+    steps: int
+    loss: float
+    bits_per_byte: float
+    tokens_per_second: float
+    seconds: float
+    seconds_left: float
+    lr: float
+    grad_norm: float
+
+    def line(self) -> str:
+        return (f"step {self.step:,}/{self.steps:,}  loss {self.loss:.4f} nats/token  {self.bits_per_byte:.4f} "
+                f"bits/byte  {self.tokens_per_second:,.0f} tokens/s  {clock_time(self.seconds)} elapsed  "
+                f"{clock_time(self.seconds_left)} left")
+
+
+@final
+@dataclass(frozen=True)
+class Validated(Event):
+    """An evaluation on the validation text."""
+
+    name: ClassVar[str] = "validated"
+
+    validation: Validation
+    seconds: float
+
+    def line(self) -> str:
+        found = self.validation
+        return (f"step {self.step:,}  validation {found.bits_per_byte:.4f} bits/byte  {found.loss:.4f} nats/token  "
+                f"({found.tokens:,} tokens, {found.bytes:,} bytes)")
+
+
+@final
+@dataclass(frozen=True)
+class Saved(Event):
+    """A checkpoint stands on disk."""
+
+    name: ClassVar[str] = "saved"
+
+    path: Path
+
+    def line(self) -> str:
+        return f"step {self.step:,}  saved {self.path}"
+
+    def record(self) -> dict[str, Any]:
+        return {"event": self.name, "step": self.step, "path": str(self.path)}
+
+
+@final
+@dataclass(frozen=True)
+class Notice(Event):
+    """Something that the user should know."""
+
+    name: ClassVar[str] = "notice"
+
+    text: str
+
+    def line(self) -> str:
+        return self.text
+
+
+Listener: TypeAlias = Callable[[Event], None]
+
+
+def clock_time(seconds: float) -> str:
+    """Hours, minutes and seconds: ``1:02:03``, or ``02:03`` below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"

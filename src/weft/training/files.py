@@ -1,0 +1,118 @@
+"""Configurations from files: YAML or JSON, overrides, and a vocabulary size filled from the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from weft.core.config import parse, parse_part
+from weft.core.errors import ConfigError
+from weft.core.model import ModelConfig
+from weft.tokenizers.config import BPETokenizerConfig, ByteTokenizerConfig, TokenizerConfig, TokenizerFileConfig
+from weft.training.config import DataSettings, RunConfig
+from weft.training.material import split_corpus
+from weft.training.overrides import apply_overrides
+
+
+def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """The run that a YAML or JSON file describes; a file that holds only a model is a run with all else as usual.
+
+    Args:
+        path: the file.
+        overrides: ``key.path=value``, see `apply_overrides`.
+
+    Raises:
+        ConfigError: the file is missing or no YAML, or the configuration is wrong.
+    """
+    return parse_run(read_plain(path), overrides, where=str(path))
+
+
+def load_model_config(path: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:
+    """The model of a file: of a run, or a file that holds only a model, whose overrides then start at the model.
+
+    Raises:
+        ConfigError: as `load_run`.
+    """
+    data = read_plain(path)
+    if "kind" not in data:
+        return parse_run(data, overrides, where=str(path)).model
+    filled = _with_vocabulary({"model": apply_overrides(data, overrides)})
+    config = parse_part(("model",), filled["model"], where=str(path))
+    assert isinstance(config, ModelConfig), "the group model holds model configurations"
+    return config
+
+
+def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str | None = None) -> RunConfig:
+    """The run that plain data describes. A model without ``vocab_size`` takes its tokenizer's.
+
+    Raises:
+        ConfigError: listing every problem.
+    """
+    plain = {"model": dict(data)} if "kind" in data else dict(data)
+    return parse(RunConfig, _with_vocabulary(apply_overrides(plain, overrides)), where=where)
+
+
+def read_plain(path: str | Path) -> dict[str, Any]:
+    """A YAML or JSON file as plain data.
+
+    Raises:
+        ConfigError: missing, not text, not YAML (with the line), a key given twice, or not a mapping.
+    """
+    file = Path(path)
+    try:
+        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError([f"the file cannot be read ({reason}). Give the path of a YAML or JSON file."],
+                          where=str(file)) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigError([f"{line}not YAML: {error.problem}. Correct that line."], where=str(file)) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([f"not YAML: {error}. Give a YAML or JSON file."], where=str(file)) from None
+    if not isinstance(data, dict):
+        found = "nothing" if data is None else f"a {type(data).__name__}"
+        raise ConfigError([f"a configuration is a mapping of keys to values, the file holds {found}. "
+                           "Begin with `model:`."], where=str(file))
+    return data
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that is given twice is an error; the standard loader keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag != "tag:yaml.org,2002:merge" and key_node.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key_node.value!r} is given twice",
+                                                        key_node.start_mark)
+            seen.add(str(key_node.value))
+        return super().construct_mapping(node, deep)
+
+
+def _with_vocabulary(plain: dict[str, Any]) -> dict[str, Any]:
+    """Fill ``model.vocab_size`` where it is left out. Parsing reports whatever else is wrong."""
+    model = plain.get("model")
+    if isinstance(model, str):
+        model = {"kind": model}
+    if not isinstance(model, dict) or "vocab_size" in model:
+        return plain
+    try:
+        size = _vocab_size(plain)
+    except ConfigError:
+        size = 1  # parsing the whole names the fault in the tokenizer or the data; the model is not to blame
+    return {**plain, "model": {**model, "vocab_size": size}}
+
+
+def _vocab_size(plain: dict[str, Any]) -> int:
+    tokenizer = parse_part(("tokenizer",), plain.get("tokenizer", ByteTokenizerConfig.kind))
+    assert isinstance(tokenizer, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
+    if isinstance(tokenizer, BPETokenizerConfig):
+        return tokenizer.vocab_size
+    if isinstance(tokenizer, ByteTokenizerConfig | TokenizerFileConfig):
+        return tokenizer.fit(()).vocab_size
+    return tokenizer.fit(split_corpus(parse(DataSettings, plain.get("data", {})))[0].texts()).vocab_size

@@ -1,0 +1,82 @@
+"""From batches to gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.core.model import LanguageModel, ModelState
+from weft.core.output import Loss
+from weft.core.span import Span
+from weft.data import Batch
+from weft.data.tensors import to_tensors
+
+
+class Scored(NamedTuple):
+    """A batch under a model: summed negative log-likelihood of its scored targets in nats, the state after it, and
+    the model's own losses."""
+
+    nats: Tensor
+    state: ModelState | None
+    losses: tuple[Loss, ...]
+
+
+class Sums(NamedTuple):
+    """Sums over the batches of a step. ``loss``: what was differentiated, auxiliary losses included."""
+
+    nats: float
+    tokens: int
+    bytes: int
+    loss: float
+
+
+def negative_log_likelihood(model: LanguageModel, batch: Batch, state: ModelState | None,
+                            device: torch.device | str) -> Scored:
+    """Run a batch: -sum log p(target) over the targets that count."""
+    here = to_tensors(batch, device)
+    out = model.hidden(here.inputs, state, span_of(batch, here.begins))
+    log_prob = model.readout.log_prob(out.y, here.targets)
+    return Scored(-torch.where(here.scored, log_prob, 0.0).sum(), out.state, out.losses)
+
+
+def span_of(batch: Batch, begins: Tensor) -> Span:
+    """What the batch does to each row. A row that starts afresh needs no mark on its first token, and a batch in which
+    no other document begins is not packed, so that it can take the fast paths."""
+    inner = batch.begins[:, 1:] if batch.fresh else batch.begins
+    return Span(begins=begins if inner.any() else None, fresh=batch.fresh)
+
+
+def add_gradients(model: LanguageModel, batches: Sequence[Batch], state: ModelState | None, *, carry: bool,
+                  device: torch.device | str) -> tuple[Sums, ModelState | None]:
+    """Add to the parameters' gradients those of
+
+        L = -1/N sum log p(target) + sum_i (N_i / N) (auxiliary losses of batch i)
+
+    with N the targets of all batches that count and N_i those of batch i.
+
+    Args:
+        model: in training mode.
+        batches: of one step.
+        state: where rows go on, for ``carry``.
+        carry: rows continue from batch to batch, with no gradient between them.
+        device: the model's.
+    """
+    total = max(1, sum(batch.scored_tokens for batch in batches))
+    nats, loss = 0.0, 0.0
+    for batch in batches:
+        if carry and (batch.fresh or state is None):
+            state = model.init_state(batch.inputs.shape[0], device=device)
+        scored = negative_log_likelihood(model, batch, state if carry else None, device)
+        share = batch.scored_tokens / total
+        objective = scored.nats / total
+        for extra in scored.losses:
+            objective = objective + share * extra.value
+        objective.backward()
+        state = None if scored.state is None else scored.state.detach()
+        nats += scored.nats.item()
+        loss += objective.item()
+    size = sum(batch.scored_bytes for batch in batches)
+    return Sums(nats, sum(batch.scored_tokens for batch in batches), size, loss), state

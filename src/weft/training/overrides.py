@@ -1,0 +1,75 @@
+"""``key.path=value``: changes to a configuration's plain data before it is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+import yaml
+
+from weft.core.errors import ConfigError
+
+
+def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A copy of ``data`` with each override applied, in order.
+
+    A path is dotted; in a list a step is an index. A part given by its kind alone (``position: rope``) opens up when
+    a field of it is set. A path that does not exist is made, so that parsing names the key that is unknown.
+
+    Raises:
+        ConfigError: listing every override that is no ``path=value``, or whose path leads nowhere.
+    """
+    result = deepcopy(data)
+    problems: list[str] = []
+    for override in overrides:
+        try:
+            _apply(result, override)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems, where="overrides")
+    return result
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    steps = path.strip().split(".")
+    if not equals or not all(steps):
+        raise ConfigError([f"{override!r}: not of the form key.path=value. Write training.steps=500, for instance."])
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError([f"{path}: the value {text!r} is not YAML. Put text with special characters in quotes."]
+                          ) from None
+    place: Any = data
+    for depth, step in enumerate(steps[:-1]):
+        place = _enter(place, step, ".".join(steps[:depth]), override)
+    _set(place, steps[-1], value, ".".join(steps[:-1]), override)
+
+
+def _enter(place: Any, step: str, path: str, override: str) -> Any:
+    """The container at ``step``, made when there is none."""
+    key = _key(place, step, path, override)
+    inner = place.get(key) if isinstance(place, dict) else place[key]
+    if isinstance(inner, str):
+        inner = {"kind": inner}
+    elif inner is None:
+        inner = {}
+    place[key] = inner
+    return inner
+
+
+def _set(place: Any, step: str, value: Any, path: str, override: str) -> None:
+    place[_key(place, step, path, override)] = value
+
+
+def _key(place: Any, step: str, path: str, override: str) -> str | int:
+    if isinstance(place, dict):
+        return step
+    if not isinstance(place, list):
+        raise ConfigError([f"{override!r}: {path} is {place!r}, which has no fields. Set {path} itself."])
+    if not step.isdecimal() or int(step) >= len(place):
+        raise ConfigError([f"{override!r}: {path} is a list of {len(place)}, and {step!r} is no index of it. "
+                           f"Give 0 to {len(place) - 1}."])
+    return int(step)

@@ -1,0 +1,49 @@
+"""Weights kept in float32 while the model computes in bfloat16."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import final
+
+import torch
+
+from weft.core.model import LanguageModel
+
+
+@final
+class Precision:
+    """The model that is updated and saved, and the one that computes.
+
+    In float32 and float64 they are the same. In bfloat16 (8 bits of mantissa, so that an update below 1/256 of a
+    weight would vanish) the computing model is a copy, refreshed after every update.
+
+    Args:
+        model: weights to train, in float32 or float64.
+        dtype: what to compute in.
+    """
+
+    def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
+        self.model = model if dtype == torch.bfloat16 else model.to(dtype)
+        self.working = deepcopy(model).to(dtype) if dtype == torch.bfloat16 else self.model
+
+    def collect_gradients(self) -> None:
+        """Move the copy's gradients to the weights, and its buffers (running statistics) with them."""
+        if self.working is self.model:
+            return
+        for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):
+            weight.grad = None if copy.grad is None else copy.grad.to(weight.dtype)
+            copy.grad = None
+        for buffer, copied in zip(self.model.buffers(), self.working.buffers(), strict=True):
+            if not torch.equal(buffer.to(copied.dtype), copied):
+                buffer.copy_(copied)
+
+    @torch.no_grad()
+    def refresh(self, *, buffers: bool = False) -> None:
+        """Give the copy the weights as they are now, and the buffers too when they were set from outside."""
+        if self.working is self.model:
+            return
+        for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):
+            copy.copy_(weight)
+        if buffers:
+            for buffer, copied in zip(self.model.buffers(), self.working.buffers(), strict=True):
+                copied.copy_(buffer)

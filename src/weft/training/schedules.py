@@ -1,0 +1,122 @@
+"""Learning-rate schedules: a factor of the peak for each step, a pure function of the step. Lengths are shares of the
+run, so that a run budgeted in seconds has the same shape as one budgeted in steps."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from weft.core.config import PartConfig, rule
+from weft.core.registry import register
+
+
+class ScheduleConfig(PartConfig):
+    """Base of schedules: a linear warm-up, then the schedule's own course.
+
+        factor(s) = (s + 1) / (W + 1)  for steps s < W = round(warmup * steps)
+
+    Attributes:
+        warmup: share of the run that the warm-up takes.
+    """
+
+    group: ClassVar[str] = "schedule"
+
+    warmup: float = Field(default=0.05, ge=0, lt=1)
+
+    def factor(self, step: int, steps: int) -> float:
+        """What multiplies the peak learning rate in ``step`` (from 0) of ``steps``."""
+        warm = round(self.warmup * steps)
+        return (step + 1) / (warm + 1) if step < warm else self.course(step - warm, warm, steps)
+
+    @abstractmethod
+    def course(self, since: int, warm: int, steps: int) -> float:
+        """The factor ``since`` steps after a warm-up of ``warm``."""
+
+
+@register
+class ConstantConfig(ScheduleConfig):
+    """1 after the warm-up."""
+
+    kind: ClassVar[str] = "constant"
+
+    def course(self, since: int, warm: int, steps: int) -> float:
+        return 1.0
+
+
+class DecayConfig(ScheduleConfig):
+    """Base of schedules that end at ``final`` times the peak."""
+
+    final: float = Field(default=0.1, ge=0, le=1)
+
+    def course(self, since: int, warm: int, steps: int) -> float:
+        return self.final + (1 - self.final) * self.fall(since / max(1, steps - warm))
+
+    @abstractmethod
+    def fall(self, share: float) -> float:
+        """From 1 to 0, by the share of the run after the warm-up that is done."""
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(warmup=0.0, final=0.0)]
+
+
+@register
+class CosineConfig(DecayConfig):
+    """Half a cosine from 1 to ``final``, without restarts."""
+
+    kind: ClassVar[str] = "cosine"
+    source: ClassVar[str] = "Loshchilov and Hutter 2017 (SGDR), equation 5"
+
+    def fall(self, share: float) -> float:
+        return 0.5 * (1 + math.cos(math.pi * share))
+
+
+@register
+class LinearConfig(DecayConfig):
+    """A line from 1 to ``final``."""
+
+    kind: ClassVar[str] = "linear"
+
+    def fall(self, share: float) -> float:
+        return 1 - share
+
+
+@register
+class InverseSqrtConfig(ScheduleConfig):
+    """sqrt((W + 1) / (s + 1)): Vaswani's schedule with its peak, at the end of the warm-up, scaled to 1."""
+
+    kind: ClassVar[str] = "inverse_sqrt"
+    source: ClassVar[str] = "Vaswani et al. 2017, equation 3"
+
+    def course(self, since: int, warm: int, steps: int) -> float:
+        return math.sqrt((warm + 1) / (warm + since + 1))
+
+
+@register
+class WSDConfig(ScheduleConfig):
+    """Warm-up, a stable stretch at 1, then a line down to ``final`` over the last ``decay`` of the run."""
+
+    kind: ClassVar[str] = "wsd"
+    source: ClassVar[str] = "Hu et al. 2024 (MiniCPM), section 4"
+
+    decay: float = Field(default=0.1, gt=0, le=1)
+    final: float = Field(default=0.1, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.warmup + self.decay > 1:
+            raise rule("decay", f"warmup {self.warmup:g} and decay {self.decay:g} make more than the whole run.",
+                       "Lower one of them.")
+        return self
+
+    def course(self, since: int, warm: int, steps: int) -> float:
+        length = max(1, round(self.decay * steps))
+        share = max(0, warm + since - (steps - length)) / length
+        return 1 - (1 - self.final) * share
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(warmup=0.0, decay=0.5, final=0.0)]

@@ -1,0 +1,11 @@
+"""Laws run on tiny tensors: one thread is fastest, and two test processes must not fight over cores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
