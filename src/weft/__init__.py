@@ -1,3 +1,42 @@
-"""Weft: one frame in which every language-model architecture is declared, trained, compared, decoded and exchanged."""
+"""Weft: one frame in which every language-model architecture is declared, trained, compared, decoded and exchanged.
+
+    import weft
+    weft.train("transformer", out="runs/first")
+    print(weft.generate("runs/first", ["def main("]).rows[0].text)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from weft.api import (
+        Ends,
+        Sampling,
+        check,
+        evaluate,
+        generate,
+        load,
+        load_plugin,
+        plan,
+        presets,
+        read_model,
+        read_run,
+        score,
+        stream,
+        train,
+    )
+
+__all__ = ["Ends", "Sampling", "check", "evaluate", "generate", "load", "load_plugin", "plan", "presets", "read_model",
+           "read_run", "score", "stream", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """The functions of `weft.api`, imported when first used: ``import weft`` alone does not import torch."""
+    if name in __all__:
+        from weft import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")

@@ -194,6 +194,19 @@ def test_compiles_without_graph_breaks() -> None:
         assert out.state.clock.seen.tolist() == [1, 1]
 
 
+def test_inductor_keeps_the_routers_gradient() -> None:
+    """The gradient through the gates, with both losses among the outputs; values alone would not show its loss."""
+    layer = mixture(n_experts=3)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True)
+    x, found = tokens(B, T), []
+    for module in (layer, compiled):
+        found.append(torch.autograd.grad(module(x).y.sin().sum(), list(layer.parameters())))
+    assert found[0][0].abs().max() > 1e-2
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other, **EXACT)
+
+
 @pytest.mark.parametrize("config", MixtureOfExpertsConfig.examples(), ids=["auto", "switch", "dense", "grouped"])
 def test_the_laws_hold(config: MixtureOfExpertsConfig) -> None:
     assert parse_part(("feedforward",), config.dump()) == config

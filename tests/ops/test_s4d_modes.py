@@ -88,8 +88,13 @@ def test_rows_absorb_their_own_counts() -> None:
 def test_fft_convolution_equals_the_sum(length: int) -> None:
     torch.manual_seed(0)
     u, kernel = torch.randn(B, H, length, dtype=torch.float64), torch.randn(H, length, dtype=torch.float64)
-    got, expected = fft_convolution(u, kernel), direct_convolution(u, kernel)
+    args = (u.requires_grad_(), kernel.requires_grad_())
+    got, expected = fft_convolution(*args), direct_convolution(*args)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    weight = torch.randn_like(got)
+    gradients = [torch.autograd.grad((y * weight).sum(), args) for y in (got, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-11)
+    u, kernel, expected = u.detach(), kernel.detach(), expected.detach()
     np.testing.assert_allclose(expected[1, 2].numpy(), np.convolve(u[1, 2], kernel[2])[:length], rtol=1e-12, atol=1e-12)
 
 

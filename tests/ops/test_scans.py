@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import weft.ops.fft_convolution  # noqa: F401  declares its operator
 from weft.ops.elman_scan import elman_scan, elman_steps
 from weft.ops.gru_scan import gru_scan, gru_steps
 from weft.ops.lstm_scan import lstm_scan, lstm_steps
@@ -57,6 +58,7 @@ def test_operators_are_well_formed() -> None:
     for operator, args in (
         (torch.ops.weft.lstm_scan.default, (make(T, B, 4 * H), make(4 * H, H), make(B, H), make(B, H), starts)),
         (torch.ops.weft.gru_scan.default, (make(T, B, 3 * H), make(3 * H, H), make(H), make(B, H), starts)),
+        (torch.ops.weft.fft_convolution.default, (make(B, H, T), make(H, T))),
         (torch.ops.weft.elman_scan.default, (make(T, B, H), make(H, H), make(B, H), None, "tanh")),
     ):
         tests = ("test_schema", "test_autograd_registration", "test_faketensor")

@@ -196,7 +196,7 @@ def test_n_dimensional_coordinates_are_refused() -> None:
     ({}, 5, r"mixer.position.rot: 5 turned features in heads of d_head 5. Give an even number of at most 5"),
     ({"base": 1.0}, 6, r"base: .*greater than 1, got 1.0"),
     ({"layout": "halfsplit"}, 6, r"layout: .*'interleaved' or 'half_split', got 'halfsplit'"),
-    ({"scaling": Shared(shared="x")}, 6, r"scaling: a rotary scaling cannot be shared: it holds no weights. Write it"),
+    ({"scaling": Shared(shared="x")}, 6, r"scaling: no rope_scaling can be shared, got a reference to 'x'. Write it"),
     ({"scaling": "longrop"}, 6, r"no rope_scaling of kind 'longrop'. Did you mean 'longrope'"),
     ({"scaling": LONGROPE}, 8, r"mixer.position.scaling.short_factor: 3 factors for the 4 pairs of 8 turned features. "
                                r"Give one factor for each pair."),

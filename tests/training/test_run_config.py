@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from training.tiny_runs import ATTENTION, LSTM, tiny_run, write_text
 
+from training.tiny_runs import ATTENTION, LSTM, tiny_run, write_text
 from weft.core.config import parse_part
 from weft.core.errors import ConfigError
 from weft.training import RunConfig, load_model_config, load_run, parse_run
@@ -132,7 +132,7 @@ def test_a_missing_or_binary_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: 1 problem(.|\n)*cannot be read \(No such file"):
         load_run(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="cannot be read .*utf-8"):
+    with pytest.raises(ConfigError, match=r"cannot be read .*utf-8"):
         load_run(tmp_path / "binary.yaml")
 
 

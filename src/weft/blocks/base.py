@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Self
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
@@ -41,12 +41,11 @@ class BlockConfig(PartConfig):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     residual: bool = True
 
-    @field_validator("layers", mode="after")
-    @classmethod
-    def _some(cls, layers: list[PartConfig]) -> list[PartConfig]:
-        if not layers:
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not self.layers:
             raise rule("layers", "a block without layers does nothing.", "List at least one mixer or feed-forward.")
-        return layers
+        return self
 
     def build(self, dims: Dims) -> Block:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")

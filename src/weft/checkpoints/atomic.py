@@ -39,10 +39,20 @@ def standing(folder: Path) -> Path:
     return previous if not folder.exists() and previous.exists() else folder
 
 
-def remove_drafts(parent: Path) -> None:
-    """Delete what writers that died have left in ``parent``; only for a caller that is the one writer there."""
+def tidy(parent: Path) -> None:
+    """Put back what stepped aside in ``parent`` for a replacement that never came, and delete what else writers that
+    died have left; only for a caller that is the one writer there."""
+    for previous in parent.glob(f".*{PREVIOUS_SUFFIX}"):
+        folder = parent / previous.name.removeprefix(".").removesuffix(PREVIOUS_SUFFIX)
+        if folder.exists():
+            shutil.rmtree(previous, ignore_errors=True)
+        else:
+            os.rename(previous, folder)
     for draft in parent.glob(f".*{DRAFT_SUFFIX}"):
-        shutil.rmtree(draft, ignore_errors=True)
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink()
 
 
 def write_file(path: Path, text: str) -> None:

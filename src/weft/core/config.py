@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
@@ -22,6 +22,9 @@ from weft.core.registry import REGISTRY
 
 Place: TypeAlias = tuple[int | str, ...]
 M = TypeVar("M", bound=BaseModel)
+
+SHAREABLE = ("position", "mixer", "feedforward", "norm")
+"""Groups of parts that may be declared under ``shared:``."""
 
 PART_KEYWORD = "x-weft-part"
 """Marks, in the JSON Schema of one model, a field that holds a part."""
@@ -146,12 +149,12 @@ class PartField:
 
     def _special(self, value: Mapping[str, Any]) -> PartConfig | None:
         if "shared" in value and "kind" not in value:
-            return _validate_part(Shared, dict(value))
+            return self._require_group(_validate_part(Shared, dict(value)))
         if self.repeats and "repeat" in value and "kind" not in value:
             items = value.get("of")
             if not isinstance(items, list) or not items:
                 raise _part_error([(("of",), "a repeat needs a list of blocks. Write {repeat: 6, of: [...]}.")])
-            if not isinstance(value["repeat"], int) or value["repeat"] < 1:
+            if type(value["repeat"]) is not int or value["repeat"] < 1:
                 raise _part_error([(("repeat",), f"{value['repeat']!r} is not a positive number of times.")])
             return _validate_part(Repeat, {**value, "of": _each(self.resolve, items)})
         return None
@@ -168,8 +171,13 @@ class PartField:
         return _validate_part(part, value)
 
     def _require_group(self, part: PartConfig) -> PartConfig:
-        if part.group in self.groups or isinstance(part, Shared) or (self.repeats and isinstance(part, Repeat)):
+        if part.group in self.groups or (self.repeats and isinstance(part, Repeat)):
             return part
+        if isinstance(part, Shared):
+            if set(self.groups) & set(SHAREABLE):
+                return part
+            raise PydanticCustomError("weft_rule", "{what}", {
+                "what": f"no {self._name()} can be shared, got a reference to {part.shared!r}. Write it out here."})
         raise PydanticCustomError("weft_rule", "{what}", {"what": f"{part.kind!r} is a {part.group}, not a "
                                   f"{self._name()}. Known kinds: {', '.join(self._kinds())}."})
 
@@ -281,8 +289,13 @@ def _known(model: type[BaseModel], place: Place) -> list[str]:
     current: type[BaseModel] = model
     for name in place:
         found = current.model_fields.get(str(name))
-        inner = found.annotation if found else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return sorted(current.model_fields)
-        current = inner
+        # What is no field is an index or a key inside one.
+        current = current if found is None else _model_in(found.annotation) or current
     return sorted(current.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The configuration model in an annotation such as ``list[Inner]`` or ``Inner | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for found in map(_model_in, get_args(annotation)) if found is not None), None)

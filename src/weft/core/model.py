@@ -194,3 +194,12 @@ class Resizable(ABC):
         Args:
             shapes: the shape of every tensor in the checkpoint, by its name in ``state_dict``.
         """
+
+
+class Counted(LanguageModel):
+    """A language model that one pass over the text fits; its traits name NOT_DIFFERENTIABLE."""
+
+    @abstractmethod
+    def fit(self, tokens: Int64[Tensor, " N"], begins: Bool[Tensor, " N"] | None = None) -> None:
+        """Count ``tokens``, in which a document begins wherever ``begins`` is true (None: one document). What was
+        counted before is replaced."""

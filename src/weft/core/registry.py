@@ -80,7 +80,7 @@ class Registry:
             for package in PACKAGES:
                 _import_all(f"weft.{package}")
             for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-                entry.load()
+                _load_entry(entry)
         except BaseException:
             self._discovered = False
             raise
@@ -112,11 +112,22 @@ def load_plugin(path: str | Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
+                           "Correct the file and try again."]) from error
+
+
+def _load_entry(entry: importlib.metadata.EntryPoint) -> None:
+    try:
+        entry.load()
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
-                           "Correct the file and try again."]) from error
+        raise ConfigError([f"the installed plugin {entry.value!r} does not import: {type(error).__name__}: {error}. "
+                           "Correct the package or uninstall it."]) from error
 
 
 def _import_all(package: str) -> None:

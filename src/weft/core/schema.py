@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from weft.core.config import PART_KEYWORD, PartConfig, Repeat, Shared
+from weft.core.config import PART_KEYWORD, SHAREABLE, PartConfig, Repeat, Shared
 from weft.core.registry import REGISTRY
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -49,7 +49,7 @@ def _reference(name: str) -> str:
 
 
 def _group_name(group: str, repeats: bool) -> str:
-    return f"any {group}, repeated or not" if repeats else f"any {group}"
+    return f"any.{group}.repeated" if repeats else f"any.{group}"
 
 
 def _describe(key: str, config: type[BaseModel],
@@ -97,7 +97,8 @@ def _each_choice(group: str, repeats: bool) -> Iterator[dict[str, Any]]:
     if alone:
         yield {"enum": alone}
     yield from ({"$ref": _reference(_name(part))} for part in parts)
-    yield _mapping(Shared, {"shared": {"type": "string"}})
+    if group in SHAREABLE:
+        yield _mapping(Shared, {"shared": {"type": "string"}})
     if repeats:
         own = {"$ref": _reference(_group_name(group, repeats))}
         yield _mapping(Repeat, {"repeat": {"type": "integer", "minimum": 1},

@@ -92,9 +92,12 @@ class State:
 
     def assign(self, rows: Int64[Tensor, " rows"] | Sequence[int], other: Self) -> Self:
         """A copy in which ``rows`` hold the rows of ``other`` (continuous batching), padded where sizes differ."""
-        count = self.batch()
+        count, wanted = self.batch(), torch.as_tensor(rows).tolist()
+        if len(wanted) != other.batch():
+            raise StateError(f"{len(wanted)} rows for a state of {other.batch()} rows", where="State.assign",
+                             remedy="Give one row for each row of the other state.")
         source = list(range(count))
-        for place, row in enumerate(torch.as_tensor(rows).tolist()):
+        for place, row in enumerate(wanted):
             if not 0 <= row < count:
                 raise StateError(f"row {row} of a state of {count} rows", where="State.assign",
                                  remedy=f"Give rows from 0 to {count - 1}.")

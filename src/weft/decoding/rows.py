@@ -42,10 +42,12 @@ def read_rows(path: str | Path) -> list[Row]:
 
     Raises:
         DataError: the file is missing, empty or not UTF-8.
-        InputError: it is not JSON, or not a list of rows; the message names the row.
+        InputError: it is a folder, not JSON, or not a list of rows; the message names the row.
     """
+    if Path(path).is_dir():
+        raise InputError("a folder.", where=str(path), remedy="Give the path of a JSON file.")
     try:
-        data = json.loads(read_text(path))
+        data = json.loads(read_text(path).documents[0].text)
     except RecursionError:
         raise InputError("the lists are nested too deeply.", where=str(path), remedy="Give a list of rows.") from None
     except json.JSONDecodeError as error:

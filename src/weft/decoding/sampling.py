@@ -22,6 +22,11 @@ NOISE_BLOCK = 256
 """Numbers drawn for a row at once; a constant, so that a row's numbers do not depend on how many are asked for."""
 
 
+def _require(name: str, value: object, holds: bool, remedy: str) -> None:
+    if not holds:
+        raise InputError(f"{value} is out of range.", where=name, remedy=remedy)
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen.
@@ -149,8 +154,3 @@ class Noise:
 
 def _row_seed(seed: int, row: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{row}".encode()).digest()[:8], "big", signed=True)
-
-
-def _require(name: str, value: object, holds: bool, remedy: str) -> None:
-    if not holds:
-        raise InputError(f"{value} is out of range.", where=name, remedy=remedy)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -95,18 +96,32 @@ class Session:
         """The model's own log-probabilities of the next token, in nats."""
         return self.logits.log_softmax(-1)
 
-    def require_finite(self, rows: Sequence[int]) -> None:
+    def require_numbers(self, rows: Mapping[int, int]) -> list[float]:
+        """The largest logit of every row of the batch.
+
+        Args:
+            rows: places in the batch to look at, each with the row's index as the user knows it.
+
+        Raises:
+            FailedError: NaN or infinity in one of ``rows``.
+        """
+        best: list[float] = self.logits.max(-1).values.tolist()
+        for place, row in rows.items():
+            if math.isnan(best[place]) or best[place] == math.inf:
+                raise FailedError(f"the model gives a logit of {best[place]}, so no token can be chosen.",
+                                  where=f"rows[{row}]",
+                                  remedy="Check the checkpoint with weft check, or use a wider dtype.")
+        return best
+
+    def require_choice(self, rows: Mapping[int, int]) -> None:
         """Refuse to choose where nothing can be chosen.
 
         Raises:
-            FailedError: NaN, or no token with a probability above zero, in one of ``rows``.
+            FailedError: what `require_numbers` refuses, or no token with a probability above zero.
         """
-        best = self.logits.max(-1).values.tolist()
-        for row in rows:
-            if best[row] != best[row]:
-                raise FailedError("the model gives NaN, so no token can be chosen.", where=f"rows[{row}]",
-                                  remedy="Check the checkpoint with weft check, or use a wider dtype.")
-            if best[row] == float("-inf"):
+        best = self.require_numbers(rows)
+        for place, row in rows.items():
+            if best[place] == -math.inf:
                 raise FailedError("the model gives every token the probability zero.", where=f"rows[{row}]",
                                   remedy="Use a model with smoothing.")
 

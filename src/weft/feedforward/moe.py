@@ -97,8 +97,10 @@ def _single(expert: nn.Module) -> expert_dispatch.Expert:
 def route(logits: Float[Tensor, "rows N"], k: int, *, renormalise: bool) -> tuple[
         Int64[Tensor, "rows k"], Float[Tensor, "rows k"]]:
     """The k experts of each row, largest logit first and ties to the lower index, and their gates."""
-    ordered, experts = logits.sort(dim=-1, descending=True, stable=True)
-    best, chosen = ordered[:, :k], experts[:, :k]
+    chosen = logits.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    # Not a gather, nor the sorted values: Inductor (torch 2.13, CPU) loses their gradient beside the router's losses.
+    picked = expert_dispatch.one_hot(chosen, logits.shape[1])
+    best = torch.where(picked, logits[:, None], torch.zeros((), dtype=logits.dtype, device=logits.device)).sum(-1)
     if renormalise:
         return chosen, best.softmax(-1)
     return chosen, (best - logits.logsumexp(-1, keepdim=True)).exp()
@@ -108,7 +110,7 @@ def load_balancing_loss(logits: Float[Tensor, "rows N"], chosen: Int64[Tensor, "
                         valid: Bool[Tensor, " rows"] | None) -> Float[Tensor, ""]:
     """N sum_n f_n P_n over the real rows; 0 when there are none. The gradient flows through P alone."""
     n_experts = logits.shape[1]
-    picks = torch.zeros_like(logits).scatter(1, chosen, 1.0 / chosen.shape[1])
+    picks = expert_dispatch.one_hot(chosen, n_experts).to(logits.dtype).mean(1)
     share, probability = _mean(picks, valid), _mean(logits.softmax(-1), valid)
     return n_experts * (share * probability).sum()
 

@@ -4,11 +4,12 @@ The tests run them on every registered part and on random hybrids; ``weft check`
 or checkpoint. A law is a function from a `Subject` and a random generator to `Finding`s.
 """
 
+from weft.laws.check import CheckResult, check
 from weft.laws.discovery import every_example, subject_of
 from weft.laws.hybrids import random_hybrid
 from weft.laws.report import Finding, Report
 from weft.laws.run import LAWS, check_module, examine
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
 
-__all__ = ["LAWS", "Finding", "Report", "Subject", "check_module", "encoder_subject", "every_example", "examine", "layer_subject", "model_subject",
+__all__ = ["LAWS", "CheckResult", "Finding", "Report", "Subject", "check", "check_module", "encoder_subject", "every_example", "examine", "layer_subject", "model_subject",
            "random_hybrid", "subject_of"]

@@ -9,12 +9,14 @@ import torch
 
 from weft.core.config import Dims, PartConfig
 from weft.core.layer import Layer
-from weft.core.model import Encoder, LanguageModel
+from weft.core.model import Counted, Encoder, LanguageModel
 from weft.core.registry import REGISTRY
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
 
 WIDTH, VOCABULARY, CONTEXT = 8, 11, 32
 """Dimensions of the models that parts are tried in."""
+COUNTED = 200
+"""Tokens that models fitted by counting are given: too few to see every n-gram, so that they back off."""
 
 
 def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.float64) -> Subject | None:
@@ -25,6 +27,8 @@ def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.floa
     if host is None:
         return None
     built = _build(host, dtype)
+    if isinstance(built, Counted):
+        _fit(built)
     if isinstance(built, LanguageModel):
         return model_subject(name, built)
     if isinstance(built, Encoder):
@@ -47,6 +51,13 @@ def _build(host: PartConfig, dtype: torch.dtype) -> Any:
         return host.build(Dims(WIDTH, VOCABULARY, CONTEXT))
     finally:
         torch.set_default_dtype(before)
+
+
+def _fit(model: Counted) -> None:
+    """Counts of generated documents, so that the laws see more than the uniform distribution."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(model.vocab_size, (COUNTED,), generator=generator)
+    model.fit(tokens, torch.rand(COUNTED, generator=generator) < 0.1)
 
 
 def _host(config: PartConfig) -> PartConfig | None:

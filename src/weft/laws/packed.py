@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,11 +16,12 @@ from weft.laws.subject import Subject
 
 
 def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Documents of several lengths, one token long and last ones too, in one call and across cuts."""
+    """Documents of several lengths, one token long and last ones too, in one call and across cuts. Calls in which no
+    document begins say so in some cuts: what came before must stay fenced then as well."""
     x = subject.inputs(3, subject.steps, generator)
     memory = subject.memory(3, generator)
     begins = torch.rand(x.shape[:2], generator=generator) < 0.3
-    begins[0], begins[1, :2], begins[2, -1] = False, True, True
+    begins[0], begins[1, :2], begins[:, 4:7], begins[2, -1] = False, True, False, True
     begins = begins.to(x.device)
     with torch.no_grad():
         weights = weights_like(subject.whole(x, memory).y, generator)
@@ -28,9 +30,10 @@ def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     whole = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m, Span(begins=begins)).y)
     yield from _findings(subject, case, whole, apart)
     if subject.stateful and Trait.DECLARED_LENGTH not in subject.traits:
-        cuts = [3, 1, 0, subject.steps - 4]
-        pieces = run(subject, x, memory, weights, lambda a, m: _pieces(subject, a, m, begins, cuts))
-        yield from _findings(subject, f"{case}, pieces {'+'.join(map(str, cuts))}", pieces, apart)
+        for cuts, silent in (([3, 1, 0, subject.steps - 4], False), ([4, 1, 2, subject.steps - 7], True)):
+            forward = partial(_pieces, subject, begins=begins, cuts=cuts, silent=silent)
+            pieces = run(subject, x, memory, weights, forward)
+            yield from _findings(subject, f"{case}, pieces {'+'.join(map(str, cuts))}", pieces, apart)
 
 
 def _findings(subject: Subject, case: str, found: Run, apart: Run) -> Iterator[Finding]:
@@ -50,10 +53,12 @@ def _separate(subject: Subject, x: Tensor, memory: Memory | None, begins: Tensor
     return torch.cat(rows)
 
 
-def _pieces(subject: Subject, x: Tensor, memory: Memory | None, begins: Tensor, cuts: list[int]) -> Tensor:
+def _pieces(subject: Subject, x: Tensor, memory: Memory | None, *, begins: Tensor, cuts: list[int],
+            silent: bool) -> Tensor:
     state, outs, at = subject.start(x.shape[0], memory, None, None), [], 0
     for size in cuts:
-        out = subject.call(x[:, at:at + size], state, Span(begins=begins[:, at:at + size]))
+        own = begins[:, at:at + size]
+        out = subject.call(x[:, at:at + size], state, Span(begins=None if silent and not own.any() else own))
         assert out.state is not None, "a call with a state returns one"
         state = out.state
         outs.append(out.y)

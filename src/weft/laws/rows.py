@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from safetensors.torch import load, save
@@ -38,6 +40,27 @@ def ragged(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         yield Finding("ragged", case, difference(batch.y, alone.y), subject.bound)
         yield Finding("ragged gradients", case, gradient_difference(batch.gradients, alone.gradients),
                       subject.gradient_bound)
+    if memory is not None:
+        yield _source_padding(subject, x, memory, generator)
+
+
+def _source_padding(subject: Subject, x: Tensor, memory: Memory, generator: torch.Generator) -> Finding:
+    """Other values beyond the source's counts change nothing."""
+    exists = memory.valid()
+    assert exists is not None, "the laws' sources have counts"
+    noise = torch.randn(memory.h.shape, generator=generator, dtype=torch.float64).to(memory.h)
+    other = replace(memory, h=torch.where(exists[..., None], memory.h, noise))
+    base, found = (_both_ways(subject, x, source) for source in (memory, other))
+    return Finding("ragged", "the source padded with noise", difference(found, base), subject.bound)
+
+
+def _both_ways(subject: Subject, x: Tensor, memory: Memory) -> Tensor:
+    """The outputs without a state and, where there is one, with it."""
+    with torch.no_grad():
+        y = subject.whole(x, memory).y
+        if not subject.stateful:
+            return y
+        return torch.cat([y, subject.call(x, subject.start(x.shape[0], memory, None, subject.steps), Span()).y])
 
 
 def _alone(subject: Subject, x: Tensor, memory: Memory | None, counts: Tensor) -> Tensor:
@@ -107,8 +130,9 @@ def persistence(subject: Subject, generator: torch.Generator) -> Iterator[Findin
     with torch.no_grad():
         base = subject.whole(x, memory).y
         weights = load(save({k: v.clone().contiguous() for k, v in subject.module.state_dict().items()}))
-        subject.module.load_state_dict(weights)
-        yield Finding("persistence", "weights saved and loaded", difference(subject.whole(x, memory).y, base), 1e-300)
+        loaded = _changed(subject)
+        loaded.module.load_state_dict(weights)
+        yield Finding("persistence", "weights saved and loaded", difference(loaded.whole(x, memory).y, base), 1e-300)
         if not subject.stateful:
             return
         out = subject.call(x[:, :4], subject.start(3, memory, None, subject.steps), Span()).state
@@ -118,6 +142,15 @@ def persistence(subject: Subject, generator: torch.Generator) -> Iterator[Findin
         expected = subject.call(x[:, 4:], out, Span()).y
         found = subject.call(x[:, 4:], back, Span()).y
     yield Finding("persistence", "state saved and restored", difference(found, expected), 1e-300)
+
+
+def _changed(subject: Subject) -> Subject:
+    """A copy with other weights, so that one which is not loaded shows."""
+    other = copy.deepcopy(subject.module)
+    for tensor in other.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.mul_(0.5)
+    return subject.remake(other)
 
 
 def bounded(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartConfig, PartField, Settings, rule
+from weft.core.config import SHAREABLE, Dims, PartConfig, PartField, Settings, rule
 from weft.core.errors import ConfigError
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel, ModelConfig, ModelState
@@ -50,8 +50,7 @@ class StackedConfig(ModelConfig):
     d_model: int = Field(gt=0)
     embedding: EmbeddingSettings = EmbeddingSettings()
     position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
-    shared: dict[str, Annotated[PartConfig, PartField("position", "mixer", "feedforward", "norm")]] = Field(
-        default_factory=dict)
+    shared: dict[str, Annotated[PartConfig, PartField(*SHAREABLE)]] = Field(default_factory=dict)
     blocks: Blocks
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
 
@@ -61,6 +60,9 @@ class StackedConfig(ModelConfig):
             raise rule("blocks", "a model without blocks does nothing.", "List at least one block.")
         if "tokens" in self.shared:
             raise rule("shared", "the name 'tokens' is the token embedding's own.", "Choose another name.")
+        for name in self.shared:
+            if not name.isidentifier() or name in dir(nn.ModuleDict()):
+                raise rule("shared", f"{name!r} cannot name a part.", "Choose another word, such as 'table'.")
         return self
 
 

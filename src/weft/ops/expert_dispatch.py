@@ -17,10 +17,15 @@ from torch import Tensor
 Expert = Callable[[Tensor], Tensor]
 
 
+def one_hot(chosen: Int64[Tensor, "rows k"], n_experts: int) -> Bool[Tensor, "rows k N"]:
+    """True at each choice's expert."""
+    return chosen[..., None] == torch.arange(n_experts, device=chosen.device)
+
+
 def dense(x: Float[Tensor, "rows D"], experts: Sequence[Expert], chosen: Int64[Tensor, "rows k"],
           gates: Float[Tensor, "rows k"]) -> Float[Tensor, "rows D"]:
     """Every expert on every token, weighted by its gate, which is zero where it was not chosen."""
-    weights = torch.zeros(x.shape[0], len(experts), dtype=gates.dtype, device=x.device).scatter(1, chosen, gates)
+    weights = (one_hot(chosen, len(experts)) * gates[..., None]).sum(1)
     y = torch.zeros_like(x)
     for expert, weight in zip(experts, weights.to(x.dtype).unbind(1), strict=True):
         y = y + weight[:, None] * expert(x)

@@ -43,8 +43,6 @@ class RopeConfig(PositionConfig):
     def _require_pairs(self) -> Self:
         if self.rot is not None and self.rot % 2:
             raise rule("rot", f"features are turned in pairs, got {self.rot}.", "Give an even number.")
-        if not isinstance(self.scaling, RopeScalingConfig):
-            raise rule("scaling", "a rotary scaling cannot be shared: it holds no weights.", "Write it out here.")
         return self
 
     def build(self, dims: Dims) -> PositionScheme:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from weft.training.config import DataSettings, ReportSettings, RunConfig, TrainingSettings
-from weft.training.counting import Countable
 from weft.training.events import Event, Notice, Progress, Saved, Started, Validated
 from weft.training.files import load_model_config, load_run, parse_run
 from weft.training.train import TrainResult, train
 from weft.training.validation import Validation, validate
 
 __all__ = [
-    "Countable",
     "DataSettings",
     "Event",
     "Notice",

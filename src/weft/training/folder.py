@@ -17,7 +17,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from weft.checkpoints.atomic import remove_drafts, write_file
+from weft.checkpoints.atomic import tidy, write_file
 from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS, step_name
 from weft.checkpoints.locate import saved_checkpoints
 from weft.checkpoints.save import save_checkpoint
@@ -61,7 +61,7 @@ class RunFolder:
             raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
                                "folder."]) from None
         for place in (self.path, self.path / RUN_CHECKPOINTS):
-            remove_drafts(place)
+            tidy(place)
         return self
 
     def __exit__(self, *_: object) -> None:

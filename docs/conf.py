@@ -1,0 +1,30 @@
+"""Sphinx configuration; the catalogue and the command-line pages are generated from the code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "Weft"
+author = "The Weft authors"
+extensions = ["myst_parser", "sphinx.ext.mathjax"]
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+html_theme = "furo"
+html_title = "Weft"
+exclude_patterns = ["_build"]
+suppress_warnings = ["myst.header"]
+
+
+def _generate(app: Sphinx) -> None:
+    from generate import write_pages
+
+    write_pages(Path(app.srcdir) / "_generated")
+
+
+def setup(app: Sphinx) -> None:
+    """Generate pages before the build reads them."""
+    app.connect("builder-inited", _generate)

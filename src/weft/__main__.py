@@ -1,0 +1,8 @@
+"""``python -m weft``."""
+
+from __future__ import annotations
+
+from weft.cli.main import run
+
+if __name__ == "__main__":
+    run()

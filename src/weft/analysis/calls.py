@@ -1,0 +1,46 @@
+"""The calls that analyses make of a model, written once for models with and without a source."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.core.model import EncoderInputs, LanguageModel, ModelState
+from weft.core.output import Output
+from weft.core.span import WHOLE, Memory
+from weft.mixers.cross_attention import CrossAttention
+
+
+def blank_tokens(batch: int, steps: int) -> Tensor:
+    """Ids whose values do not matter."""
+    return torch.zeros(batch, steps, dtype=torch.int64)
+
+
+def source_of(model: LanguageModel, batch: int, steps: int) -> Memory | None:
+    """A source of as many tokens as the text, for models that read one."""
+    if model.takes_source:
+        return model.encode(EncoderInputs(tokens=blank_tokens(batch, steps)))
+    for module in model.modules():
+        if isinstance(module, CrossAttention):
+            return Memory(torch.zeros(batch, steps, module.d_model, dtype=next(model.parameters()).dtype))
+    return None
+
+
+def run_whole(model: LanguageModel, batch: int, steps: int) -> Output[ModelState]:
+    """Hidden vectors of a call without a state."""
+    return model.hidden(blank_tokens(batch, steps), None, WHOLE.replace(memory=source_of(model, batch, steps)))
+
+
+def training_loss(model: LanguageModel, batch: int, steps: int) -> tuple[Tensor, Tensor]:
+    """The loss that training minimises, and the hidden vectors that the readout keeps for its backward pass."""
+    out = run_whole(model, batch, steps)
+    loss = -model.readout.log_prob(out.y, blank_tokens(batch, steps)).mean()
+    return loss + sum((extra.value for extra in out.losses), torch.zeros(())), out.y
+
+
+def state_after(model: LanguageModel, batch: int, steps: int) -> ModelState:
+    """The state after a prompt of that length."""
+    state = model.init_state(batch, memory=source_of(model, batch, steps))
+    after = model.hidden(blank_tokens(batch, steps), state).state
+    assert after is not None, "a call with a state returns one"
+    return after

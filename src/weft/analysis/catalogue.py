@@ -1,0 +1,97 @@
+"""`catalogue`: every part that there is to build from, plugins included."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from weft.analysis.result import Result
+from weft.core.config import PartConfig
+from weft.core.errors import InputError, nearest
+from weft.core.layer import traits_of
+from weft.core.registry import REGISTRY
+from weft.laws.discovery import subject_of
+from weft.masks import known_masks
+from weft.masks.registry import usage
+
+MASK = "mask"
+
+
+@dataclass(frozen=True)
+class Entry(Result):
+    """One part.
+
+    Attributes:
+        group: what it is (mixer, position, mask, model, ...).
+        kind: its name in files.
+        usage: how it is written in a file.
+        summary: the first sentence of its documentation.
+        source: the paper.
+        state_size: what its state holds per row, in words; empty for parts without one.
+        traits: ways in which some example of it does less than the law, with the reason.
+        defined_in: the module that defines it; a plugin's file is a module too.
+    """
+
+    group: str
+    kind: str
+    usage: str
+    summary: str
+    source: str
+    state_size: str
+    traits: dict[str, str]
+    defined_in: str
+
+
+def catalogue(only: str | None = None) -> list[Entry]:
+    """Every registered part and mask, by group and kind.
+
+    Args:
+        only: a group, or a kind (of whatever group); None: all.
+
+    Raises:
+        InputError: no group and no kind has that name; the nearest is named.
+    """
+    parts = [part for part in REGISTRY.parts() if only in (None, part.group, part.kind)]
+    found = [_entry(part) for part in parts] + [entry for entry in _masks() if only in (None, MASK, entry.kind)]
+    if not found:
+        known = {name for part in REGISTRY.parts() for name in (part.group, part.kind)}
+        known |= {MASK, *(mask.kind for mask in known_masks())}
+        hint = nearest(str(only), known)
+        groups = f"Groups: {', '.join(sorted({MASK, *REGISTRY.groups()}))}."
+        raise InputError(f"no part and no group of parts is called {only!r}.", where="kind",
+                         remedy=f"{hint} {groups}" if hint.startswith("Did") else groups)
+    return sorted(found, key=lambda entry: (entry.group, entry.kind))
+
+
+def _entry(part: type[PartConfig]) -> Entry:
+    return Entry(part.group, part.kind, part.kind, summary_of(part), part.source, part.state_size, _traits(part),
+                 part.__module__)
+
+
+def _masks() -> Iterator[Entry]:
+    for mask in known_masks():
+        yield Entry(MASK, mask.kind, usage(mask), summary_of(mask), mask.source, "", {}, mask.__module__)
+
+
+def summary_of(described: type) -> str:
+    """The first sentence of a docstring; of its first paragraph where that has no full stop inside."""
+    text = inspect.getdoc(described) if described.__doc__ else None
+    paragraph = " ".join((text or "").split("\n\n")[0].split())
+    for index, sign in enumerate(paragraph):
+        ends = sign == "." and paragraph[index + 1:index + 2] in ("", " ")
+        if ends and not paragraph[:index].endswith(("et al", "eq", "e.g", "i.e")):
+            return paragraph[:index + 1]
+    return paragraph
+
+
+def _traits(part: type[PartConfig]) -> dict[str, str]:
+    """Those of the part itself, built small from its examples."""
+    found = set()
+    for index, config in enumerate(part.examples()):
+        subject = subject_of(config, f"{part.kind}.{index}", dtype=torch.float32)
+        if subject is not None:
+            found |= traits_of(subject.module)
+    return {trait.name.lower(): trait.value for trait in sorted(found, key=lambda trait: trait.name)}

@@ -1,0 +1,130 @@
+"""Floating-point operations of one operator call, from the shapes of its tensors. A multiplication and an addition are
+two. Element-wise work, reductions, sorting and copying are not counted.
+
+`FORMULAS` adds to `torch.utils.flop_counter.flop_registry`, which knows matrix products and convolutions, what that
+does not know: Fourier transforms, the CPU's attention kernel and Weft's own operators. `skipped` says how much of a
+call its kernel leaves out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+Formula = Callable[..., int]
+
+
+def flops_of(operator: Any, arguments: Sequence[Any], result: Any) -> int | None:
+    """What a call costs; None for an operator without a formula.
+
+    Args:
+        operator: an overload packet, such as ``torch.ops.aten.mm``.
+        arguments: of the call, positional.
+        result: what it returned.
+    """
+    if str(operator) in FORMULAS:
+        return FORMULAS[str(operator)](*arguments)
+    known: Formula | None = flop_registry.get(operator)
+    return None if known is None else int(known(*arguments, out_val=result))
+
+
+def skipped(operator: Any, arguments: Sequence[Any]) -> int:
+    """Of the operations of a causal attention kernel, those of pairs of a query and a later key."""
+    name = str(operator)
+    if name not in CAUSAL_FLAG or not (len(arguments) > CAUSAL_FLAG[name] and arguments[CAUSAL_FLAG[name]]):
+        return 0
+    steps = arguments[1].shape[2]
+    return FORMULAS[name](*arguments) * (steps - 1) // (2 * steps)
+
+
+def fourier(size: int, count: int) -> int:
+    """``count`` complex transforms of ``size``: 5 n log2 n each, the count by which transforms are compared (Frigo and
+    Johnson 2005, section 2)."""
+    return round(5 * count * size * math.log2(size)) if size > 1 else 0
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """q.k and weights.v over all pairs, [B,H,T,E] against [B,K,S,E] and [B,K,S,F]."""
+    batch, heads, steps, size = q.shape
+    return 2 * batch * heads * steps * k.shape[2] * (size + v.shape[3])
+
+
+def _attention_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """Scores again, then gradients of v, weights, q and k: three products of width E, two of width F."""
+    batch, heads, steps, size = q.shape
+    return 2 * batch * heads * steps * k.shape[2] * (3 * size + 2 * v.shape[3])
+
+
+def _real_to_complex(x: Tensor, dims: Sequence[int], *_: Any) -> int:
+    """A real transform costs half a complex one."""
+    size = math.prod(x.shape[d] for d in dims)
+    return fourier(size, x.numel() // max(size, 1)) // 2
+
+
+def _complex_to_real(x: Tensor, dims: Sequence[int], normalization: int, last: int) -> int:
+    size = math.prod([x.shape[d] for d in dims[:-1]]) * last
+    return fourier(size, x.numel() // max(math.prod(x.shape[d] for d in dims), 1)) // 2
+
+
+def _complex_to_complex(x: Tensor, dims: Sequence[int], *_: Any) -> int:
+    size = math.prod(x.shape[d] for d in dims)
+    return fourier(size, x.numel() // max(size, 1))
+
+
+def _scan(projected: Tensor, weight: Tensor, *_: Any) -> int:
+    """W h for every step and row, [T,B,G] and W [G,H]."""
+    return 2 * projected.shape[0] * projected.shape[1] * weight.numel()
+
+
+def _scan_backward(grad: Tensor, weight: Tensor, *_: Any) -> int:
+    """W^T times the gates' gradients, and the weight's own gradient."""
+    return 4 * grad.shape[0] * grad.shape[1] * weight.numel()
+
+
+def _lstm_backward(grad: Tensor, cells: Tensor, weight: Tensor, *_: Any) -> int:
+    return _scan_backward(grad, weight)
+
+
+def _dot(a: Tensor, b: Tensor) -> int:
+    return 2 * a.numel()
+
+
+FORMULAS: dict[str, Formula] = {
+    "aten._fft_r2c": _real_to_complex,
+    "aten._fft_c2r": _complex_to_real,
+    "aten._fft_c2c": _complex_to_complex,
+    "aten._scaled_dot_product_flash_attention_for_cpu": attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "aten.mv": _dot,
+    "aten.dot": _dot,
+    "weft.elman_scan": _scan,
+    "weft.elman_scan_backward": _scan_backward,
+    "weft.gru_scan": _scan,
+    "weft.gru_scan_backward": _scan_backward,
+    "weft.lstm_scan": _scan,
+    "weft.lstm_scan_backward": _lstm_backward,
+}
+
+CAUSAL_FLAG = {
+    "aten._scaled_dot_product_flash_attention_for_cpu": 4,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": 7,
+}
+"""Where these kernels take the flag that every query sees only the keys up to its own."""
+
+FOURIER = frozenset({"aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c"})
+"""Operators of mixers that convolve over the whole sequence."""
+
+
+def is_foreign(operator: Any) -> bool:
+    """Whether an operator is not PyTorch's own, so that nobody but its author knows what it computes."""
+    return not str(operator).startswith(("aten.", "prim.", "prims.", "profiler."))
+
+
+def schema_of(overload: torch._ops.OpOverload) -> list[str]:
+    """The names of an operator's arguments, in order."""
+    return [argument.name for argument in overload._schema.arguments]

@@ -1,0 +1,150 @@
+"""Bytes: weights, what training adds to them, what the backward pass keeps, and what decoding carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from weft.analysis.calls import state_after, training_loss
+from weft.analysis.parts import label_modules
+from weft.analysis.result import Result
+from weft.analysis.shapes import tallied
+from weft.core.layer import traits_of
+from weft.core.model import LanguageModel
+from weft.core.state import State
+from weft.core.traits import Trait
+
+WEIGHT_DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Activations(Result):
+    """What a training step keeps from the forward pass for the backward one, in bytes, weights not included.
+
+    Attributes:
+        parts: by the part that first asked to keep a tensor.
+    """
+
+    batch: int
+    context: int
+    total: int
+    parts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TrainingMemory(Result):
+    """What training holds all the time, in bytes.
+
+    Attributes:
+        weights: bfloat16 training keeps them in float32 too.
+        gradients: one number for each weight.
+        optimizer: two float32 (or float64) numbers for each weight, as AdamW keeps.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+
+@dataclass(frozen=True)
+class StateSize(Result):
+    """What decoding carries for ``batch`` rows after ``context`` tokens each, in bytes."""
+
+    context: int
+    batch: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class States(Result):
+    """Decoding's memory against context.
+
+    Attributes:
+        growth: "bounded", or "growing" with the context.
+        per_token: bytes that a row's next token adds at the end of the contexts measured.
+    """
+
+    growth: str
+    per_token: float
+    sizes: tuple[StateSize, ...]
+
+
+def weight_bytes(model: LanguageModel) -> dict[str, int]:
+    """Bytes of the parameters in each dtype."""
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    return {str(dtype).removeprefix("torch."): numbers * dtype.itemsize for dtype in WEIGHT_DTYPES}
+
+
+def buffer_bytes(model: LanguageModel) -> int:
+    """Bytes of fixed tensors: tables of frequencies, of counts."""
+    return sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+
+
+def training_bytes(model: LanguageModel, dtype: torch.dtype) -> TrainingMemory:
+    """What training in ``dtype`` holds."""
+    numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    kept = torch.promote_types(dtype, torch.float32).itemsize
+    weights = numbers * (dtype.itemsize + (kept if kept != dtype.itemsize else 0))
+    return TrainingMemory(weights, numbers * dtype.itemsize, 2 * numbers * kept)
+
+
+def activation_bytes(model: LanguageModel, mode: FakeTensorMode, batch: int, context: int) -> Activations:
+    """Run a training step's forward pass on shapes and add up the storages that autograd keeps, each once.
+
+    Args:
+        model: holding shapes of ``mode``.
+        mode: of its tensors.
+        batch: rows.
+        context: tokens of a row.
+    """
+    model.train()
+    labels = label_modules(model)
+    weights = {_storage(tensor) for tensor in [*model.parameters(), *model.buffers()]}
+    kept: dict[int, tuple[torch.UntypedStorage, str]] = {}
+    with tallied(model, mode) as tally:
+        def keep(tensor: Tensor) -> Tensor:
+            if _storage(tensor) not in weights:
+                kept.setdefault(_storage(tensor), (tensor.untyped_storage(), labels[tally.place] or "other"))
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            _, h = training_loss(model, batch, context)
+        keep(h)  # a readout that computes its logits again keeps their input itself, unseen by the hooks
+    parts: dict[str, int] = {}
+    for storage, part in kept.values():
+        parts[part] = parts.get(part, 0) + storage.nbytes()
+    return Activations(batch, context, sum(parts.values()), parts)
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def state_sizes(model: LanguageModel, mode: FakeTensorMode, batch: int, contexts: Sequence[int]) -> States | None:
+    """Run prompts of those lengths on shapes and measure their states; None for a model without one."""
+    if Trait.BIDIRECTIONAL in traits_of(model):
+        return None
+    model.eval()
+    sizes = []
+    for context in contexts:
+        with torch.no_grad(), tallied(model, mode):
+            sizes.append(StateSize(context, batch, _state_bytes(state_after(model, batch, context))))
+    return _growth(tuple(sizes))
+
+
+def _growth(sizes: tuple[StateSize, ...]) -> States:
+    if len(sizes) < 2:
+        return States("unknown, as one context alone was measured", 0.0, sizes)
+    last, before = sizes[-1], sizes[-2]
+    slope = (last.bytes - before.bytes) / (last.context - before.context) / last.batch
+    return States("growing" if slope else "bounded", slope, sizes)
+
+
+def _state_bytes(state: State) -> int:
+    """`State.nbytes` tells tensors apart by their addresses, which shapes do not have."""
+    unique = {id(tensor): tensor for tensor, _ in state.tensors().values()}
+    return sum(tensor.numel() * tensor.element_size() for tensor in unique.values())

@@ -1,0 +1,74 @@
+"""What a plan says in words: reasons, costs that figures do not show, and what was not counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from weft.analysis.flops import Flops
+from weft.core.layer import traits_of
+from weft.core.model import LanguageModel
+from weft.core.traits import Trait
+from weft.mixers.attention import Attention
+from weft.mixers.cross_attention import CrossAttention
+from weft.ops.attention import AttentionInputs, choose
+
+DEFINITION = ("A multiplication and an addition are two operations. Matrix products, convolutions, Fourier transforms "
+              "and recurrent scans are counted; element-wise work (activations, norms, softmax, rotations, the "
+              "experts' routing) is not.")
+
+
+def all_notes(model: LanguageModel, flops: Flops | None) -> tuple[str, ...]:
+    """Everything worth saying about a model before it runs."""
+    found = [*_trait_notes(model, flops), *_backend_notes(model)]
+    if flops is not None:
+        found = [DEFINITION, *found, *_packing_notes(flops)]
+        if flops.uncounted:
+            found.append(f"Not counted, for want of a formula: {', '.join(flops.uncounted)}.")
+    return tuple(found)
+
+
+def _trait_notes(model: LanguageModel, flops: Flops | None) -> Iterator[str]:
+    traits = traits_of(model)
+    if Trait.DECLARED_LENGTH in traits:
+        cost = "" if flops is None else (f": about {flops.visible:.3g} operations for each token so far, at a length "
+                                         f"of {flops.context}")
+        yield ("Its rotation is fixed by the length that a document declares. A generation that grows beyond what it "
+               f"declared, into another regime, runs its whole text again{cost}.")
+    for trait in sorted(traits - {Trait.DECLARED_LENGTH}, key=lambda trait: trait.name):
+        yield f"{trait.name.lower().replace('_', ' ').capitalize()}: {trait.value}."
+
+
+def _backend_notes(model: LanguageModel) -> Iterator[str]:
+    """Which attention backend serves on this CPU, and why."""
+    found: Counter[str] = Counter()
+    for layer in model.modules():
+        if isinstance(layer, Attention | CrossAttention):
+            training, decoding = (": ".join(choose(_call(layer, steps), layer.config.backend)) for steps in (2, 1))
+            found[f"training and prompts by {training}; single tokens by {decoding}"] += 1
+    for reason, layers in found.items():
+        yield f"Attention ({layers} layer{'s' if layers > 1 else ''}), on a CPU: {reason}."
+
+
+def _call(layer: Attention | CrossAttention, steps: int) -> AttentionInputs:
+    """The facts of a call that the choice of a backend rests on."""
+    points = layer.position.acts_on if isinstance(layer, Attention) else frozenset()
+    learned = isinstance(layer, Attention) and any(p.requires_grad for p in layer.position.parameters())
+    tokens = torch.empty(1, steps, 1, 1)
+    bias = torch.empty(1, 1, steps, steps, requires_grad=learned and steps > 1) if "scores" in points else None
+    return AttentionInputs(q=tokens, k=tokens, v=tokens, scale=1.0, bias=bias, softcap=layer.config.scores.softcap,
+                           value_terms=_nothing if "values" in points else None)
+
+
+def _nothing(weights: Tensor) -> Tensor | None:
+    return None
+
+
+def _packing_notes(flops: Flops) -> Iterator[str]:
+    for part, cost in flops.fourier.items():
+        yield (f"Packed documents: {part} cannot reset inside a row, so each call reads the marks on the host and runs "
+               "the documents as rows of their own, in groups of length. Padding at most doubles its work for "
+               f"documents longer than 16 tokens: at most {2 * cost:.3g} operations a token in place of {cost:.3g}.")

@@ -1,0 +1,150 @@
+"""Running a model on shapes alone: tensors that know their size and claim to be on the CPU, and hold nothing.
+
+Unlike the meta device, such tensors make every part choose the kernel that it would choose on the CPU, so operations
+and saved activations are those of a real run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from weft.analysis.formulas import FOURIER, flops_of, is_foreign, schema_of, skipped
+from weft.core.model import Counted, LanguageModel, ModelConfig
+from weft.positions.constants import Constant
+
+
+def shape_of(source: ModelConfig | LanguageModel, mode: FakeTensorMode, dtype: torch.dtype | None) -> LanguageModel:
+    """The model without its numbers; ``source`` is not changed.
+
+    Args:
+        source: a configuration, or a model (its rewrites, such as adapters, are kept).
+        mode: of the tensors.
+        dtype: of the weights; None: the model's own.
+    """
+    if isinstance(source, LanguageModel):
+        return _emptied(source, mode, dtype)
+    try:
+        with mode:
+            built = source.build()
+    except (RuntimeError, NotImplementedError, TypeError):
+        # Models that look at numbers while they are built (tables of counts) are small before they are fitted.
+        built = source.build()
+    assert isinstance(built, LanguageModel), "a model configuration builds a language model"
+    return _emptied(built, mode, dtype)
+
+
+def _emptied(model: LanguageModel, mode: FakeTensorMode, dtype: torch.dtype | None) -> LanguageModel:
+    """A copy whose parameters and buffers are shapes; what is shared stays shared."""
+    fixed = {id(buffer) for part in model.modules() if isinstance(part, Constant | Counted) for buffer in part.buffers()}
+    twins: dict[int, object] = {}
+    for tensor in [*model.parameters(), *model.buffers()]:
+        keep = dtype is None or id(tensor) in fixed or not tensor.is_floating_point()
+        twins[id(tensor)] = _twin(tensor, mode, tensor.dtype if keep or dtype is None else dtype)
+    return copy.deepcopy(model, twins)
+
+
+def _twin(tensor: Tensor, mode: FakeTensorMode, dtype: torch.dtype) -> Tensor:
+    with mode:
+        empty = torch.empty(tensor.shape, dtype=dtype)
+        return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+class Tally(TorchDispatchMode):
+    """Counts operations, and answers the questions that a model asks of numbers which shapes do not have.
+
+    Attributes:
+        place: whose operations these are, set from outside.
+        flops: by place, over all pairs where attention is concerned.
+        skipped: operations in ``flops`` that the kernels leave out.
+        fourier: by place, those of Fourier transforms.
+        uncounted: operators of others that no formula is known for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = ""
+        self.flops: dict[str, int] = {}
+        self.fourier: dict[str, int] = {}
+        self.skipped = 0
+        self.uncounted: set[str] = set()
+
+    def total(self) -> int:
+        """All operations."""
+        return sum(self.flops.values())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        answer = _answer(func, args, given)
+        if answer is not None:
+            return answer
+        result = func(*args, **given)
+        packet = func._overloadpacket
+        cost = flops_of(packet, _positional(func, args, given), result) if _is_counted(func) else None
+        if cost is not None:
+            self.flops[self.place] = self.flops.get(self.place, 0) + cost
+            self.skipped += skipped(packet, _positional(func, args, given))
+            if str(packet) in FOURIER:
+                self.fourier[self.place] = self.fourier.get(self.place, 0) + cost
+        elif is_foreign(packet):
+            self.uncounted.add(str(packet))
+        return result
+
+
+def _is_counted(func: Any) -> bool:
+    return isinstance(func, torch._ops.OpOverload)
+
+
+def _positional(func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """All arguments of a call in the schema's order, as far as they were given."""
+    values = list(args)
+    for name in schema_of(func)[len(values):]:
+        if name not in kwargs:
+            break
+        values.append(kwargs[name])
+    return values
+
+
+def _answer(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A check on values holds. Choices of experts fall evenly, and no token is padding (the last bin, see
+    `weft.ops.expert_dispatch.grouped`)."""
+    if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype is torch.bool:
+        return True
+    if func is torch.ops.aten.bincount.default and isinstance(args[0], FakeTensor):
+        count = args[0].numel()
+        bins = (kwargs.get("minlength") or args[2]) - 1
+        with _disable_current_modes():
+            return torch.tensor([*(count // bins + (index < count % bins) for index in range(bins)), 0])
+    return None
+
+
+@contextmanager
+def tallied(model: nn.Module, mode: FakeTensorMode) -> Iterator[Tally]:
+    """Count what happens inside, the innermost module that is being called taking each operation."""
+    tally, stack = Tally(), [""]
+
+    def enter(path: str) -> Any:
+        def hook(module: nn.Module, inputs: Any) -> None:
+            stack.append(path)
+            tally.place = path
+
+        return hook
+
+    def leave(module: nn.Module, inputs: Any, output: Any) -> None:
+        stack.pop()
+        tally.place = stack[-1]
+
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            hooks.callback(module.register_forward_pre_hook(enter(path)).remove)
+            hooks.callback(module.register_forward_hook(leave).remove)
+        hooks.enter_context(mode)
+        hooks.enter_context(tally)
+        yield tally

@@ -1,0 +1,50 @@
+"""``weft config show`` and ``weft config schema``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.options import Json, Plugin, guarded, prepare, print_json
+
+config_app = typer.Typer(no_args_is_help=True, help="Show a configuration resolved, or its JSON Schema.")
+
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML or JSON file, or the name of a preset.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.path=value]...", help="Changes to it.")]
+
+
+@config_app.command("show")
+@guarded
+def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, json: Json = False) -> None:
+    """The resolved tree: every field of every part, defaults included."""
+    prepare(plugin)
+    from weft.api import read_run
+
+    tree = read_run(config, overrides or []).dump()
+    if json:
+        print_json(tree)
+        return
+    import yaml
+
+    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), nl=False)
+
+
+@config_app.command("schema")
+@guarded
+def schema(out: Annotated[Path | None, typer.Option("--out", help="Write it to a file.")] = None,
+           plugin: Plugin = None, json: Json = False) -> None:
+    """The JSON Schema of run configurations, plugins' parts included, for editors. It is JSON with or without --json."""
+    prepare(plugin)
+    from weft.core.schema import json_schema
+    from weft.training import RunConfig
+
+    found = json_schema(RunConfig)
+    if out is None:
+        print_json(found)
+        return
+    import json as text
+
+    out.write_text(text.dumps(found, indent=2) + "\n", encoding="utf-8")
+    typer.echo(f"wrote {out}")

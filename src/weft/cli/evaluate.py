@@ -1,0 +1,64 @@
+"""``weft eval``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.generate import Checkpoint
+from weft.cli.options import Device, Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+
+if TYPE_CHECKING:
+    from weft.evaluation import Evaluation
+
+
+@guarded
+def evaluate(checkpoint: Checkpoint,
+             data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; by default what the run "
+                                                       "held out.")] = None,
+             context: Annotated[str | None, typer.Option("--context", help="Tokens of a window; several as "
+                                                         "N,N,... give a line each.")] = None,
+             stride: Annotated[int | None, typer.Option("--stride", help="Tokens by which windows advance.")] = None,
+             documents: Annotated[bool, typer.Option("--documents", help="Whole documents, the state carried "
+                                                     "through.")] = False,
+             batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 8, device: Device = "cpu",
+             dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
+    """Perplexity and bits per byte of a text, with the protocol in words."""
+    prepare(plugin, threads)
+    from weft import api
+
+    loaded = api.load(checkpoint, device=device, dtype=dtype)
+    found = [api.evaluate(loaded, data, context=size, stride=stride, mode="documents" if documents else "windows",
+                          batch_size=batch_size) for size in _contexts(context)]
+    if json:
+        print_json([each.to_json() for each in found])
+        return
+    for each in found:
+        typer.echo(_line(each))
+    typer.echo(f"protocol: {found[-1].protocol.describe()}")
+
+
+def _contexts(text: str | None) -> list[int | None]:
+    from weft.core.errors import InputError
+
+    if text is None:
+        return [None]
+    sizes: list[int | None] = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or int(part) < 1:
+            raise InputError(f"{part!r} is no positive number of tokens.", where="--context",
+                             remedy="Give numbers such as 128 or 128,512.")
+        sizes.append(int(part))
+    return sizes
+
+
+def _line(found: Evaluation) -> str:
+    size = found.protocol.window
+    reach = "whole documents" if size is None else f"context {size:,}"
+    per_byte = found.bits_per_byte
+    bits = "no text" if per_byte is None else f"{per_byte:.4f} bits/byte"
+    never = f"; {found.impossible:,} tokens had probability zero" if found.impossible else ""
+    return (f"{reach}: perplexity {found.perplexity:.4f} per token, {found.loss:.4f} nats/token, {bits} "
+            f"({found.tokens:,} tokens, {found.bytes:,} bytes{never})")

@@ -1,0 +1,77 @@
+"""The options that commands share, and what every command does around its work."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from weft.core.errors import WeftError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Plugin = Annotated[list[Path] | None, typer.Option("--plugin", help="A Python file that adds parts. May be repeated.")]
+Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="Compute in float32, float64 or bfloat16.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; as many as there are cores.")]
+
+INTERRUPTED = 130
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn Weft's errors into a message and an exit code, without a traceback: 2 for what the user can correct, 1 for
+    work that failed, 130 after Ctrl-C."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except WeftError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # Whoever read our output has stopped; there is nobody left to tell.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+    return run
+
+
+def prepare(plugin: list[Path] | None = None, threads: int | None = None) -> None:
+    """Load plugins and set the number of threads."""
+    from weft.core.registry import load_plugin
+
+    for path in plugin or []:
+        load_plugin(path)
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document; infinities and NaN, which JSON lacks, become strings."""
+    typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    return str(data) if isinstance(data, Path) else data

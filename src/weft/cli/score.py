@@ -1,0 +1,52 @@
+"""``weft score``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.generate import Checkpoint, TokensFile, texts_or_rows
+from weft.cli.options import Device, Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+
+if TYPE_CHECKING:
+    from weft.checkpoints import Loaded
+    from weft.evaluation import Scored
+
+
+@guarded
+def score(checkpoint: Checkpoint,
+          text: Annotated[list[str] | None, typer.Option("--text", help="Text. May be repeated.")] = None,
+          tokens: TokensFile = None,
+          logits: Annotated[Path | None, typer.Option("--logits", help="Write row_0, row_1, ... [T,V] in float32 to "
+                                                      "this safetensors file.")] = None,
+          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
+          json: Json = False) -> None:
+    """The log-probability, in nats, of every token of texts or rows of token ids."""
+    prepare(plugin, threads)
+    from weft import api
+    from weft.evaluation import write_logits
+
+    loaded = api.load(checkpoint, device=device, dtype=dtype)
+    result = api.score(loaded, texts_or_rows(text, tokens, "--text"), logits=logits is not None)
+    if logits is not None:
+        write_logits(logits, result)
+    if json:
+        print_json(result.to_json())
+        return
+    for index, row in enumerate(result.rows):
+        shown = "" if row.perplexity is None else f", perplexity {row.perplexity:.4g}"
+        typer.echo(f"row {index}: {row.scored} tokens scored, {row.total:.4f} nats{shown}")
+        typer.echo(_tokens(loaded, result, index))
+    if logits is not None:
+        typer.echo(f"wrote {logits}")
+
+
+def _tokens(loaded: Loaded, result: Scored, index: int) -> str:
+    """Each token of a row with its log-probability."""
+    row, shown = result.rows[index], []
+    for token, value in zip(row.tokens, row.log_probs, strict=True):
+        name = repr(loaded.tokenizer.decode([token])) if loaded.tokenizer is not None else str(token)
+        shown.append(f"{name} {'given' if value is None else f'{value:.3f}'}")
+    return "  " + "  ".join(shown)

@@ -1,0 +1,47 @@
+"""``weft train``."""
+
+from __future__ import annotations
+
+import json as text
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.config import Config, Overrides
+from weft.cli.options import Device, Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+
+if TYPE_CHECKING:
+    from weft.training import TrainResult
+
+
+@guarded
+def train(config: Config, overrides: Overrides = None,
+          data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; else the configuration's, "
+                                                    "else the Python standard library's source.")] = None,
+          out: Annotated[Path, typer.Option("--out", help="The run's folder.")] = Path("runs/latest"),
+          resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
+          seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
+          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
+          json: Json = False) -> None:
+    """Train a model, by gradients or by counting, whichever it is made for."""
+    prepare(plugin, threads)
+    from weft import api
+
+    changes = list(overrides or [])
+    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype}
+    changes += [f"{key}={text.dumps(value)}" for key, value in given.items() if value is not None]
+    result = api.train(config, changes, out=out, resume=resume, device=device,
+                       on_event=None if json else lambda event: typer.echo(event.line()))
+    if json:
+        print_json(_facts(result))
+    else:
+        typer.echo(f"validation {result.validation.bits_per_byte:.4f} bits/byte after {result.steps:,} steps; "
+                   f"last checkpoint {result.checkpoint}, best {result.best}")
+
+
+def _facts(result: TrainResult) -> dict[str, object]:
+    found = result.validation
+    return {"steps": result.steps, "seconds": result.seconds, "checkpoint": result.checkpoint, "best": result.best,
+            "validation": {"bits_per_byte": found.bits_per_byte, "loss": found.loss, "tokens": found.tokens,
+                           "bytes": found.bytes}}

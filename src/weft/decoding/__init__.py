@@ -1,0 +1,32 @@
+"""Generation from any language model: rows in, tokens out. It knows `LanguageModel`, `State`, `Span` and `Tokenizer`,
+and no particular architecture."""
+
+from __future__ import annotations
+
+from weft.decoding.beam import Beams, Hypothesis, beam_search
+from weft.decoding.generate import NEVER, Ending, Generated, GeneratedRow, NewToken, generate, stream
+from weft.decoding.prompts import Ragged, ragged, realign
+from weft.decoding.rows import Row, RowLike, parse_rows, read_rows
+from weft.decoding.sampling import GREEDY, Sampling
+
+__all__ = [
+    "GREEDY",
+    "NEVER",
+    "Beams",
+    "Ending",
+    "Generated",
+    "GeneratedRow",
+    "Hypothesis",
+    "NewToken",
+    "Ragged",
+    "Row",
+    "RowLike",
+    "Sampling",
+    "beam_search",
+    "generate",
+    "parse_rows",
+    "ragged",
+    "read_rows",
+    "realign",
+    "stream",
+]

@@ -1,0 +1,186 @@
+"""Beam search: the most probable continuations under a length penalty, by keeping the best few at every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.core.errors import FailedError, InputError
+from weft.core.model import LanguageModel
+from weft.decoding.mode import evaluation_mode
+from weft.decoding.rows import RowLike, parse_rows, require_token
+from weft.decoding.session import Session, prepare
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One continuation.
+
+    Attributes:
+        tokens: the new ids, with the stop token where there is one.
+        log_prob: of all of them together, in nats.
+        score: ``log_prob / len(tokens) ** length_penalty``, by which hypotheses are ranked.
+        stopped: it ends with a stop token.
+    """
+
+    tokens: tuple[int, ...]
+    log_prob: float
+    score: float
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Beams:
+    """For each prompt its hypotheses, the best first."""
+
+    rows: tuple[tuple[Hypothesis, ...], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"rows": [{"hypotheses": [{**asdict(found), "tokens": list(found.tokens)} for found in row]}
+                         for row in self.rows]}
+
+
+def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, beams: int = 4,
+                length_penalty: float = 1.0, stop: Sequence[int] = (), start: int | None = None) -> Beams:
+    """Search the continuation y of each row with the largest log p(y) / |y|^a.
+
+    At every step the candidates are all one-token extensions of the live hypotheses, ranked by log p. A stop token
+    ends a hypothesis when it is among the ``beams`` best candidates; the ``beams`` best others live on. A row is done
+    when no live hypothesis can overtake its worst finished one. With as many beams as there are hypotheses the search
+    is exhaustive. Wu et al. 2016 (eq. 14) divide by ((5 + |y|) / 6)^a instead.
+
+    Args:
+        model: any causal language model.
+        rows: prompts of different lengths, searched together and independently of each other.
+        max_new_tokens: the longest hypothesis.
+        beams: hypotheses kept for each row, and returned at most.
+        length_penalty: a; 0 ranks by log p, 1 by its mean over tokens.
+        stop: ids that end a hypothesis.
+        start: the token that opens a document, put before prompts that are empty.
+
+    Raises:
+        InputError: rows or options that cannot be used.
+        UnsupportedError: a bidirectional model.
+        FailedError: the model gives NaN, or no token a chance.
+    """
+    if beams < 1:
+        raise InputError(f"{beams} beams.", where="beams", remedy="Give 1 or more.")
+    if not 0 <= length_penalty < math.inf:
+        raise InputError(f"{length_penalty} is out of range.", where="length_penalty", remedy="Give 0 or more.")
+    for place, token in enumerate(stop):
+        require_token(token, model.vocab_size, f"stop[{place}]")
+    prompts = prepare(model, parse_rows(list(rows)), max_new_tokens=max_new_tokens, start=start)
+    if max_new_tokens == 0:
+        return Beams(tuple((Hypothesis((), 0.0, 0.0, False),) for _ in prompts))
+    rule = _Rule(beams, length_penalty, frozenset(stop), max_new_tokens)
+    with evaluation_mode(model):
+        session = Session(model, prompts, max_new_tokens=max_new_tokens)
+        searches = [_Search(index, rule) for index in range(len(prompts))]
+        _search(session, searches, rule)
+    return Beams(tuple(search.best() for search in searches))
+
+
+@dataclass(frozen=True)
+class _Rule:
+    beams: int
+    length_penalty: float
+    stop: frozenset[int]
+    max_new_tokens: int
+
+    def score(self, log_prob: float, length: int) -> float:
+        """The score of a hypothesis of ``length`` tokens."""
+        return log_prob / math.pow(length, self.length_penalty)
+
+
+class _Search:
+    """One prompt's live and finished hypotheses."""
+
+    def __init__(self, row: int, rule: _Rule) -> None:
+        self.row, self._rule = row, rule
+        self.live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+        self._finished: list[Hypothesis] = []
+
+    def take(self, candidates: Sequence[tuple[int, int, float]]) -> list[int]:
+        """Go on with the best candidates (live hypothesis, token, log p), ranked; returns the hypotheses extended."""
+        parents: list[int] = []
+        live: list[tuple[tuple[int, ...], float]] = []
+        for rank, (parent, token, log_prob) in enumerate(candidates):
+            tokens = (*self.live[parent][0], token)
+            if token in self._rule.stop:
+                if rank < self._rule.beams:
+                    self._finish(tokens, log_prob, True)
+            elif len(live) < self._rule.beams:
+                live.append((tokens, log_prob))
+                parents.append(parent)
+        self.live = live
+        if live and len(live[0][0]) == self._rule.max_new_tokens:
+            for tokens, log_prob in live:
+                self._finish(tokens, log_prob, False)
+            self.live = []
+        elif self._settled():
+            self.live = []
+        return parents if self.live else []
+
+    def best(self) -> tuple[Hypothesis, ...]:
+        """The finished hypotheses, the best first.
+
+        Raises:
+            FailedError: there is none.
+        """
+        if not self._finished:
+            raise FailedError("the model gives every continuation the probability zero.", where=f"rows[{self.row}]",
+                              remedy="Use a model with smoothing, or more beams.")
+        ranked = sorted(self._finished, key=lambda found: -found.score)
+        return tuple(ranked[: self._rule.beams])
+
+    def _finish(self, tokens: tuple[int, ...], log_prob: float, stopped: bool) -> None:
+        self._finished.append(Hypothesis(tokens, log_prob, self._rule.score(log_prob, len(tokens)), stopped))
+
+    def _settled(self) -> bool:
+        """Log-probabilities only fall, so the best a live hypothesis can reach is what it has, at full length."""
+        if not self.live or len(self._finished) < self._rule.beams:
+            return not self.live
+        return self._rule.score(self.live[0][1], self._rule.max_new_tokens) <= self.best()[-1].score
+
+
+def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:
+    """Step all prompts' live hypotheses together until none is left."""
+    active = list(searches)
+    while active:
+        sizes = [len(search.live) for search in active]
+        owners = [search.row for search in active for _ in search.live]
+        session.require_numbers(dict(enumerate(owners)))
+        totals = _totals(session, [log_prob for search in active for _, log_prob in search.live])
+        places: list[int] = []
+        tokens: list[int] = []
+        first = 0
+        for search, size in zip(active, sizes, strict=True):
+            parents = search.take(_ranked(totals[first : first + size], rule))
+            places += [first + parent for parent in parents]
+            tokens += [hypothesis[-1] for hypothesis, _ in search.live]
+            first += size
+        active = [search for search in active if search.live]
+        if active:
+            session.select(torch.tensor(places, device=session.device))
+            session.advance(torch.tensor(tokens, device=session.device))
+
+
+def _totals(session: Session, reached: Sequence[float]) -> Tensor:
+    """[B,V]: log p of every extension of every live hypothesis; -inf where a hypothesis has no possible extension."""
+    before = torch.tensor(reached, dtype=torch.float64, device=session.device)
+    return (session.log_probs().double() + before[:, None]).nan_to_num(nan=-math.inf, neginf=-math.inf)
+
+
+def _ranked(totals: Tensor, rule: _Rule) -> list[tuple[int, int, float]]:
+    """The best extensions of a prompt's live hypotheses: enough of them that ``beams`` do not stop."""
+    vocab_size = totals.shape[1]
+    wanted = min(rule.beams * (1 + len(rule.stop)), totals.numel())
+    values, places = totals.flatten().topk(wanted)
+    return [(place // vocab_size, place % vocab_size, value)
+            for place, value in zip(places.tolist(), values.tolist(), strict=True) if value > -math.inf]

@@ -1,0 +1,80 @@
+"""Bengio's feed-forward language model."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+import torch
+from jaxtyping import Float, Int64
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Dims, PartField
+from weft.core.model import ModelConfig
+from weft.core.registry import register
+from weft.models.fixed_context import FixedContextModel
+from weft.models.readout import LinearReadoutConfig, ReadoutConfig
+
+
+@register
+class FeedForwardLMConfig(ModelConfig):
+    """y = b + W x + U tanh(d + H x), x the embeddings of the last n-1 tokens side by side.
+
+    Attributes:
+        order: n.
+        d_embedding: m, features of a token.
+        d_hidden: h, hidden units.
+        direct: connect x with the output (W); otherwise W = 0.
+        readout: from [tanh(d + H x); x] (without x unless ``direct``) to logits. Its matrix is [U W]. It can be tied
+            to the embeddings where d_hidden = d_embedding and nothing is direct.
+        std: standard deviation that embeddings start with.
+    """
+
+    kind: ClassVar[str] = "feedforward"
+    source: ClassVar[str] = "Bengio, Ducharme, Vincent and Jauvin 2003, section 2, equation 1"
+    state_size: ClassVar[str] = "(order - 1) ids"
+
+    order: int = Field(default=5, gt=1)
+    d_embedding: int = Field(default=64, gt=0)
+    d_hidden: int = Field(default=128, gt=0)
+    direct: bool = False
+    readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig(tied=False, bias=True)
+    std: float = Field(default=0.1, gt=0)
+
+    def build(self, dims: Dims | None = None) -> FeedForwardLM:
+        return FeedForwardLM(self)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        size = {"vocab_size": 11, "context": 32}
+        return [cls.model_validate(size | options) for options in (
+            {"order": 4, "d_embedding": 6, "d_hidden": 10, "std": 1.0},
+            {"order": 3, "d_embedding": 6, "d_hidden": 10, "direct": True},
+            {"order": 2, "d_embedding": 8, "d_hidden": 8, "readout": {"kind": "linear", "tied": True, "bias": True}})]
+
+
+class FeedForwardLM(FixedContextModel):
+    """A distribution over the next token from the embeddings of the last n-1 and one hidden layer.
+
+    Bengio et al. 2003, section 2, equation 1. Before a document's first token stands a learned start embedding, which
+    the paper does not say; common implementations begin at the n-th token instead.
+    """
+
+    def __init__(self, config: FeedForwardLMConfig) -> None:
+        super().__init__(config, config.order - 1)
+        width = self.reach * config.d_embedding
+        self.tokens = nn.Embedding(config.vocab_size, config.d_embedding)
+        self.start_embedding = nn.Parameter(torch.empty(config.d_embedding))
+        nn.init.normal_(self.tokens.weight, std=config.std)
+        nn.init.normal_(self.start_embedding, std=config.std)
+        self.hidden_layer = nn.Linear(width, config.d_hidden)
+        self.direct = config.direct
+        dims = Dims(config.d_hidden + (width if config.direct else 0), config.vocab_size, config.context,
+                    shared={"tokens": self.tokens})
+        self.readout = config.readout.build(dims.at("readout"))
+
+    def represent(self, contexts: Int64[Tensor, "B T P"]) -> Float[Tensor, "B T D"]:
+        known = self.tokens(contexts.clamp(max=self.vocab_size - 1))
+        x = torch.where((contexts == self.start_id)[..., None], self.start_embedding, known).flatten(2)
+        a = torch.tanh(self.hidden_layer(x))
+        return torch.cat([a, x], dim=-1) if self.direct else a

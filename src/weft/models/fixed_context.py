@@ -1,0 +1,103 @@
+"""Language models that see the last n-1 tokens of a document and nothing else: n-grams, Bengio's network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from weft.core.checks import require
+from weft.core.clock import Clock
+from weft.core.errors import InputError
+from weft.core.model import LanguageModel, ModelConfig, ModelState
+from weft.core.output import Output
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.core.traits import Trait
+
+
+@dataclass(frozen=True)
+class FixedContextState(ModelState):
+    """The last n-1 tokens of each row's document.
+
+    Attributes:
+        tokens: ids, oldest first; the start symbol, whose id is the vocabulary's size, where the document has none.
+    """
+
+    tokens: Int64[Tensor, "B P"] = tensor_field(keeps_dtype=True)
+
+
+class FixedContextModel(LanguageModel):
+    """A distribution over the next token given the last P = n-1.
+
+    A subclass says in `represent` what its readout needs of a context.
+
+    Args:
+        config: the model's.
+        reach: P, tokens that the next one depends on.
+    """
+
+    def __init__(self, config: ModelConfig, reach: int) -> None:
+        super().__init__(config)
+        self.reach = reach
+        self.start_id = config.vocab_size
+
+    def own_traits(self) -> frozenset[Trait]:
+        return frozenset({Trait.TOKENS_ONLY})
+
+    @abstractmethod
+    def represent(self, contexts: Int64[Tensor, "B T P"]) -> Tensor:
+        """[B,T,...]: what the readout reads, from the P tokens up to and including each; the start symbol stands
+        before a document's first."""
+
+    def read(self, tokens: Int64[Tensor, "B T"], span: Span) -> Int64[Tensor, "B T"]:
+        """The chunk's tokens as contexts hold them."""
+        return tokens
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
+              memory: Memory | None) -> FixedContextState:
+        rows = clock.seen.shape[0]
+        return FixedContextState(clock, self.fingerprint, clock.seen.new_full((rows, self.reach), self.start_id))
+
+    def run(self, tokens: Tensor, state: ModelState | None, span: Span) -> Output[ModelState]:
+        # What stands beyond a row's count may be no id at all.
+        tokens = self.read(self._checked(span.clean(tokens.long())), span)
+        if state is None:
+            inputs = torch.cat([tokens.new_full((tokens.shape[0], self.reach), self.start_id), tokens], dim=1)
+            return Output(self.represent(self._contexts(inputs, span)), None)
+        assert isinstance(state, FixedContextState)
+        inputs = torch.cat([state.tokens, tokens], dim=1)
+        h = self.represent(self._contexts(inputs, span))
+        return Output(h, replace(state, clock=span.after, tokens=self._last(inputs, span)))
+
+    def _checked(self, tokens: Int64[Tensor, "B T"]) -> Int64[Tensor, "B T"]:
+        require((tokens >= 0) & (tokens < self.vocab_size), InputError,
+                f"an id outside the vocabulary, 0 .. {self.vocab_size - 1}.", where="tokens",
+                remedy="Encode the text with the tokenizer that the model was trained with.")
+        return tokens
+
+    def _contexts(self, inputs: Int64[Tensor, "B P+T"], span: Span) -> Int64[Tensor, "B T P"]:
+        """The last P tokens up to and including each of the chunk's."""
+        if self.reach == 0:
+            return inputs[..., None][..., :0]
+        contexts = inputs.unfold(1, self.reach, 1)[:, 1:]
+        if not span.packed:
+            return contexts
+        distance = torch.arange(self.reach - 1, -1, -1, device=inputs.device)
+        age = (span.ticks.order - span.ticks.begin)[..., None]
+        return contexts.masked_fill(distance > age, self.start_id)
+
+    def _last(self, inputs: Int64[Tensor, "B P+T"], span: Span) -> Int64[Tensor, "B P"]:
+        """The last P tokens of each row after its count, fenced by its current document."""
+        steps = inputs.shape[1] - self.reach
+        if span.count is None:
+            last = inputs[:, steps:].clone()  # a view would keep the whole chunk alive as long as the state
+        else:
+            last = inputs.gather(1, span.count[:, None] + torch.arange(self.reach, device=inputs.device))
+        if not span.packed:
+            return last
+        distance = torch.arange(self.reach, 0, -1, device=inputs.device)
+        return last.masked_fill(distance > (span.after.seen - span.after.begin)[:, None], self.start_id)

@@ -1,0 +1,123 @@
+"""A checkpoint is whole or absent, and the one before it is never lost, wherever writing stops."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from checkpoints.tiny_models import model_of
+from weft.checkpoints import load_checkpoint, save_checkpoint
+from weft.checkpoints import save as save_module
+from weft.checkpoints.atomic import tidy, write_file
+from weft.core.errors import CheckpointError
+from weft.tokenizers import ByteTokenizer
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def saved_step(path: Path) -> int:
+    return int(load_checkpoint(path).facts["step"])
+
+
+@pytest.mark.parametrize("dies_in", ["write_tensors", "write_manifest"])
+def test_a_writer_that_dies_before_the_rename_leaves_the_old_checkpoint(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str) -> None:
+    save_checkpoint(tmp_path / "a", model_of(), ByteTokenizer(), facts={"step": 1})
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(save_module, dies_in, die)
+    for name in ("a", "b"):
+        with pytest.raises(Killed):
+            save_checkpoint(tmp_path / name, model_of(), ByteTokenizer(), facts={"step": 2})
+    assert saved_step(tmp_path / "a") == 1
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_writer_that_dies_between_the_renames_leaves_one_that_is_found(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int) -> None:
+    save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 1})
+    rename = os.rename
+    done: list[Any] = []
+
+    def die_later(source: Any, target: Any) -> None:
+        if len(done) == renames:
+            raise Killed
+        done.append(target)
+        rename(source, target)
+        if len(done) == renames:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", die_later)
+        with pytest.raises(Killed):
+            save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2})
+    assert saved_step(tmp_path / "a") == (2 if renames == 2 else 1)
+    save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 3})
+    assert saved_step(tmp_path / "a") == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["a"], "nothing is left lying about"
+
+
+def test_a_full_disk_is_an_error_that_leaves_the_old_checkpoint(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 1})
+
+    def fill(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(save_module, "write_tensors", fill)
+    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left on device.*before is untouched"):
+        save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2})
+    assert saved_step(tmp_path / "a") == 1
+
+
+def test_what_is_not_a_checkpoint_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("ten years of work")
+    for path in (tmp_path, tmp_path / "thesis.tex"):
+        with pytest.raises(CheckpointError, match="something that is not a checkpoint stands here"):
+            save_checkpoint(path, model_of(), None)
+    assert (tmp_path / "thesis.tex").read_text() == "ten years of work"
+
+
+def test_what_writers_that_died_have_left_is_put_back_or_removed(tmp_path: Path) -> None:
+    (tmp_path / ".00000010.77.draft").mkdir()
+    (tmp_path / ".00000010.77.draft/model.safetensors").write_text("half")
+    (tmp_path / ".run.json.77.draft").write_text("half")
+    save_checkpoint(tmp_path / "00000005", model_of(), None, facts={"step": 5})
+    save_checkpoint(tmp_path / "00000006", model_of(), None, facts={"step": 6})
+    (tmp_path / "00000006").rename(tmp_path / ".00000006.previous")
+    (tmp_path / ".00000005.previous").mkdir()
+    tidy(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000005", "00000006"]
+    assert [saved_step(tmp_path / name) for name in ("00000005", "00000006")] == [5, 6]
+
+
+def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file(tmp_path / "run.json", "old")
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", die)
+        with pytest.raises(Killed):
+            write_file(tmp_path / "run.json", "new")
+    assert (tmp_path / "run.json").read_text() == "old"
+    write_file(tmp_path / "run.json", "new")
+    assert (tmp_path / "run.json").read_text() == "new"
+
+
+def test_saving_does_not_change_the_model(tmp_path: Path) -> None:
+    model = model_of()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    save_checkpoint(tmp_path / "a", model, None)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -1,0 +1,136 @@
+"""The open registry: duplicates, plugins by file, plugins by entry point."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from weft.core.config import PartConfig, parse_part
+from weft.core.errors import ConfigError
+from weft.core.registry import REGISTRY, Registry, load_plugin
+
+PART = '''
+from typing import ClassVar
+from weft.core.registry import register
+from weft.feedforward.mlp import MLPConfig
+
+@register
+class {name}(MLPConfig):
+    """A part of a user's own."""
+    kind: ClassVar[str] = "{kind}"
+'''
+
+
+class First(PartConfig):
+    """A part."""
+
+    group: ClassVar[str] = "sort"
+    kind: ClassVar[str] = "one"
+
+
+class Second(PartConfig):
+    """Another part of the same kind."""
+
+    group: ClassVar[str] = "sort"
+    kind: ClassVar[str] = "one"
+
+
+@pytest.fixture
+def own() -> Iterator[None]:
+    """Takes back what a test registers and imports."""
+    parts = {group: dict(kinds) for group, kinds in REGISTRY._parts.items()}
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    REGISTRY._parts = parts
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if "plugin" in name:
+            del sys.modules[name]
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_kind_has_one_definition() -> None:
+    registry = Registry()
+    registry.add(First)
+    registry.add(First)
+    with pytest.raises(ConfigError, match=r"the sort 'one' is defined by .*test_registry and by .*test_registry. Give one"):
+        registry.add(Second)
+    assert registry.get(("sort",), "one") is First
+
+
+def test_an_unknown_kind_names_the_nearest_in_its_groups() -> None:
+    with pytest.raises(KeyError, match=r"no mixer or feedforward of kind 'ml'. Did you mean 'mlp'\?"):
+        REGISTRY.get(("mixer", "feedforward"), "ml")
+    with pytest.raises(KeyError, match=r"no nothing of kind 'x'. There are none."):
+        REGISTRY.get(("nothing",), "x")
+
+
+def test_discovery_finds_every_group_in_order() -> None:
+    assert {"mixer", "feedforward", "position", "norm", "block", "model", "encoder", "readout"} <= set(REGISTRY.groups())
+    assert REGISTRY.groups() == sorted(REGISTRY.groups())
+    names = [(part.group, part.kind) for part in REGISTRY.parts()]
+    assert names == sorted(names)
+    assert REGISTRY.kinds(("block",)) == [part.kind for part in REGISTRY.parts("block")]
+
+
+def test_a_user_s_file_adds_a_part(own: None, tmp_path: Path) -> None:
+    load_plugin(write(tmp_path / "plugin_mine.py", PART.format(name="Mine", kind="mine")))
+    part = parse_part(("feedforward",), {"kind": "mine", "d_ff": 5})
+    assert type(part).__name__ == "Mine"
+    load_plugin(tmp_path / "plugin_mine.py")  # the same file again replaces its own parts
+    assert "mine" in REGISTRY.kinds(("feedforward",))
+
+
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("plugin_a.py", None, r"the plugin '.*plugin_a.py' is not a file. Give the path of a Python file."),
+    ("plugin_b.txt", "", r"the plugin '.*plugin_b.txt' is not a Python file. Give the path of a .py file."),
+    ("plugin_c.py", "def", r"the plugin '.*plugin_c.py' does not import: SyntaxError: .*Correct the file and try again."),
+    ("plugin_d.py", "1 / 0", r"the plugin '.*plugin_d.py' does not import: ZeroDivisionError: division by zero. Corr"),
+    ("plugin_e.py", "import weft_no_such", r"does not import: ModuleNotFoundError: No module named 'weft_no_such'. Corr"),
+    ("plugin_f.py", PART.format(name="Other", kind="mlp"),
+     r"the feedforward 'mlp' is defined by weft.feedforward.mlp and by weft_plugin_plugin_f. Give one"),
+])
+def test_a_file_that_cannot_be_a_plugin(own: None, tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    file = tmp_path / name if text is None else write(tmp_path / name, text)
+    with pytest.raises(ConfigError, match=message):
+        load_plugin(file)
+    assert f"weft_plugin_{file.stem}" not in sys.modules
+
+
+def test_the_file_s_own_error_is_the_cause(own: None, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_plugin(write(tmp_path / "plugin_g.py", "1 / 0"))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def distribution(folder: Path, module: str, text: str) -> None:
+    """A package that is installed as far as importlib.metadata can see."""
+    write(folder / f"{module}.py", text)
+    info = folder / f"{module}-1.0.dist-info"
+    write(info / "METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    write(info / "entry_points.txt", f"[weft.parts]\nparts = {module}\n")
+    sys.path.insert(0, str(folder))
+
+
+def test_an_installed_package_adds_parts(own: None, tmp_path: Path) -> None:
+    distribution(tmp_path, "weft_test_plugin_h", PART.format(name="Theirs", kind="theirs"))
+    Registry().discover()
+    assert "theirs" in REGISTRY.kinds(("feedforward",))
+
+
+def test_an_installed_package_that_does_not_import_is_named(own: None, tmp_path: Path) -> None:
+    distribution(tmp_path, "weft_test_plugin_i", "1 / 0")
+    registry = Registry()
+    with pytest.raises(ConfigError, match=r"the installed plugin 'weft_test_plugin_i' does not import: ZeroDivisionError"):
+        registry.discover()
+    sys.path.remove(str(tmp_path))
+    registry.discover()  # what failed is tried again

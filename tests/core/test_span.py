@@ -1,0 +1,92 @@
+"""Spans: their facts, their shapes, and what they do to padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from weft.core.clock import Clock
+from weft.core.errors import InputError
+from weft.core.span import WHOLE, Memory, Span
+
+X = torch.ones(2, 3, 4)
+
+
+@pytest.mark.parametrize(("name", "value", "shape"), [
+    ("count", torch.ones(3, dtype=torch.int64), r"\(3,\) for 2 rows of 3 tokens. Give shape \(2,\)"),
+    ("begins", torch.zeros(2, 4, dtype=torch.bool), r"\(2, 4\) for 2 rows of 3 tokens. Give shape \(2, 3\)"),
+    ("prefix", torch.zeros(1, 3, dtype=torch.bool), r"\(1, 3\) for 2 rows of 3 tokens. Give shape \(2, 3\)"),
+    ("horizon", torch.ones(1, dtype=torch.int64), r"\(1,\) for 2 rows of 3 tokens. Give shape \(2,\)"),
+    ("coordinates", torch.ones(2, 4), r"\(2, 4\) for 2 rows of 3 tokens. Give shape \(2, 3\) or \(2, 3, 'n'\)"),
+    ("coordinates", torch.ones(3), r"\(3,\) for 2 rows"),
+])
+def test_wrong_shapes_are_named(name: str, value: torch.Tensor, shape: str) -> None:
+    with pytest.raises(InputError, match=rf"span.{name}: shape {shape}"):
+        Span(**{name: value}).resolve(None, X)
+
+
+def test_full_and_packed_are_facts_of_what_is_given() -> None:
+    assert WHOLE.full
+    assert not WHOLE.packed
+    assert not Span(count=torch.tensor([1, 2])).full
+    assert Span(begins=torch.zeros(2, 3, dtype=torch.bool)).packed
+
+
+@pytest.mark.parametrize(("clock", "facts", "fresh", "packed"), [
+    (None, {}, True, False),
+    (Clock.start(2), {}, False, True),
+    (Clock.start(2), {"fresh": True}, True, False),
+    (Clock.start(2), {"uniform": True, "bound": 3}, False, False),
+    (None, {"begins": torch.zeros(2, 3, dtype=torch.bool)}, True, True),
+    (Clock.start(2), {"fresh": True, "begins": torch.zeros(2, 3, dtype=torch.bool)}, True, True),
+    (Clock.start(2), {"uniform": True, "bound": 3, "begins": torch.zeros(2, 3, dtype=torch.bool)}, False, True),
+])
+def test_a_call_without_a_state_is_fresh_and_documents_are_fenced_where_they_may_be(
+        clock: Clock | None, facts: dict[str, Any], fresh: bool, packed: bool) -> None:
+    span = Span(**facts).resolve(clock, X)
+    assert span.fresh is fresh
+    assert span.ticks.packed is packed
+
+
+def test_a_span_resolved_on_a_clock_is_not_worked_out_again() -> None:
+    clock = Clock.start(2)
+    span = WHOLE.resolve(clock, X)
+    assert span.resolve(clock, X) is span
+    assert span.after is span.after
+    other = span.resolve(Clock.start(2).replace(seen=torch.tensor([5, 5])), X)
+    assert other.ticks.order.tolist() == [[5, 6, 7], [5, 6, 7]]
+
+
+def test_replace_forgets_what_was_worked_out() -> None:
+    changed = WHOLE.resolve(None, X).replace(count=torch.tensor([1, 2]))
+    assert changed.moment is None
+    valid = changed.resolve(None, X).ticks.valid
+    assert valid is not None
+    assert valid.tolist() == [[True, False, False], [True, True, False]]
+
+
+def test_clean_zeroes_padding_even_where_it_is_not_a_number_and_stops_its_gradient() -> None:
+    x = torch.full((2, 3, 4), 2.0)
+    x[0, 1:] = torch.nan
+    x.requires_grad_()
+    y = Span(count=torch.tensor([1, 3])).resolve(None, x).clean(x)
+    assert y[0].sum(-1).tolist() == [8.0, 0.0, 0.0]
+    assert y[1].sum(-1).tolist() == [8.0, 8.0, 8.0]
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert gradient[..., 0].tolist() == [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+    assert WHOLE.resolve(None, x).clean(x) is x
+
+
+def test_a_memory_knows_its_padding_and_its_rows() -> None:
+    memory = Memory(torch.arange(6.0).reshape(2, 3, 1), torch.tensor([3, 1]))
+    valid = memory.valid()
+    assert valid is not None
+    assert valid.tolist() == [[True, True, True], [True, False, False]]
+    chosen = memory.select(torch.tensor([1, 1]))
+    assert chosen.h.flatten().tolist() == [3.0, 4.0, 5.0] * 2
+    assert chosen.count is not None
+    assert chosen.count.tolist() == [1, 1]
+    assert Memory(memory.h).valid() is None
+    assert Memory(memory.h).select(torch.tensor([0])).count is None

@@ -1,0 +1,132 @@
+"""Beam search against exhaustive search and against a plain one without a state."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from weft.core.errors import FailedError, InputError
+from weft.core.model import EncoderInputs, LanguageModel
+from weft.core.span import Span
+from weft.decoding import Hypothesis, Row, beam_search, generate
+
+from decoding.small_models import Bigram, build, decoder, kinds, reseeded
+
+KINDS = {name: model for name, model in kinds().items() if model.limit() is None}
+STEPS = 5
+
+
+def small(kind: str) -> LanguageModel:
+    """Three tokens, so that every continuation can be listed."""
+    layers = {"attention": [{"kind": "attention", "n_heads": 2, "position": "rope"}], "lstm": ["lstm"]}[kind]
+    return decoder(*layers, vocab_size=3)
+
+
+@torch.no_grad()
+def log_prob(model: LanguageModel, row: Row, new: tuple[int, ...]) -> float:
+    """Of a continuation, by one call without a state."""
+    tokens = torch.tensor([[*row.tokens, *new]])
+    memory = None if row.source is None else model.encode(EncoderInputs(tokens=torch.tensor([row.source])))
+    span = Span(memory=memory, horizon=torch.tensor([len(row.tokens) + STEPS]))
+    values = model.eval()(tokens, None, span).y[0].log_softmax(-1)
+    return sum(float(values[len(row.tokens) + place - 1, token]) for place, token in enumerate(new))
+
+
+def exhaustive(model: LanguageModel, row: Row, steps: int, stop: int, penalty: float) -> list[tuple[int, ...]]:
+    """Every continuation that stops, or is of full length, from the best to the worst."""
+    rest = [token for token in range(model.vocab_size) if token != stop]
+    bodies = [body for length in range(steps) for body in itertools.product(rest, repeat=length)]
+    found = [(*body, stop) for body in bodies] + list(itertools.product(rest, repeat=steps))
+    return sorted(found, key=lambda new: -log_prob(model, row, new) / len(new) ** penalty)
+
+
+@pytest.mark.parametrize("kind", ["attention", "lstm"])
+@pytest.mark.parametrize("penalty", [0.0, 0.7, 1.0])
+def test_enough_beams_are_exhaustive(kind: str, penalty: float) -> None:
+    model = small(kind)
+    rows = [Row((0, 2)), Row((1,))]
+    found = beam_search(model, rows, max_new_tokens=3, beams=40, length_penalty=penalty, stop=[2])
+    for row, hypotheses in zip(rows, found.rows, strict=True):
+        wanted = exhaustive(model, row, 3, 2, penalty)
+        assert [one.tokens for one in hypotheses] == wanted[:40]
+        assert len(hypotheses) == 1 + 2 + 4 + 8
+        for one in hypotheses:
+            assert one.log_prob == pytest.approx(log_prob(model, row, one.tokens), rel=1e-10)
+            assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** penalty, rel=1e-12)
+            assert one.stopped == (one.tokens[-1] == 2)
+
+
+def plain_search(model: LanguageModel, row: Row, beams: int, stop: int, penalty: float) -> list[Hypothesis]:
+    """The same rule, written without batches, states or early ends."""
+    live: list[tuple[int, ...]] = [()]
+    done: list[tuple[int, ...]] = []
+    for _ in range(STEPS):
+        ranked = sorted(((*new, token) for new in live for token in range(model.vocab_size)),
+                        key=lambda new: -log_prob(model, row, new))
+        done += [new for new in ranked[:beams] if new[-1] == stop]
+        live = [new for new in ranked if new[-1] != stop][:beams]
+    values = {new: log_prob(model, row, new) for new in done + live}
+    best = sorted(values, key=lambda new: -values[new] / len(new) ** penalty)[:beams]
+    return [Hypothesis(new, values[new], values[new] / len(new) ** penalty, new[-1] == stop) for new in best]
+
+
+@pytest.mark.parametrize("name", ["rope", "window", "hybrid", "longrope", "ngram-4", "feedforward-0",
+                                  "encoder_decoder-0"])
+def test_states_follow_their_beams(name: str) -> None:
+    model = KINDS[name]
+    generator = reseeded(1)
+    rows = [Row(tuple(torch.randint(model.vocab_size, (length,), generator=generator).tolist()),
+                (3, 1, 4) if model.takes_source else None) for length in (6, 2)]
+    stop = generate(model, rows, max_new_tokens=3).rows[0].tokens[2]
+    found = beam_search(model, rows, max_new_tokens=STEPS, beams=3, length_penalty=0.6, stop=[stop])
+    for row, hypotheses in zip(rows, found.rows, strict=True):
+        wanted = plain_search(model, row, 3, stop, 0.6)
+        assert [one.tokens for one in hypotheses] == [one.tokens for one in wanted]
+        assert [one.score for one in hypotheses] == pytest.approx([one.score for one in wanted], rel=1e-9)
+
+
+def test_one_beam_is_greedy() -> None:
+    model = KINDS["rope"]
+    found = beam_search(model, [[1, 2, 3], [4]], max_new_tokens=7, beams=1)
+    greedy = generate(model, [[1, 2, 3], [4]], max_new_tokens=7)
+    assert [row[0].tokens for row in found.rows] == [row.tokens for row in greedy.rows]
+
+
+def test_beams_see_past_what_greed_takes() -> None:
+    """From 0, token 1 looks best (0.6) but leads to even odds; 2 (0.4) leads to 0 for certain."""
+    model = Bigram([[0.0, 0.6, 0.4], [0.5, 0.25, 0.25], [1.0, 0.0, 0.0]])
+    assert generate(model, [[0]], max_new_tokens=2).rows[0].tokens == (1, 0)
+    best = beam_search(model, [[0]], max_new_tokens=2, beams=2).rows[0][0]
+    assert best.tokens == (2, 0) and best.log_prob == pytest.approx(math.log(0.4), rel=1e-12)
+
+
+def test_a_search_ends_when_nothing_can_overtake() -> None:
+    model = Bigram([[0.01, 0.01, 0.98], [0.3, 0.3, 0.4], [1 / 3] * 3])
+    found = beam_search(model, [[0]], max_new_tokens=50, beams=1, length_penalty=0.0, stop=[2])
+    assert found.rows[0] == (Hypothesis((2,), pytest.approx(math.log(0.98)), pytest.approx(math.log(0.98)), True),)
+    assert len(model.calls) == 1
+
+
+def test_dead_ends_are_left_out() -> None:
+    model = Bigram([[0.0, 0.9, 0.1], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    assert [one.tokens for one in beam_search(model, [[0]], max_new_tokens=3, beams=2).rows[0]] == [(2, 2, 2)]
+    with pytest.raises(FailedError, match=r"rows\[0\]: the model gives every continuation the probability zero"):
+        beam_search(model, [[1]], max_new_tokens=3, beams=2)
+
+
+def test_nothing_new_is_one_empty_hypothesis_and_json_is_plain() -> None:
+    found = beam_search(Bigram([[1.0]]), [[0]], max_new_tokens=0)
+    assert found.to_json() == {"rows": [{"hypotheses": [
+        {"tokens": [], "log_prob": 0.0, "score": 0.0, "stopped": False}]}]}
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"beams": 0}, r"beams: 0 beams\. Give 1 or more"),
+    ({"length_penalty": -1.0}, r"length_penalty: -1\.0 is out of range\. Give 0 or more"),
+    ({"stop": [5]}, r"stop\[0\]: id 5 is outside the vocabulary of 1 ids"),
+])
+def test_options_out_of_range(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        beam_search(Bigram([[1.0]]), [[0]], **{"max_new_tokens": 1, **options})

@@ -1,0 +1,115 @@
+"""Each sampling function against an obvious reference in plain Python."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from weft.core.errors import InputError
+from weft.decoding import Sampling
+from weft.decoding.sampling import NOISE_BLOCK, Noise, draw, keep_min_p, keep_top_k, keep_top_p, penalise_repetition
+
+from decoding.small_models import reseeded
+
+LOGITS = torch.randn(40, 9, generator=reseeded(0), dtype=torch.float64) * 2
+
+
+def softmax(row: list[float]) -> list[float]:
+    total = sum(math.exp(value - max(row)) for value in row)
+    return [math.exp(value - max(row)) / total for value in row]
+
+
+def kept(logits: torch.Tensor) -> list[set[int]]:
+    return [{token for token, value in enumerate(row) if value > -math.inf} for row in logits.tolist()]
+
+
+@pytest.mark.parametrize("k", [1, 3, 9, 50])
+def test_top_k(k: int) -> None:
+    wanted = [set(sorted(range(9), key=lambda token: -row[token])[:k]) for row in LOGITS.tolist()]  # noqa: B023
+    assert kept(keep_top_k(LOGITS, k)) == wanted
+
+
+@pytest.mark.parametrize("p", [0.01, 0.5, 0.9, 1.0])
+def test_top_p(p: float) -> None:
+    wanted = []
+    for row in LOGITS.tolist():
+        chosen: set[int] = set()
+        probability = softmax(row)
+        for token in sorted(range(9), key=lambda token: -row[token]):  # noqa: B023
+            if sum(probability[other] for other in chosen) < p:
+                chosen.add(token)
+        wanted.append(chosen)
+    assert kept(keep_top_p(LOGITS, p)) == wanted
+
+
+@pytest.mark.parametrize("p", [0.0, 0.05, 0.5, 1.0])
+def test_min_p(p: float) -> None:
+    wanted = [{token for token, value in enumerate(softmax(row)) if value >= p * max(softmax(row)) * (1 - 1e-12)}
+              for row in LOGITS.tolist()]
+    assert kept(keep_min_p(LOGITS, p)) == wanted
+
+
+def test_what_is_kept_keeps_its_logit() -> None:
+    for narrowed in (keep_top_k(LOGITS, 3), keep_top_p(LOGITS, 0.7), keep_min_p(LOGITS, 0.2)):
+        left = narrowed > -math.inf
+        assert torch.equal(narrowed[left], LOGITS[left]) and not left.all()
+
+
+def test_impossible_tokens_stay_impossible() -> None:
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf, -1.0]], dtype=torch.float64)
+    for narrowed in (keep_top_k(logits, 3), keep_top_p(logits, 1.0), keep_min_p(logits, 0.0)):
+        assert kept(narrowed) == [{1, 3}]
+    assert set(draw(logits.expand(100, -1), torch.linspace(0, 1 - 1e-12, 100).double()).tolist()) == {1, 3}
+
+
+def test_the_repetition_penalty_lowers_every_seen_token() -> None:
+    seen = torch.rand(40, 9, generator=reseeded(1)) < 0.5
+    wanted = [[(value / 1.3 if value > 0 else value * 1.3) if flag else value for value, flag in zip(*pair, strict=True)]
+              for pair in zip(LOGITS.tolist(), seen.tolist(), strict=True)]
+    assert penalise_repetition(LOGITS, seen, 1.3).tolist() == wanted
+
+
+def test_draw_is_the_inverse_of_the_cumulative_distribution() -> None:
+    uniform = torch.rand(40, generator=reseeded(2), dtype=torch.float64)
+    wanted = []
+    for row, number in zip(LOGITS.tolist(), uniform.tolist(), strict=True):
+        total, token = 0.0, -1
+        while total <= number:
+            token += 1
+            total += softmax(row)[token]
+        wanted.append(token)
+    assert draw(LOGITS, uniform).tolist() == wanted
+    assert draw(torch.tensor([[-math.inf, 0.0]]), torch.zeros(1).double()).tolist() == [1]
+
+
+def test_the_options_act_in_the_stated_order() -> None:
+    """Temperature comes before top-p: at 4 the distribution is flat, and more tokens reach the sum."""
+    uniform = torch.full((40,), 1 - 1e-9, dtype=torch.float64)
+    found = Sampling(temperature=4.0, top_k=6, top_p=0.8, min_p=0.3).choose(LOGITS, None, uniform)
+    narrowed = keep_min_p(keep_top_p(keep_top_k(LOGITS / 4.0, 6), 0.8), 0.3)
+    assert torch.equal(found, draw(narrowed, uniform))
+    assert not torch.equal(narrowed > -math.inf, keep_top_p(keep_top_k(LOGITS, 6), 0.8) > -math.inf)
+
+
+def test_greedy_takes_the_lowest_of_equals() -> None:
+    assert Sampling(temperature=0).choose(torch.tensor([[0.0, 2.0, 2.0]]), None, None).tolist() == [1]
+
+
+def test_noise_depends_on_seed_and_row_alone() -> None:
+    together, alone, other = Noise(3, range(4)), Noise(3, [2]), Noise(4, [2])
+    numbers = torch.stack([together.at(step, [0, 2]) for step in range(NOISE_BLOCK + 5)])
+    assert torch.equal(numbers[:, 1], torch.stack([alone.at(step, [2])[0] for step in range(NOISE_BLOCK + 5)]))
+    assert not torch.equal(other.at(0, [2]), numbers[:1, 1]) and not torch.equal(numbers[:, 0], numbers[:, 1])
+    assert len(numbers.unique()) == numbers.numel()
+    assert numbers.mean().item() == pytest.approx(0.5, abs=4 * math.sqrt(1 / 12 / numbers.numel()))
+
+
+@pytest.mark.parametrize(("name", "value", "remedy"), [
+    ("temperature", -0.1, "Give 0"), ("temperature", math.nan, "Give 0"), ("top_k", 0, "whole number from 1"),
+    ("top_p", 0.0, "above 0, at most 1"), ("top_p", 1.5, "above 0"), ("min_p", 1.1, "from 0 to 1"),
+    ("repetition_penalty", 0.0, "positive number; 1 changes nothing"),
+])
+def test_options_out_of_range(name: str, value: float, remedy: str) -> None:
+    with pytest.raises(InputError, match=rf"{name}: {value} is out of range\. .*{remedy}"):
+        Sampling(**{name: value})

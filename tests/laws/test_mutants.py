@@ -1,0 +1,186 @@
+"""The laws can fail: layers that are wrong in one way (`mutants`) turn red, and their healthy twins stay green."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from laws import mutants as wrong
+from weft.blocks.pre import PreNormConfig
+from weft.core.config import Dims
+from weft.core.layer import Layer
+from weft.feedforward.glu import GLU
+from weft.feedforward.mlp import MLP
+from weft.feedforward.moe import MixtureOfExperts
+from weft.laws import LAWS, Report, examine, layer_subject, model_subject
+from weft.laws.subject import Subject
+from weft.masks import Bidirectional, Causal, Window
+from weft.mixers.attention import Attention, AttentionConfig, head_sizes
+from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
+from weft.mixers.gated_convolution import GatedConvolution
+from weft.mixers.gru import GRU
+from weft.mixers.s4d import S4D, S4DConfig
+from weft.models.decoder import DecoderConfig
+from weft.models.readout import LinearReadout, LinearReadoutConfig
+from weft.norms.layernorm import LayerNormConfig
+
+WIDTH = 8
+DIMS = Dims(WIDTH, 11, 32)
+
+
+def attention(kind: type[Attention], **fields: Any) -> Attention:
+    config = AttentionConfig.model_validate({"n_heads": 2, **fields})
+    sizes = head_sizes(2, None, None, None, DIMS)
+    return kind(config, sizes, config.position.build_for_heads(DIMS, 2, sizes.d_head), DIMS)
+
+
+def window(kind: type[Attention]) -> Attention:
+    return attention(kind, mask=Causal() & Window(3))
+
+
+def rope(kind: type[Attention]) -> Attention:
+    return attention(kind, position="rope")
+
+
+def cross(kind: type[CrossAttention]) -> CrossAttention:
+    return kind(CrossAttentionConfig(n_heads=2), head_sizes(2, None, None, None, DIMS), DIMS)
+
+
+def experts(kind: type[MixtureOfExperts]) -> MixtureOfExperts:
+    return kind(WIDTH, [GLU(WIDTH, 6) for _ in range(3)], 2)
+
+
+def block(norm: type) -> Layer:
+    return PreNormConfig(layers=["channel_mix"], norm=norm()).build(DIMS)  # type: ignore[list-item]
+
+
+def decoder(kind: type[LinearReadout]) -> nn.Module:
+    readout = LinearReadoutConfig(tied=False, softcap=0.5)
+    model = DecoderConfig.model_validate({"vocab_size": 11, "d_model": WIDTH, "readout": readout, "blocks": [
+        {"kind": "pre", "layers": ["gru"]}]}).build()
+    model.readout = kind(readout, None, DIMS)
+    return model
+
+
+def plain(kind: type[Layer]) -> Layer:
+    return kind(WIDTH)  # type: ignore[call-arg]
+
+
+def perceptron(kind: type[MLP]) -> MLP:
+    return kind(WIDTH, 6)
+
+
+def s4d(kind: type[S4D]) -> S4D:
+    return kind(WIDTH, S4DConfig(d_state=4))
+
+
+def bidirectional(kind: type[Attention]) -> Attention:
+    return attention(kind, mask=Bidirectional())
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mutant, its twin, what builds either, and the findings (by the name of their law) that must turn red or, to
+    show that no other law would have caught it, stay green."""
+
+    mutant: type
+    twin: type
+    build: Callable[[Any], nn.Module]
+    red: frozenset[str]
+    green: frozenset[str] = frozenset()
+
+
+def case(mutant: type, twin: type, build: Callable[[Any], nn.Module], red: str, green: str = "") -> Any:
+    """Findings' laws are separated by commas."""
+    names = [frozenset(name.strip() for name in text.split(",") if name.strip()) for text in (red, green)]
+    return pytest.param(Case(mutant, twin, build, *names), id=mutant.__name__)
+
+
+CASES = [
+    case(wrong.ForgetsAcrossLongChunks, GRU, plain, "split, split gradients, packed", "causality, ragged"),
+    case(wrong.ForgetsAtEmptyChunks, GRU, plain, "split, split gradients", "causality, ragged, selection"),
+    case(wrong.RunsThroughPadding, GRU, plain, "split", "causality, ragged, packed, selection"),
+    case(wrong.CutsGradients, GRU, plain, "split gradients, packed gradients", "split, packed, ragged, selection"),
+    case(wrong.NeverResets, GRU, plain, "packed, packed gradients", "split, causality, ragged"),
+    case(wrong.RecursOverDocuments, S4D, s4d, "packed, packed gradients", "split, causality, ragged"),
+    case(wrong.TapsAcrossDocuments, GatedConvolution, plain, "packed, packed gradients", "split, causality, ragged"),
+    case(wrong.KeepsOldDocument, GatedConvolution, plain, "packed, packed gradients", "split, causality, ragged"),
+    case(wrong.SeesNextToken, Attention, attention, "causality, split", "ragged"),
+    case(wrong.WidensWindowLater, Attention, window, "split", "causality, ragged"),
+    case(wrong.ShortRollingBuffer, Attention, window, "split", "causality, ragged"),
+    case(wrong.NoFence, Attention, attention, "packed, packed gradients", "split, causality, ragged"),
+    case(wrong.SeesPadding, Attention, bidirectional, "ragged"),
+    case(wrong.RestartsPositions, Attention, rope, "split", "causality, ragged"),
+    case(wrong.RotatesOneTooFar, Attention, rope, "split", "causality, ragged"),
+    case(wrong.AdvancesByWidth, Attention, rope, "split", "causality, ragged, selection"),
+    case(wrong.SeesSourcePadding, CrossAttention, cross, "ragged", "split, causality"),
+    case(wrong.MixesRows, MLP, perceptron, "ragged, selection", "causality"),
+    case(wrong.LeavesPadding, MLP, perceptron, "ragged", "split, selection, packed"),
+    case(wrong.DropsTokens, MixtureOfExperts, experts, "ragged, selection, split"),
+    case(wrong.OverTimeConfig, LayerNormConfig, block, "causality, split, packed"),
+    case(wrong.OverBatchConfig, LayerNormConfig, block, "ragged, selection"),
+    case(wrong.ForgetsSoftcap, LinearReadout, decoder, "readout", "split, causality"),
+    case(wrong.IgnoresOnLoad, MLP, perceptron, "persistence", "split, ragged"),
+    case(wrong.WritesBehindAutograd, wrong.Shift, plain, "split gradients", "causality, ragged"),
+    case(wrong.HidesState, wrong.Shift, plain, "selection, persistence", "split, causality, ragged"),
+    case(wrong.GrowsUndeclared, wrong.Shift, plain, "bounded", "split, causality, ragged"),
+    case(wrong.RoundsAccumulator, wrong.RunningSum, plain, "precision", "split, ragged"),
+]
+
+
+def subject(build: Callable[[Any], nn.Module], kind: type) -> Subject:
+    torch.manual_seed(0)
+    module = build(kind).double()
+    if isinstance(module, Layer):
+        return layer_subject(kind.__name__, module, WIDTH)
+    return model_subject(kind.__name__, module)  # type: ignore[arg-type]
+
+
+def needed(given: Case) -> tuple[str, ...]:
+    """The laws that yield the findings in question; "split gradients" come from "split"."""
+    wanted = {name.removesuffix(" gradients") for name in given.red | given.green}
+    return tuple(name for name in LAWS if name in wanted)
+
+
+@cache
+def healthy(twin: type, build: Callable[[Any], nn.Module], law: str) -> Report:
+    """The twin's findings; several mutants share one."""
+    return examine(subject(build, twin), laws=(law,))
+
+
+def broken(report: Report) -> set[str]:
+    return {finding.law for finding in report.broken()}
+
+
+@pytest.mark.parametrize("given", CASES)
+def test_mutant_turns_the_law_red_and_its_twin_green(given: Case) -> None:
+    report = examine(subject(given.build, given.mutant), laws=needed(given))
+    found = broken(report)
+    assert given.red <= found, f"not caught by {set(given.red) - found}"
+    assert not given.green & found, [str(finding) for finding in report.broken()]
+    twins = [healthy(given.twin, given.build, law) for law in needed(given)]
+    assert all(twin.holds for twin in twins), [str(finding) for twin in twins for finding in twin.broken()]
+    assert {finding.law for twin in twins for finding in twin.findings} >= given.red | given.green
+
+
+def test_only_multi_token_continuations_catch_a_layer_that_forgets_at_them() -> None:
+    """Step-by-step tests pass it."""
+    report = examine(subject(plain, wrong.ForgetsAcrossLongChunks), laws=("split",))
+    ones = [finding for finding in report.findings if finding.case.startswith("pieces 1+1+1")]
+    assert ones and all(finding.holds for finding in ones)
+
+
+def test_writing_in_place_under_gradients_is_an_error_of_autograd() -> None:
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        examine(subject(plain, wrong.WritesInPlace), laws=("split",))
+
+
+def test_every_law_is_turned_red_by_some_mutant() -> None:
+    red = {name for param in CASES for name in param.values[0].red}  # type: ignore[union-attr]
+    assert red >= set(LAWS)

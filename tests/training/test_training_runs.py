@@ -1,0 +1,219 @@
+"""Whole runs: they learn, they tell, they keep, they stop."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from training.tiny_runs import ATTENTION, LSTM, same_weights, tiny_run
+from weft.checkpoints import load_checkpoint, read_training
+from weft.core.config import Dims
+from weft.core.errors import ConfigError, TrainingError
+from weft.core.layer import Part
+from weft.core.model import Counted, ModelConfig
+from weft.training import Event, Notice, Progress, Saved, Started, Validated, parse_run, train, validate
+from weft.training.counting import count
+from weft.training.events import clock_time
+from weft.training.folder import RunFolder
+from weft.training.material import prepare
+
+
+def unigram_bits_per_byte(tokens: np.ndarray) -> float:
+    counts = np.bincount(tokens)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log2(shares)).sum())
+
+
+def test_a_transformer_learns_the_standard_library_beyond_unigrams(tmp_path: Path) -> None:
+    model = {"kind": "decoder", "d_model": 32, "context": 64, "norm": "rmsnorm", "blocks": [
+        {"kind": "pre", "norm": "rmsnorm", "layers": [{"kind": "attention", "n_heads": 2, "position": "rope"}, "mlp"]}]}
+    run = parse_run({"model": model, "data": {"max_bytes": 150_000, "validation": 0.3},
+                     "training": {"steps": 120, "batch_size": 8, "optimizer": {"lr": 1e-2}},
+                     "report": {"eval_every": 120}})
+    result = train(run, tmp_path / "run")
+    entropy = unigram_bits_per_byte(prepare(run).validation.tokens)
+    # The unigram entropy of the held-out text itself, which no unigram model can beat, is about 4.7 bits; 200 steps
+    # reach about 3.5. A margin of half a bit is far beyond what unigrams or a broken context could give.
+    assert result.validation.bits_per_byte < entropy - 0.5
+    assert result.validation.bits_per_byte == pytest.approx(
+        result.validation.loss * result.validation.tokens / math.log(2) / result.validation.bytes, rel=1e-12)
+
+
+def test_a_run_tells_what_it_does_and_writes_it_down(tmp_path: Path) -> None:
+    events: list[Event] = []
+    result = train(tiny_run(tmp_path, LSTM), tmp_path / "run", on_event=events.append)
+    kinds = [type(event) for event in events]
+    assert kinds == [Started, Progress, Progress, Validated, Saved, Progress, Progress, Validated, Saved]
+    assert [event.step for event in events] == [0, 5, 10, 10, 10, 15, 20, 20, 20]
+    assert all("\n" not in event.line() for event in events)
+    records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [record["event"] for record in records] == [event.name for event in events]
+    first, last = events[1], events[6]
+    assert isinstance(first, Progress)
+    assert isinstance(last, Progress)
+    # Bytes are the tokens, but for the single end of a document in a text of 6,000.
+    assert first.bits_per_byte == pytest.approx(first.loss / math.log(2), rel=1e-3)
+    assert last.loss < first.loss < math.log(257) + 0.1
+    assert first.seconds_left == pytest.approx(3 * first.seconds)
+    assert last.seconds_left == 0
+    assert result.steps == 20
+    assert result.checkpoint == tmp_path / "run/checkpoints/00000020"
+
+
+def test_lines_of_progress_carry_every_figure() -> None:
+    progress = Progress(1500, 20000, 2.5, 1.75, 123456.7, 3723.0, 59.6, 1e-3, 0.5)
+    assert progress.line() == ("step 1,500/20,000  loss 2.5000 nats/token  1.7500 bits/byte  123,457 tokens/s  "
+                               "1:02:03 elapsed  01:00 left")
+    assert Notice(0, "so").line() == "so"
+    assert clock_time(0) == "00:00"
+    assert Saved(3, Path("a")).record() == {"event": "saved", "step": 3, "path": "a"}
+    started = Started(7, 1000, 20, 32, 5000, 600, "text").line()
+    assert started == ("1,000 parameters, 20 steps of 32 tokens, from step 7; 5,000 tokens to train on, 600 held out; "
+                       "text")
+    assert "counting;" in Started(0, 0, 0, 32, 5000, 600, "text").line()
+
+
+def test_the_checkpoint_gives_back_the_model_and_the_tokenizer(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, LSTM)
+    result = train(run, tmp_path / "run")
+    loaded = load_checkpoint(tmp_path / "run")
+    assert loaded.path == result.checkpoint
+    assert same_weights(loaded.model, result.model)
+    assert loaded.tokenizer is not None
+    assert loaded.tokenizer.fingerprint() == result.tokenizer.fingerprint()
+    assert parse_run(loaded.run or {}) == run
+    assert loaded.facts["step"] == 20
+    assert loaded.facts["validation"]["bits_per_byte"] == result.validation.bits_per_byte
+
+
+def test_only_the_last_and_the_best_checkpoint_stay(tmp_path: Path) -> None:
+    # A learning rate that grows far beyond what can work makes an early evaluation the best.
+    run = tiny_run(tmp_path, LSTM, steps=40, optimizer={"kind": "sgd", "lr": 100.0}, clip=1.0,
+                   schedule={"kind": "constant", "warmup": 0.99})
+    saved: list[Path] = []
+    result = train(run, tmp_path / "run", on_event=lambda e: saved.append(e.path) if isinstance(e, Saved) else None)
+    assert len(saved) == 4
+    assert {path for path in saved if path.exists()} == {result.best, result.checkpoint}
+    scores = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    bits = {record["step"]: record["validation"]["bits_per_byte"] for record in scores if "validation" in record}
+    assert int(result.best.name) == min(bits, key=bits.__getitem__) < 40
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "sgd", "lr": 1e20}, clip=None,
+                   schedule={"kind": "constant", "warmup": 0.0})
+    with pytest.raises(TrainingError, match=r"step \d+: the loss became .* No checkpoint had been saved yet\. Lower "
+                                            r"training\.optimizer\.lr"):
+        train(run, tmp_path / "none")
+    first: list[Path] = []
+
+    def poison(event: Event) -> None:
+        if isinstance(event, Saved):
+            first.append(event.path)
+
+    run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "sgd", "lr": 1e20}, clip=None,
+                   schedule={"kind": "wsd", "warmup": 0.99, "decay": 0.001})
+    run = run.model_copy(update={"report": run.report.model_copy(update={"eval_every": 1})})
+    with pytest.raises(TrainingError, match=r"The last good checkpoint is .*checkpoints/0000000"):
+        train(run, tmp_path / "some", on_event=poison)
+    weights = load_checkpoint(first[-1]).model.state_dict().values()
+    assert all(bool(tensor.isfinite().all()) for tensor in weights)
+
+
+def test_ctrl_c_saves_the_step_under_way_and_the_next_ends_at_once(tmp_path: Path) -> None:
+    run, handler = tiny_run(tmp_path, LSTM), signal.getsignal(signal.SIGINT)
+
+    def once(event: Event) -> None:
+        if isinstance(event, Progress) and event.step == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run, tmp_path / "once", on_event=once)
+    assert load_checkpoint(tmp_path / "once").facts["step"] == 5
+    assert signal.getsignal(signal.SIGINT) is handler
+
+    def twice(event: Event) -> None:
+        if isinstance(event, Progress):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run, tmp_path / "twice", on_event=twice)
+    assert not list((tmp_path / "twice").glob("checkpoints/*"))
+
+
+def test_a_budget_in_seconds_becomes_steps_and_is_written_down(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, LSTM)
+    run = parse_run(run.dump(), ["training.steps=null", "training.seconds=0.5"])
+    result = train(run, tmp_path / "run")
+    assert json.loads((tmp_path / "run/run.json").read_text())["steps"] == result.steps > 3
+    # The machine may be busy, so the pace of the few steps that were timed need not last.
+    assert result.seconds < 10
+
+
+def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    wanted = torch.rand(1)
+    torch.manual_seed(5)
+    train(tiny_run(tmp_path, ATTENTION, steps=2), tmp_path / "run")
+    assert torch.equal(torch.rand(1), wanted)
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, LSTM, steps=1)
+    train(run, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"run holds a run already\. Go on with --resume"):
+        train(run, tmp_path / "run")
+    with pytest.raises(ConfigError, match="there is no run to resume in"):
+        train(run, tmp_path / "empty", resume=True)
+    with (RunFolder(tmp_path / "locked", resume=False),
+          pytest.raises(ConfigError, match="another process is training in"),
+          RunFolder(tmp_path / "locked", resume=False)):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file cannot be written to"), RunFolder(tmp_path / "file", resume=False):
+        pass
+
+
+def test_a_counted_model_goes_through_the_same_door(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, {"kind": "ngram", "order": 3, "end": 256, "context": 8})
+    events: list[Event] = []
+    result = train(run, tmp_path / "run", on_event=events.append)
+    assert [type(event) for event in events] == [Started, Validated, Saved]
+    assert isinstance(result.model, Counted)
+    assert result.validation.bits_per_byte < unigram_bits_per_byte(prepare(run).validation.tokens) - 1
+    loaded = load_checkpoint(result.checkpoint)
+    assert same_weights(loaded.model, result.model)
+    stream = prepare(run).validation
+    assert validate(loaded.model, stream, context=8, rows=4, batches=2) == result.validation
+    assert read_training(result.checkpoint) == {}
+    again = train(run, tmp_path / "run", resume=True)
+    assert same_weights(again.model, result.model)
+
+
+def test_a_model_that_can_neither_be_counted_nor_differentiated_is_refused(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, LSTM)
+    with pytest.raises(ConfigError, match=r"a 'decoder' cannot be trained by gradients and is no Counted"):
+        count(run.model.build(), prepare(run).train)
+
+
+class BareConfig(ModelConfig):
+    """A model of some other sort."""
+
+    kind: ClassVar[str] = "test_bare"
+
+    def build(self, dims: Dims | None = None) -> Part:
+        return Part()
+
+
+def test_a_model_that_is_no_language_model_is_refused(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, LSTM).model_copy(update={"model": BareConfig(vocab_size=257, context=8)})
+    with pytest.raises(ConfigError, match="model: a 'test_bare' is not a language model"):
+        train(run, tmp_path / "run")
