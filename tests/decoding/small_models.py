@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
 from weft.core.clock import Clock
 from weft.core.config import parse_part
 from weft.core.model import Counted, LanguageModel, ModelConfig, ModelState, Readout
@@ -45,6 +46,7 @@ def kinds() -> dict[str, LanguageModel]:
         "s4d": decoder({"kind": "s4d"}, MLP), "longrope": decoder({**ROPE, "position": LONGROPE}, MLP),
         "alibi": decoder({**ROPE, "position": "alibi"}, MLP), "hybrid": decoder("gru", window, MLP),
         "learned": decoder({"kind": "attention", "n_heads": 2}, MLP, position={"kind": "learned", "std": 1.0}),
+        "moe": decoder("gru", {"kind": "moe", "n_experts": 3, "top_k": 2, "expert": MLP}),
         "channel_mix": decoder("gated_convolution", "channel_mix"),
     }
     for part in REGISTRY.parts("model"):

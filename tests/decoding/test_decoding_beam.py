@@ -7,12 +7,12 @@ import math
 
 import pytest
 import torch
+
+from decoding.small_models import Bigram, decoder, kinds, reseeded
 from weft.core.errors import FailedError, InputError
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Span
 from weft.decoding import Hypothesis, Row, beam_search, generate
-
-from decoding.small_models import Bigram, build, decoder, kinds, reseeded
 
 KINDS = {name: model for name, model in kinds().items() if model.limit() is None}
 STEPS = 5
@@ -58,18 +58,24 @@ def test_enough_beams_are_exhaustive(kind: str, penalty: float) -> None:
             assert one.stopped == (one.tokens[-1] == 2)
 
 
+@torch.no_grad()
 def plain_search(model: LanguageModel, row: Row, beams: int, stop: int, penalty: float) -> list[Hypothesis]:
     """The same rule, written without batches, states or early ends."""
-    live: list[tuple[int, ...]] = [()]
-    done: list[tuple[int, ...]] = []
+    memory = None if row.source is None else model.encode(EncoderInputs(tokens=torch.tensor([row.source])))
+    span = Span(memory=memory, horizon=torch.tensor([len(row.tokens) + STEPS]))
+    live: dict[tuple[int, ...], float] = {(): 0.0}
+    done: dict[tuple[int, ...], float] = {}
     for _ in range(STEPS):
-        ranked = sorted(((*new, token) for new in live for token in range(model.vocab_size)),
-                        key=lambda new: -log_prob(model, row, new))
-        done += [new for new in ranked[:beams] if new[-1] == stop]
-        live = [new for new in ranked if new[-1] != stop][:beams]
-    values = {new: log_prob(model, row, new) for new in done + live}
-    best = sorted(values, key=lambda new: -values[new] / len(new) ** penalty)[:beams]
-    return [Hypothesis(new, values[new], values[new] / len(new) ** penalty, new[-1] == stop) for new in best]
+        reached: dict[tuple[int, ...], float] = {}
+        for new, value in live.items():
+            last = model.eval()(torch.tensor([[*row.tokens, *new]]), None, span).y[0, -1].log_softmax(-1).tolist()
+            reached |= {(*new, token): value + last[token] for token in range(model.vocab_size)}
+        ranked = sorted(reached, key=reached.__getitem__, reverse=True)
+        done |= {new: reached[new] for new in ranked[:beams] if new[-1] == stop}
+        live = {new: reached[new] for new in [new for new in ranked if new[-1] != stop][:beams]}
+    found = done | live
+    best = sorted(found, key=lambda new: -found[new] / len(new) ** penalty)[:beams]
+    return [Hypothesis(new, found[new], found[new] / len(new) ** penalty, new[-1] == stop) for new in best]
 
 
 @pytest.mark.parametrize("name", ["rope", "window", "hybrid", "longrope", "ngram-4", "feedforward-0",

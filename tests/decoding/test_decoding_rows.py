@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from decoding.small_models import Bigram, build
 from weft.core.errors import DataError, InputError
 from weft.decoding import Row, parse_rows, read_rows
 from weft.decoding.rows import check_rows, with_start
-
-from decoding.small_models import Bigram, build
 
 MODEL = Bigram([[0.5, 0.5], [0.5, 0.5]])
 
@@ -68,7 +68,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_rows(tmp_path / "empty.json")
     with pytest.raises(DataError, match="the file is not UTF-8"):
         read_rows(tmp_path / "latin.json")
-    with pytest.raises(InputError, match="a folder. Give the path of a JSON file"):
+    with pytest.raises(InputError, match=r"a folder\. Give the path of a JSON file"):
         read_rows(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from weft.decoding.stopping import GrowingText
 from weft.tokenizers import ByteTokenizer
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from weft.core.model import EncoderInputs, LanguageModel, ModelState
 from weft.core.output import Output
-from weft.core.span import WHOLE, Memory
+from weft.core.span import WHOLE, Memory, Span
 from weft.mixers.cross_attention import CrossAttention
 
 
@@ -31,16 +31,21 @@ def run_whole(model: LanguageModel, batch: int, steps: int) -> Output[ModelState
     return model.hidden(blank_tokens(batch, steps), None, WHOLE.replace(memory=source_of(model, batch, steps)))
 
 
-def training_loss(model: LanguageModel, batch: int, steps: int) -> tuple[Tensor, Tensor]:
-    """The loss that training minimises, and the hidden vectors that the readout keeps for its backward pass."""
-    out = run_whole(model, batch, steps)
+def loss_of(model: LanguageModel, out: Output[ModelState]) -> Tensor:
+    """The loss that training minimises, from the hidden vectors of `run_whole`."""
+    batch, steps = out.y.shape[:2]
     loss = -model.readout.log_prob(out.y, blank_tokens(batch, steps)).mean()
-    return loss + sum((extra.value for extra in out.losses), torch.zeros(())), out.y
+    return loss + sum((extra.value for extra in out.losses), torch.zeros(()))
 
 
 def state_after(model: LanguageModel, batch: int, steps: int) -> ModelState:
     """The state after a prompt of that length."""
     state = model.init_state(batch, memory=source_of(model, batch, steps))
-    after = model.hidden(blank_tokens(batch, steps), state).state
+    after = model.hidden(blank_tokens(batch, steps), state, Span(fresh=True)).state
     assert after is not None, "a call with a state returns one"
     return after
+
+
+def state_for(model: LanguageModel, batch: int, steps: int) -> ModelState:
+    """A state with room for that many tokens."""
+    return model.init_state(batch, capacity=steps, memory=source_of(model, batch, steps))

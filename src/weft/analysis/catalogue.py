@@ -13,6 +13,7 @@ from weft.core.config import PartConfig
 from weft.core.errors import InputError, nearest
 from weft.core.layer import traits_of
 from weft.core.registry import REGISTRY
+from weft.core.traits import Trait
 from weft.laws.discovery import subject_of
 from weft.masks import known_masks
 from weft.masks.registry import usage
@@ -89,7 +90,7 @@ def summary_of(described: type) -> str:
 
 def _traits(part: type[PartConfig]) -> dict[str, str]:
     """Those of the part itself, built small from its examples."""
-    found = set()
+    found: set[Trait] = set()
     for index, config in enumerate(part.examples()):
         subject = subject_of(config, f"{part.kind}.{index}", dtype=torch.float32)
         if subject is not None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.analysis.calls import run_whole, training_loss
-from weft.analysis.parts import LOGITS, SCORES, label_modules
+from weft.analysis.calls import run_whole
+from weft.analysis.parts import SCORES, label_modules
 from weft.analysis.result import Result
 from weft.analysis.shapes import Tally, tallied
 from weft.core.clock import Keys, Ticks
@@ -75,7 +75,7 @@ def forward_flops(model: LanguageModel, mode: FakeTensorMode, context: int) -> F
 
 
 def _by_part(model: LanguageModel, tally: Tally, context: int) -> Flops:
-    labels = {**label_modules(model), "readout": LOGITS}
+    labels = label_modules(model)
     fractions: dict[Mask, float] = {}
     full: dict[str, float] = {}
     visible: dict[str, float] = {}
@@ -115,12 +115,3 @@ def _slice(ticks: Ticks, first: int) -> Ticks:
     rows = slice(first, first + ROWS)
     return dataclasses.replace(ticks, order=ticks.order[:, rows], begin=ticks.begin[:, rows],
                                prefix_end=ticks.prefix_end[:, rows], length=ticks.length[:, rows])
-
-
-def training_flops(model: LanguageModel, mode: FakeTensorMode, batch: int, context: int) -> int:
-    """Operations of a training step, forward and backward, what kernels skip and recompute taken as it is."""
-    model.train()
-    with tallied(model, mode) as tally:
-        training_loss(model, batch, context)[0].backward()  # type: ignore[no-untyped-call]
-    model.zero_grad(set_to_none=True)
-    return tally.total() - tally.skipped

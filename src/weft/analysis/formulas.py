@@ -19,18 +19,27 @@ from torch.utils.flop_counter import flop_registry
 Formula = Callable[..., int]
 
 
-def flops_of(operator: Any, arguments: Sequence[Any], result: Any) -> int | None:
-    """What a call costs; None for an operator without a formula.
+def has_formula(operator: Any) -> bool:
+    """Whether calls of an operator are counted.
 
     Args:
         operator: an overload packet, such as ``torch.ops.aten.mm``.
+    """
+    return str(operator) in FORMULAS or operator in flop_registry
+
+
+def flops_of(operator: Any, arguments: Sequence[Any], result: Any) -> int:
+    """What a call costs.
+
+    Args:
+        operator: one that `has_formula`.
         arguments: of the call, positional.
         result: what it returned.
     """
     if str(operator) in FORMULAS:
         return FORMULAS[str(operator)](*arguments)
-    known: Formula | None = flop_registry.get(operator)
-    return None if known is None else int(known(*arguments, out_val=result))
+    known: Formula = flop_registry[operator]
+    return known(*arguments, out_val=result)
 
 
 def skipped(operator: Any, arguments: Sequence[Any]) -> int:
@@ -38,7 +47,7 @@ def skipped(operator: Any, arguments: Sequence[Any]) -> int:
     name = str(operator)
     if name not in CAUSAL_FLAG or not (len(arguments) > CAUSAL_FLAG[name] and arguments[CAUSAL_FLAG[name]]):
         return 0
-    steps = arguments[1].shape[2]
+    steps: int = arguments[1].shape[2]
     return FORMULAS[name](*arguments) * (steps - 1) // (2 * steps)
 
 

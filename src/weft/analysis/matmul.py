@@ -55,7 +55,7 @@ def matmul_rate(dtype: torch.dtype) -> float:
 @contextmanager
 def fp32_precision(precision: str) -> Iterator[None]:
     """oneDNN's setting for float32 products, and what it was before afterwards."""
-    matmul = torch.backends.mkldnn.matmul
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = matmul.fp32_precision
     matmul.fp32_precision = precision
     try:

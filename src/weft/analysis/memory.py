@@ -1,4 +1,4 @@
-"""Bytes: weights, what training adds to them, what the backward pass keeps, and what decoding carries."""
+"""Bytes: weights, what training adds to them, and what decoding carries."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.analysis.calls import state_after, training_loss
-from weft.analysis.parts import label_modules
+from weft.analysis.calls import state_after, state_for
 from weft.analysis.result import Result
 from weft.analysis.shapes import tallied
 from weft.core.layer import traits_of
@@ -19,20 +17,6 @@ from weft.core.state import State
 from weft.core.traits import Trait
 
 WEIGHT_DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-
-
-@dataclass(frozen=True)
-class Activations(Result):
-    """What a training step keeps from the forward pass for the backward one, in bytes, weights not included.
-
-    Attributes:
-        parts: by the part that first asked to keep a tensor.
-    """
-
-    batch: int
-    context: int
-    total: int
-    parts: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -92,48 +76,21 @@ def training_bytes(model: LanguageModel, dtype: torch.dtype) -> TrainingMemory:
     return TrainingMemory(weights, numbers * dtype.itemsize, 2 * numbers * kept)
 
 
-def activation_bytes(model: LanguageModel, mode: FakeTensorMode, batch: int, context: int) -> Activations:
-    """Run a training step's forward pass on shapes and add up the storages that autograd keeps, each once.
-
-    Args:
-        model: holding shapes of ``mode``.
-        mode: of its tensors.
-        batch: rows.
-        context: tokens of a row.
-    """
-    model.train()
-    labels = label_modules(model)
-    weights = {_storage(tensor) for tensor in [*model.parameters(), *model.buffers()]}
-    kept: dict[int, tuple[torch.UntypedStorage, str]] = {}
-    with tallied(model, mode) as tally:
-        def keep(tensor: Tensor) -> Tensor:
-            if _storage(tensor) not in weights:
-                kept.setdefault(_storage(tensor), (tensor.untyped_storage(), labels[tally.place] or "other"))
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            _, h = training_loss(model, batch, context)
-        keep(h)  # a readout that computes its logits again keeps their input itself, unseen by the hooks
-    parts: dict[str, int] = {}
-    for storage, part in kept.values():
-        parts[part] = parts.get(part, 0) + storage.nbytes()
-    return Activations(batch, context, sum(parts.values()), parts)
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
 def state_sizes(model: LanguageModel, mode: FakeTensorMode, batch: int, contexts: Sequence[int]) -> States | None:
-    """Run prompts of those lengths on shapes and measure their states; None for a model without one."""
-    if Trait.BIDIRECTIONAL in traits_of(model):
+    """Decoding's memory after prompts of those lengths; None for a model without a state.
+
+    A state with room for as many tokens holds as much as one that has grown to them. This is tried at the first
+    context; a model for which it is not so runs them all.
+    """
+    if Trait.BIDIRECTIONAL in traits_of(model) or not contexts:
         return None
     model.eval()
-    sizes = []
-    for context in contexts:
-        with torch.no_grad(), tallied(model, mode):
-            sizes.append(StateSize(context, batch, _state_bytes(state_after(model, batch, context))))
-    return _growth(tuple(sizes))
+    with torch.no_grad(), tallied(model, mode):
+        reserved = [_state_bytes(state_for(model, batch, context)) for context in contexts]
+        first = _state_bytes(state_after(model, batch, contexts[0]))
+        if first != reserved[0]:
+            reserved = [first, *(_state_bytes(state_after(model, batch, context)) for context in contexts[1:])]
+    return _growth(tuple(StateSize(*each) for each in zip(contexts, [batch] * len(contexts), reserved, strict=True)))
 
 
 def _growth(sizes: tuple[StateSize, ...]) -> States:

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.analysis.flops import Flops, forward_flops, training_flops
+from weft.analysis.flops import Flops, forward_flops
 from weft.analysis.matmul import matmul_rate
 from weft.analysis.memory import (
-    Activations,
     States,
     TrainingMemory,
-    activation_bytes,
     buffer_bytes,
     state_sizes,
     training_bytes,
@@ -22,6 +20,7 @@ from weft.analysis.memory import (
 from weft.analysis.notes import all_notes
 from weft.analysis.parts import Parameters, count_parameters
 from weft.analysis.result import Result
+from weft.analysis.step import TrainingStep, training_step
 from weft.core.errors import InputError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, ModelConfig
@@ -61,10 +60,7 @@ class Plan(Result):
         weights: bytes of the parameters in each dtype.
         buffers: bytes of fixed tensors.
         flops: of a forward pass; None for a model that is looked up, not computed.
-        training: None for a model that gradients do not train, and so for the three that follow.
-        activations: kept for the backward pass.
-        step_flops: operations of a training step, forward and backward, as this CPU's kernels execute them: causal
-            attention kernels skip later keys, and what is computed again in the backward pass counts again.
+        training: None for a model that gradients do not train, as is ``step``.
         time_here: when a number of tokens was given.
         states: None for a model without states.
     """
@@ -78,8 +74,7 @@ class Plan(Result):
     buffers: int
     flops: Flops | None
     training: TrainingMemory | None
-    activations: Activations | None
-    step_flops: int | None
+    step: TrainingStep | None
     time_here: TimeHere | None
     states: States | None
     notes: tuple[str, ...]
@@ -111,19 +106,18 @@ def plan(source: ModelConfig | LanguageModel, *, context: int | None = None, con
     _require(length, batch, tokens, contexts, reach)
     own = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     flops = None if Trait.NOT_DIFFERENTIABLE in traits_of(model) else forward_flops(model, mode, length)
-    step = None if flops is None else training_flops(model, mode, batch, length)
+    step = None if flops is None else training_step(model, mode, batch, length)
     return Plan(
         model=model.config.kind, dtype=str(own).removeprefix("torch."), batch=batch, context=length,
         parameters=count_parameters(model), weights=weight_bytes(model), buffers=buffer_bytes(model), flops=flops,
         training=None if flops is None else training_bytes(model, own),
-        activations=None if flops is None else activation_bytes(model, mode, batch, length), step_flops=step,
-        time_here=None if step is None or tokens is None else _time(step / (batch * length), tokens, own),
+        step=step, time_here=None if step is None or tokens is None else _time(step, tokens, own),
         states=state_sizes(model, mode, batch, [each for each in contexts if reach is None or each <= reach]),
         notes=all_notes(model, flops))
 
 
-def _time(flops_per_token: float, tokens: int, dtype: torch.dtype) -> TimeHere:
-    flops, rate = flops_per_token * tokens, matmul_rate(dtype)
+def _time(step: TrainingStep, tokens: int, dtype: torch.dtype) -> TimeHere:
+    flops, rate = step.flops / (step.batch * step.context) * tokens, matmul_rate(dtype)
     return TimeHere(tokens, flops, rate, flops / rate)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from weft.analysis.formulas import FOURIER, flops_of, is_foreign, schema_of, skipped
+from weft.analysis.formulas import FOURIER, flops_of, has_formula, is_foreign, schema_of, skipped
 from weft.core.model import Counted, LanguageModel, ModelConfig
 from weft.positions.constants import Constant
 
@@ -32,7 +32,7 @@ def shape_of(source: ModelConfig | LanguageModel, mode: FakeTensorMode, dtype: t
     if isinstance(source, LanguageModel):
         return _emptied(source, mode, dtype)
     try:
-        with mode:
+        with torch.device("meta"):
             built = source.build()
     except (RuntimeError, NotImplementedError, TypeError):
         # Models that look at numbers while they are built (tables of counts) are small before they are fitted.
@@ -43,7 +43,8 @@ def shape_of(source: ModelConfig | LanguageModel, mode: FakeTensorMode, dtype: t
 
 def _emptied(model: LanguageModel, mode: FakeTensorMode, dtype: torch.dtype | None) -> LanguageModel:
     """A copy whose parameters and buffers are shapes; what is shared stays shared."""
-    fixed = {id(buffer) for part in model.modules() if isinstance(part, Constant | Counted) for buffer in part.buffers()}
+    exact = [part for part in model.modules() if isinstance(part, Constant | Counted)]
+    fixed = {id(buffer) for part in exact for buffer in part.buffers()}
     twins: dict[int, object] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         keep = dtype is None or id(tensor) in fixed or not tensor.is_floating_point()
@@ -69,7 +70,7 @@ class Tally(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.place = ""
         self.flops: dict[str, int] = {}
         self.fourier: dict[str, int] = {}
@@ -87,19 +88,18 @@ class Tally(TorchDispatchMode):
             return answer
         result = func(*args, **given)
         packet = func._overloadpacket
-        cost = flops_of(packet, _positional(func, args, given), result) if _is_counted(func) else None
-        if cost is not None:
-            self.flops[self.place] = self.flops.get(self.place, 0) + cost
-            self.skipped += skipped(packet, _positional(func, args, given))
-            if str(packet) in FOURIER:
-                self.fourier[self.place] = self.fourier.get(self.place, 0) + cost
+        if has_formula(packet):
+            self._count(packet, _positional(func, args, given), result)
         elif is_foreign(packet):
             self.uncounted.add(str(packet))
         return result
 
-
-def _is_counted(func: Any) -> bool:
-    return isinstance(func, torch._ops.OpOverload)
+    def _count(self, packet: Any, arguments: list[Any], result: Any) -> None:
+        cost = flops_of(packet, arguments, result)
+        self.flops[self.place] = self.flops.get(self.place, 0) + cost
+        self.skipped += skipped(packet, arguments)
+        if str(packet) in FOURIER:
+            self.fourier[self.place] = self.fourier.get(self.place, 0) + cost
 
 
 def _positional(func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:

@@ -114,17 +114,18 @@ class LanguageModel(Part, ABC):
         Raises:
             StateError: the state belongs to another model, or has another number of rows.
         """
-        if state is not None:
-            self._require_own(state, tokens.shape[0])
-        span = (WHOLE if span is None else span).resolve(None if state is None else state.clock, tokens)
+        span = self._resolve(tokens, state, span)
         out = self.run(tokens, state, span)
         return out if span.full else out._replace(y=span.clean(out.y))
 
     def forward(self, tokens: Int64[Tensor, "B T"], state: ModelState | None = None,
                 span: Span | None = None) -> Output[ModelState]:
-        """Logits [B,T,V] of the next token after each, with the state and the losses of `hidden`."""
+        """Logits [B,T,V] of the next token after each, zero beyond each row's count, with the state and the losses of
+        `hidden`."""
+        span = self._resolve(tokens, state, span)
         out = self.hidden(tokens, state, span)
-        return out._replace(y=self.readout.logits(out.y))
+        logits = self.readout.logits(out.y)
+        return out._replace(y=logits if span.full else span.clean(logits))
 
     def limit(self) -> int | None:
         """The most tokens a document may have (learned positions); None when there is no limit."""
@@ -138,6 +139,11 @@ class LanguageModel(Part, ABC):
         """
         raise StateError("this model has no encoder, so it takes no source.", where=type(self).__name__,
                          remedy="Give rows of tokens alone.")
+
+    def _resolve(self, tokens: Tensor, state: ModelState | None, span: Span | None) -> Span:
+        if state is not None:
+            self._require_own(state, tokens.shape[0])
+        return (WHOLE if span is None else span).resolve(None if state is None else state.clock, tokens)
 
     def _require_own(self, state: ModelState, batch: int) -> None:
         if not isinstance(state, ModelState) or state.owner != self.fingerprint:

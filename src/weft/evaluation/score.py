@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from torch import Tensor
 
 from weft.checkpoints.tensors import write_tensors
@@ -102,7 +104,7 @@ def score(model: LanguageModel, rows: Sequence[RowLike], *, start: int | None = 
             results = _run(model, [inputs[index] for index in group], start is not None, logits)
             found.update(zip(group, results, strict=True))
     for index in range(len(given)):
-        if found[index][0].total != found[index][0].total:
+        if math.isnan(found[index][0].total):
             raise FailedError("the model gives NaN.", where=f"rows[{index}]",
                               remedy="Check the checkpoint with weft check, or use a wider dtype.")
     kept = tuple(found[index][1] for index in range(len(given)))
@@ -123,8 +125,8 @@ def write_logits(path: str | Path, scored: Scored) -> None:
     try:
         write_tensors(draft, {f"row_{index}": values for index, values in enumerate(scored.logits)})
         os.replace(draft, path)
-    except OSError as error:
-        raise InputError(f"the file cannot be written ({error.strerror or error}).", where=str(path),
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"the file cannot be written ({error}).", where=str(path),
                          remedy="Give a path in a folder that exists and has room.") from None
     finally:
         draft.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from weft.core.config import Dims, PartConfig
 from weft.core.layer import Layer
@@ -27,6 +28,7 @@ def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.floa
     if host is None:
         return None
     built = _build(host, dtype)
+    _stir(built)
     if isinstance(built, Counted):
         _fit(built)
     if isinstance(built, LanguageModel):
@@ -51,6 +53,16 @@ def _build(host: PartConfig, dtype: torch.dtype) -> Any:
         return host.build(Dims(WIDTH, VOCABULARY, CONTEXT))
     finally:
         torch.set_default_dtype(before)
+
+
+@torch.no_grad()
+def _stir(module: nn.Module) -> None:
+    """Move parameters that start constant (biases at zero, gains at one) off it: there a part may obey by luck."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        if parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all()):
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter += 0.1 * noise.to(parameter.dtype)
 
 
 def _fit(model: Counted) -> None:

@@ -64,6 +64,8 @@ class CrossAttentionConfig(MixerConfig):
     backend: Backend = "auto"
 
     def build(self, dims: Dims) -> CrossAttention:
+        if self.backend == "sdpa" and self.scores.softcap is not None:
+            raise dims.problem("backend", "the backend 'sdpa' cannot express a softcap.", "Use 'auto' or 'reference'.")
         return CrossAttention(self, head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims), dims)
 
     @classmethod
@@ -92,7 +94,7 @@ class CrossAttention(Layer):
         self.scale = 1.0 / math.sqrt(sizes.d_head) if config.scores.scale is None else config.scores.scale
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MemoryState:
-        source = _require(memory)
+        source = _require(memory, clock.seen.shape[0])
         k, v = self._project(source.h)
         valid = source.valid()
         shape = source.h.shape[:2]
@@ -100,7 +102,7 @@ class CrossAttention(Layer):
         return MemoryState(clock, k.to(dtype), v.to(dtype), known)
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        known = self._known(state, span)
+        known = self._known(state, span, x.shape[0])
         q = self.q(x).unflatten(-1, (self.sizes.heads, self.sizes.d_head))
         q = q if self.q_norm is None else self.q_norm(q)
         scores = self.config.scores
@@ -110,10 +112,10 @@ class CrossAttention(Layer):
                                softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0)
         return Output(self.output(attend(call, self.config.backend).flatten(2)), advance(state, span))
 
-    def _known(self, state: LayerState | None, span: Span) -> Known:
+    def _known(self, state: LayerState | None, span: Span, rows: int) -> Known:
         if isinstance(state, MemoryState):
             return Known(state.keys, state.values, state.valid)
-        source = _require(span.memory)
+        source = _require(span.memory, rows)
         return Known(*self._project(source.h), source.valid())
 
     def _project(self, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,8 +126,11 @@ class CrossAttention(Layer):
         return (k if self.k_norm is None else self.k_norm(k)), v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 
 
-def _require(memory: Memory | None) -> Memory:
+def _require(memory: Memory | None, rows: int) -> Memory:
     if memory is None:
         raise InputError("cross-attention has no memory to read.", where="memory",
                          remedy="Give memory= to init_state, or span.memory in a call without a state.")
+    if memory.h.shape[0] != rows:
+        raise InputError(f"{memory.h.shape[0]} rows for {rows} rows of tokens.", where="memory",
+                         remedy="Give one source for each row.")
     return memory

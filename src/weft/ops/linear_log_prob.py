@@ -22,10 +22,20 @@ def linear_logits(h: Tensor, weight: Tensor, bias: Tensor | None, softcap: float
 
 
 def linear_log_prob(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"] | None,
-                    targets: Int64[Tensor, "B T"], softcap: float | None = None) -> Float[Tensor, "B T"]:
-    """Natural log-probability of each target; the sum over V is taken in float32 or better."""
+                    targets: Int64[Tensor, "B T"], softcap: float | None = None, *,
+                    chunk_entries: int = CHUNK_ENTRIES) -> Float[Tensor, "B T"]:
+    """Natural log-probability of each target; the sum over V is taken in float32 or better.
+
+    Args:
+        h: hidden vectors.
+        weight: the readout's matrix.
+        bias: the readout's bias.
+        targets: token ids.
+        softcap: c in c tanh(z / c).
+        chunk_entries: logits held at once; a piece is never less than one token.
+    """
     rows, wanted = h.flatten(0, 1), targets.flatten()
-    step = max(1, CHUNK_ENTRIES // weight.shape[0])
+    step = max(1, chunk_entries // weight.shape[0])
     if rows.shape[0] <= step:
         return _piece(rows, weight, bias, wanted, softcap).view_as(targets)
     pieces = []

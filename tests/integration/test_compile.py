@@ -1,0 +1,141 @@
+"""`torch.compile(fullgraph=True)` takes the training forward and a decoding step of every kind of part, and gives what
+eager execution gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo import config as dynamo
+from torch.testing import assert_close
+
+from weft.core.config import PartConfig
+from weft.core.layer import traits_of
+from weft.core.model import EncoderInputs, LanguageModel, ModelState
+from weft.core.registry import REGISTRY
+from weft.core.span import Memory, Span
+from weft.core.traits import Trait
+from weft.mixers.cross_attention import CrossAttention
+
+WIDTH, VOCABULARY, STEPS, CAPACITY = 8, 11, 5, 8
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+"""float32 (6e-8) after a few dozen roundings, whose order a compiler may change; the outputs are of order one."""
+
+ATTENTIONS = {
+    "grouped, rope": {"n_heads": 4, "n_kv_heads": 2, "position": "rope"},
+    "window, rope": {"n_heads": 2, "mask": "causal & window(3)", "position": "rope"},
+    "alibi": {"n_heads": 2, "position": "alibi"},
+}
+
+
+def decoder(layer: PartConfig | dict[str, Any]) -> PartConfig:
+    return REGISTRY.get(("model",), "decoder").model_validate({
+        "vocab_size": VOCABULARY, "d_model": WIDTH, "context": 16, "blocks": [{"kind": "pre", "layers": [layer]}]})
+
+
+def kinds() -> Iterator[Any]:
+    """One small model for every registered mixer, feed-forward and model, and attention in its main forms."""
+    for name, fields in ATTENTIONS.items():
+        yield pytest.param(decoder({"kind": "attention", **fields}), id=f"attention, {name}")
+    for group in ("mixer", "feedforward"):
+        for part in REGISTRY.parts(group):
+            if part.kind != "attention":
+                yield pytest.param(decoder(part.examples()[0]), id=f"{group} {part.kind}")
+    for part in REGISTRY.parts("model"):
+        if part.kind != "decoder":
+            yield pytest.param(part.examples()[-1], id=f"model {part.kind}")
+
+
+MODELS = list(kinds())
+INDUCED = [param for param in MODELS if param.id in ("attention, grouped, rope", "mixer gated_convolution")]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def build(config: PartConfig) -> LanguageModel:
+    torch.manual_seed(0)
+    model = config.build(None)  # type: ignore[arg-type]
+    assert isinstance(model, LanguageModel)
+    return model.eval()
+
+
+def tokens(steps: int = STEPS) -> Tensor:
+    return torch.randint(VOCABULARY, (2, steps), generator=torch.Generator().manual_seed(1))
+
+
+def memory(model: LanguageModel) -> Memory | None:
+    """A source for the models that read one."""
+    if model.takes_source:
+        return model.encode(EncoderInputs(tokens=tokens(4)))
+    if any(isinstance(part, CrossAttention) for part in model.modules()):
+        return Memory(torch.randn(2, 4, WIDTH, generator=torch.Generator().manual_seed(2)))
+    return None
+
+
+def training(model: LanguageModel, compiler: Callable[..., Any]) -> tuple[Tensor, list[Tensor | None]]:
+    """The loss and its gradients."""
+    def loss(x: Tensor, targets: Tensor) -> Tensor:
+        out = model.hidden(x, None, Span(memory=memory(model)))
+        return -model.readout.log_prob(out.y, targets).mean() + sum(loss.value for loss in out.losses)
+
+    value = compiler(loss)(tokens(), tokens().flip(1))
+    return value.detach(), list(torch.autograd.grad(value, list(model.parameters()), allow_unused=True))
+
+
+def decoding(model: LanguageModel, compiler: Callable[..., Any]) -> tuple[list[Tensor], ModelState]:
+    """The logits of single tokens and the last state; after the first step nothing may be compiled again."""
+    def step(x: Tensor, state: ModelState) -> tuple[Tensor, ModelState | None]:
+        out = model(x, state, Span(bound=CAPACITY))
+        return out.y, out.state
+
+    step, found = compiler(step), []
+    with torch.no_grad():
+        state = model.init_state(2, capacity=CAPACITY, memory=memory(model))
+        for t in range(STEPS):
+            with dynamo.patch(error_on_recompile=t > 0):
+                y, state = step(tokens()[:, t:t + 1], state)
+            found.append(y)
+    return found, state
+
+
+def compiled(backend: str) -> Callable[..., Any]:
+    return lambda function: torch.compile(function, fullgraph=True, backend=backend)
+
+
+def check(config: PartConfig, backend: str) -> None:
+    model = build(config)
+    if Trait.NOT_DIFFERENTIABLE not in traits_of(model):
+        assert_close(training(model, compiled(backend)), training(model, lambda loss: loss), **CLOSE)
+    logits, state = decoding(model, compiled(backend))
+    wanted, last = decoding(model, lambda step: step)
+    assert_close(logits, wanted, **CLOSE)
+    assert_close({path: tensor for path, (tensor, _) in state.tensors().items()},
+                 {path: tensor for path, (tensor, _) in last.tensors().items()}, **CLOSE)
+
+
+@pytest.mark.parametrize("config", MODELS)
+def test_traced_whole_and_equal_to_eager(config: PartConfig) -> None:
+    check(config, "aot_eager")
+
+
+@pytest.mark.parametrize("config", INDUCED)
+def test_compiled_by_inductor_and_equal_to_eager(config: PartConfig) -> None:
+    check(config, "inductor")
+
+
+def test_a_step_without_reserved_buffers_would_be_compiled_again() -> None:
+    """The check for recompilation can fail: keys that grow by each chunk change their shape."""
+    model = build(decoder({"kind": "attention", "n_heads": 2}))
+    step = compiled("eager")(lambda x, state: model(x, state).state)
+    with torch.no_grad(), pytest.raises(torch._dynamo.exc.RecompileError):
+        state = step(tokens()[:, :1], model.init_state(2))
+        with dynamo.patch(error_on_recompile=True):
+            step(tokens()[:, 1:2], state)

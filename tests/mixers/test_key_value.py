@@ -1,0 +1,196 @@
+"""Growing and rolling buffers: which token lies where, what queries may look at, and when buffers are written in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from weft.core.clock import Clock
+from weft.core.errors import StateError
+from weft.core.span import Span
+from weft.mixers.key_value import (
+    KeyValueShape,
+    KeyValueState,
+    RollingState,
+    Stored,
+    start_growing,
+    start_rolling,
+    store,
+)
+
+PLAIN, PLACED = KeyValueShape(1, 1, 1, False), KeyValueShape(1, 1, 1, True)
+
+
+def growing(rows: int = 2, capacity: int | None = None, shape: KeyValueShape = PLAIN) -> KeyValueState:
+    return start_growing(Clock.start(rows), shape, capacity, torch.float64)
+
+
+def rolling(rows: int = 2, window: int = 3, shape: KeyValueShape = PLAIN) -> RollingState:
+    return start_rolling(Clock.start(rows), shape, window, torch.float64)
+
+
+def put(state: Any, rows: list[list[float]], **facts: Any) -> Stored:
+    """Store one number a token as its key, and ten times it as its value."""
+    k = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), -1, 1, 1)
+    return store(state, k, 10 * k, Span(**facts).resolve(None if state is None else state.clock, k))
+
+
+def table(x: Tensor | None) -> list[Any]:
+    assert x is not None
+    return x.reshape(x.shape[0], -1).tolist()
+
+
+def kept(stored: Stored) -> Any:
+    assert isinstance(stored.state, KeyValueState | RollingState)
+    return stored.state
+
+
+def seen(stored: Stored, rows: int) -> list[list[tuple[float, int]]]:
+    """Every row's visible keys with their orders."""
+    keys, order = stored.k[..., 0, 0], stored.keys.order.expand(rows, -1)
+    valid = torch.ones_like(order, dtype=torch.bool) if stored.keys.valid is None else stored.keys.valid.expand(rows, -1)
+    return [[(k, o) for k, o, ok in zip(*row, strict=True) if ok]
+            for row in zip(keys.tolist(), order.tolist(), valid.tolist(), strict=True)]
+
+
+def test_without_a_state_nothing_is_kept() -> None:
+    stored = put(None, [[1, 2]])
+    assert stored.state is None
+    assert stored.keys.order.tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("capacity", [None, 8])
+def test_slot_s_holds_the_token_of_order_s(gradients: bool, capacity: int | None) -> None:
+    with torch.set_grad_enabled(gradients):
+        state = growing(capacity=capacity)
+        state = kept(put(state, [[1, 2, 3], [4, 5, 6]], count=torch.tensor([3, 1])))
+        last = put(state, [[7, 8], [9, 9]], count=torch.tensor([1, 2]))
+    state = kept(last)
+    assert [row[:4] for row in table(state.keys)] == [[1, 2, 3, 7], [4, 9, 9, 0]]
+    assert [row[:4] for row in table(state.values)] == [[10, 20, 30, 70], [40, 90, 90, 0]]
+    assert state.clock.seen.tolist() == [4, 3]
+    assert state.keys.shape[1] == (5 if capacity is None else 8)
+    assert seen(last, 2) == [[(1, 0), (2, 1), (3, 2), (7, 3)], [(4, 0), (9, 1), (9, 2)]]
+
+
+def test_a_bound_says_how_many_slots_are_needed_and_looked_at() -> None:
+    state = kept(put(growing(1), [[1, 2]], bound=2, fresh=True))
+    assert state.keys.shape[1] == 2
+    stored = put(state, [[3]], bound=3, uniform=True)
+    assert stored.k.shape[1] == 3
+    assert stored.keys.valid is None
+    assert seen(stored, 1) == [[(1, 0), (2, 1), (3, 2)]]
+    wide = kept(put(growing(1, capacity=9), [[1, 2]], fresh=True))
+    assert put(wide, [[3]], bound=4).k.shape[1] == 4
+    assert seen(put(wide, [[3]], bound=4), 1) == seen(stored, 1)
+
+
+def test_the_first_chunk_looks_only_at_itself() -> None:
+    stored = put(growing(1, capacity=9), [[1, 2]], fresh=True)
+    assert table(stored.k) == [[1, 2]]
+    assert kept(stored).keys.shape[1] == 9
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_more_tokens_than_the_capacity_are_refused(gradients: bool) -> None:
+    message = (r"state: a row would consume more than 3 tokens. Start the state with a larger capacity, or give "
+               r"span.bound as the largest count after the call.")
+    with torch.set_grad_enabled(gradients):
+        state = kept(put(growing(capacity=3), [[1, 2], [3, 4]], count=torch.tensor([1, 2])))
+        with pytest.raises(StateError, match=message):
+            put(state, [[5, 6], [7, 8]])
+        assert kept(put(state, [[5, 6], [7, 8]], count=torch.tensor([2, 1]))).clock.seen.tolist() == [3, 3]
+        with pytest.raises(StateError, match=message):
+            put(growing(), [[1, 2, 3, 4]] * 2, bound=3)
+
+
+@pytest.mark.parametrize(("facts", "in_place"), [
+    ({}, True), ({"count": torch.tensor([1, 0])}, True), ({"bound": 4}, True)])
+def test_a_reserved_buffer_stays_where_it_is_without_gradients(facts: dict[str, Any], in_place: bool) -> None:
+    with torch.no_grad():
+        state = kept(put(growing(capacity=4), [[1], [2]]))
+        after = kept(put(state, [[3], [4]], **facts))
+    assert (after.keys.data_ptr() == state.keys.data_ptr()) is in_place
+    assert (after.values.data_ptr() == state.values.data_ptr()) is in_place
+    row = [2, 4, 0, 0] if "count" not in facts else [2, 0, 0, 0]
+    assert table(after.keys) == [[1, 3, 0, 0], row]
+
+
+def test_with_gradients_a_state_is_a_new_value_and_gradients_flow_across_calls() -> None:
+    state = growing(1, capacity=4)
+    k = torch.ones(1, 2, 1, 1, dtype=torch.float64, requires_grad=True)
+    first = kept(store(state, k, k, Span().resolve(state.clock, k)))
+    assert table(state.keys) == [[0, 0, 0, 0]]
+    assert first.keys.data_ptr() != state.keys.data_ptr()
+    second = store(first, 3 * k, k, Span().resolve(first.clock, k))
+    (gradient,) = torch.autograd.grad((second.k[0, :, 0, 0] * torch.tensor([1.0, 2, 4, 8])).sum(), k)
+    assert table(gradient) == [[1 + 3 * 4, 2 + 3 * 8]]
+
+
+def test_positions_are_kept_beside_the_keys() -> None:
+    places = torch.tensor([[5, 7], [1, 1]])
+    for state in (growing(shape=PLACED), rolling(shape=PLACED)):
+        first = kept(put(state, [[1, 2], [3, 4]], coordinates=places))
+        stored = put(first, [[5], [6]], coordinates=places[:, 1:])
+        assert stored.keys.position.tolist() == [[5, 7, 7], [1, 1, 1]]
+    assert first.positions.dtype is torch.int64
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("cuts", [[7], [1] * 7, [2, 5], [4, 0, 3], [3, 3, 1]])
+def test_the_token_of_order_i_is_in_slot_i_mod_w(gradients: bool, cuts: list[int]) -> None:
+    state, start = rolling(1), 0
+    with torch.set_grad_enabled(gradients):
+        for size in cuts:
+            state = kept(put(state, [list(range(start, start + size))]))
+            start += size
+    assert table(state.keys) == [[6, 4, 5]]
+    assert table(state.values) == [[60, 40, 50]]
+    assert state.clock.seen.tolist() == [7]
+
+
+def test_a_chunk_still_sees_the_keys_that_it_overwrites() -> None:
+    state = kept(put(rolling(1), [[0, 1, 2, 3]]))
+    stored = put(state, [[4, 5]])
+    assert sorted(seen(stored, 1)[0], key=lambda pair: pair[1]) == [(n, n) for n in range(1, 6)]
+    assert table(kept(stored).keys) == [[3, 4, 5]]
+
+
+def test_rows_roll_each_at_its_own_pace() -> None:
+    state = kept(put(rolling(), [[0, 1, 2, 3], [0, 9, 9, 9]], count=torch.tensor([4, 1])))
+    assert table(state.keys) == [[3, 1, 2], [0, 0, 0]]
+    stored = put(state, [[4, 9], [1, 2]], count=torch.tensor([1, 2]))
+    assert [sorted(row, key=lambda pair: pair[1]) for row in seen(stored, 2)] == [
+        [(1, 1), (2, 2), (3, 3), (4, 4)], [(0, 0), (1, 1), (2, 2)]]
+    assert table(kept(stored).keys) == [[3, 4, 2], [0, 1, 2]]
+
+
+def test_one_token_sees_the_window_and_no_empty_slot() -> None:
+    first = put(rolling(1), [[5]])
+    assert seen(first, 1) == [[(5, 0)]]
+    state = kept(first)
+    for number in (6, 7, 8):
+        stored = put(state, [[number]])
+        state = kept(stored)
+    assert sorted(seen(stored, 1)[0], key=lambda pair: pair[1]) == [(6, 1), (7, 2), (8, 3)]
+    assert stored.k.shape[1] == 3
+
+
+def test_an_empty_chunk_keeps_the_state() -> None:
+    for start in (growing(1, capacity=4), rolling(1)):
+        state = kept(put(start, [[1, 2]]))
+        after = kept(put(state, [[]]))
+        assert_close(after.keys, state.keys, rtol=0, atol=0)
+        assert after.clock.seen.tolist() == [2]
+
+
+def test_keys_are_kept_in_the_state_s_own_dtype() -> None:
+    state = start_growing(Clock.start(1), PLAIN, None, torch.bfloat16)
+    assert kept(put(state, [[1.0]])).keys.dtype is torch.bfloat16
+    state = start_rolling(Clock.start(1), PLAIN, 2, torch.bfloat16)
+    assert kept(put(state, [[1.0, 2.0]])).values.dtype is torch.bfloat16
