@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from weft.api import (
         Ends,
         Sampling,
+        catalogue,
         check,
+        doctor,
         evaluate,
         generate,
         load,
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["Ends", "Sampling", "check", "evaluate", "generate", "load", "load_plugin", "plan", "presets", "read_model",
-           "read_run", "score", "stream", "train"]
+__all__ = ["Ends", "Sampling", "catalogue", "check", "doctor", "evaluate", "generate", "load", "load_plugin", "plan",
+           "presets", "read_model", "read_run", "score", "stream", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from weft.analysis import Diagnosis, Entry, Plan, catalogue, doctor
+from weft.analysis import plan as plan_model
+from weft.analysis.describe import Description, describe
 from weft.checkpoints import Loaded, load_checkpoint
 from weft.core.errors import InputError, UnsupportedError, UserError, nearest
 from weft.core.model import ModelConfig
 from weft.core.registry import load_plugin
+from weft.core.schema import json_schema
 from weft.data import encode_corpus, read_text
 from weft.decoding import GREEDY, Generated, NewToken, Row, RowLike, Sampling
 from weft.decoding import generate as continue_rows
@@ -28,6 +33,7 @@ from weft.tokenizers import Tokenizer
 from weft.training import Event, RunConfig, TrainResult, load_model_config, load_run
 from weft.training import train as train_run
 from weft.training.config import DTYPES, DataSettings
+from weft.training.files import read_plain
 from weft.training.material import split_corpus
 
 Model = str | Path | Loaded
@@ -47,12 +53,18 @@ def config_path(config: str | Path) -> Path:
         InputError: neither.
     """
     path = Path(config)
-    if path.exists() or path.suffix in (".yaml", ".yml", ".json"):
+    if path.is_file() or path.suffix in (".yaml", ".yml", ".json"):
         return path
     if str(config) in presets():
         return Path(str(resources.files("weft.presets") / f"{config}.yaml"))
     raise InputError(f"{str(config)!r} is neither a file nor a preset.", where="config",
                      remedy=f"{nearest(str(config), presets())} Or give the path of a YAML or JSON file.")
+
+
+def config_schema(config: str | Path | None = None) -> dict[str, Any]:
+    """The JSON Schema of run configurations; of the model's own kind, for a file that holds only a model."""
+    alone = config is not None and "kind" in read_plain(config_path(config))
+    return json_schema(type(read_model(config)) if config is not None and alone else RunConfig)
 
 
 def read_run(config: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
@@ -80,6 +92,17 @@ def require_device(name: str) -> torch.device:
     return device
 
 
+def require_dtype(name: str) -> torch.dtype:
+    """The dtype of that name.
+
+    Raises:
+        InputError: none in which Weft computes.
+    """
+    if name not in DTYPES:
+        raise InputError(f"unknown dtype {name!r}.", where="dtype", remedy=nearest(name, DTYPES))
+    return DTYPES[name]
+
+
 def load(path: Model, *, device: str = "cpu", dtype: str | None = None) -> Loaded:
     """A checkpoint's model and tokenizer.
 
@@ -91,9 +114,7 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None) -> Loade
     place = require_device(device)
     loaded = path if isinstance(path, Loaded) else load_checkpoint(path, device=place)
     if dtype is not None:
-        if dtype not in DTYPES:
-            raise InputError(f"unknown dtype {dtype!r}.", where="dtype", remedy=nearest(dtype, DTYPES))
-        loaded.model.to(DTYPES[dtype])
+        loaded.model.to(require_dtype(dtype))
     return loaded
 
 
@@ -107,12 +128,35 @@ def train(config: str | Path | RunConfig, overrides: Iterable[str] = (), *, out:
 def check(target: Model | ModelConfig, *, seed: int = 0,
           on_law: Callable[[str, str], None] | None = None) -> CheckResult:
     """The laws on a configuration (file, preset or object) or a checkpoint."""
-    if isinstance(target, ModelConfig):
-        return check_laws(target, seed=seed, on_law=on_law)
-    if isinstance(target, Loaded) or Path(target).is_dir():
-        loaded = load(target)
-        return check_laws(loaded.config, loaded.model, seed=seed, on_law=on_law)
-    return check_laws(read_model(target), seed=seed, on_law=on_law)
+    found = _target(target)
+    config, model = (found, None) if isinstance(found, ModelConfig) else (found.config, found.model)
+    return check_laws(config, model, seed=seed, on_law=on_law)
+
+
+def plan(target: Model | ModelConfig, *, context: int | None = None, batch: int = 1, dtype: str | None = None,
+         tokens: int | None = None) -> Plan:
+    """What a model costs before it runs, from a configuration (file, preset or object) or a checkpoint; see
+    `weft.analysis.plan`."""
+    found = _target(target)
+    return plan_model(found if isinstance(found, ModelConfig) else found.model, context=context, batch=batch,
+                      dtype=None if dtype is None else require_dtype(dtype), tokens=tokens)
+
+
+def _target(target: Model | ModelConfig) -> ModelConfig | Loaded:
+    """A configuration, or a checkpoint in memory.
+
+    Raises:
+        InputError: neither a file, a preset nor a folder.
+    """
+    if isinstance(target, ModelConfig | Loaded):
+        return target
+    if Path(target).is_dir():
+        return load(target)
+    if not Path(target).suffix and str(target) not in presets() and not Path(target).exists():
+        raise InputError(f"{str(target)!r} is neither a file, a preset nor a checkpoint.", where="target",
+                         remedy=f"{nearest(str(target), presets())} Or give the path of a YAML or JSON file, or of a "
+                                "checkpoint's folder.")
+    return read_model(target)
 
 
 @dataclass(frozen=True)
@@ -199,5 +243,6 @@ def _ending(tokenizer: Tokenizer | None, ends: Ends) -> Ending:
     return Ending(tokens=() if end is None else (end,), strings=ends.strings)
 
 
-__all__ = ["Ends", "Loaded", "Row", "Sampling", "UserError", "check", "evaluate", "generate", "load",
-           "load_plugin", "presets", "read_model", "read_run", "score", "stream", "train"]
+__all__ = ["Description", "Diagnosis", "Ends", "Entry", "Loaded", "Plan", "Row", "Sampling", "UserError", "catalogue",
+           "check", "config_schema", "describe", "doctor", "evaluate", "generate", "load", "load_plugin", "plan",
+           "presets", "read_model", "read_run", "score", "stream", "train"]

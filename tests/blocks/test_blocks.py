@@ -102,7 +102,7 @@ def test_a_layer_s_output_is_dropped_only_in_training(kind: str) -> None:
     torch.manual_seed(0)
     added = block.train()(x).y - x
     twice = added > 1
-    assert_close(added, twice * 2.0, rtol=0, atol=1e-14)
+    assert_close(added, 2 * twice.double(), rtol=0, atol=1e-14)
     # 1200 draws: the share's standard deviation is 0.0144.
     assert abs(twice.double().mean().item() - 0.5) < 0.06
 

@@ -115,6 +115,14 @@ def test_a_search_ends_when_nothing_can_overtake() -> None:
     assert len(model.calls) == 1
 
 
+def test_a_longer_hypothesis_may_overtake_a_finished_one() -> None:
+    """The mean log-probability of 1 1 1 1 is (log 0.48 + 3 log 0.98) / 4, above log 0.51 of stopping at once."""
+    model = Bigram([[0.01, 0.48, 0.51], [0.01, 0.98, 0.01], [1 / 3] * 3])
+    best = beam_search(model, [[0]], max_new_tokens=4, beams=1, length_penalty=1.0, stop=[2]).rows[0][0]
+    assert best.tokens == (1, 1, 1, 1)
+    assert best.score == pytest.approx((math.log(0.48) + 3 * math.log(0.98)) / 4, rel=1e-12)
+
+
 def test_dead_ends_are_left_out() -> None:
     model = Bigram([[0.0, 0.9, 0.1], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     assert [one.tokens for one in beam_search(model, [[0]], max_new_tokens=3, beams=2).rows[0]] == [(2, 2, 2)]

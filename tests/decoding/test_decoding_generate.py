@@ -132,6 +132,17 @@ def test_a_repetition_penalty_turns_the_row_away_from_what_it_has() -> None:
     assert strong.rows[0].tokens == (1, 2, 0, 0)
 
 
+def test_the_penalty_follows_its_row_when_others_leave() -> None:
+    model, rows = KINDS["rope"], prompts(KINDS["rope"])
+    options = {"max_new_tokens": 8, "sampling": Sampling(temperature=0, repetition_penalty=1.5)}
+    free = generate(model, rows, **options)
+    ending = Ending(tokens=(free.rows[0].tokens[1],))
+    together = generate(model, rows, ending=ending, **options)
+    assert len({len(row.tokens) for row in together.rows}) > 1
+    for row, result in zip(rows, together.rows, strict=True):
+        assert generate(model, [row], ending=ending, **options).rows[0] == result
+
+
 def test_nothing_is_computed_for_no_tokens() -> None:
     model = Bigram(CYCLE)
     found = generate(model, [[0], [1, 2]], max_new_tokens=0, tokenizer=ByteTokenizer(), log_probs=True)

@@ -33,14 +33,15 @@ def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, jso
 
 @config_app.command("schema")
 @guarded
-def schema(out: Annotated[Path | None, typer.Option("--out", help="Write it to a file.")] = None,
+def schema(config: Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="A file that holds only a model gives "
+                                                        "the schema of that kind of model.")] = None,
+           out: Annotated[Path | None, typer.Option("--out", help="Write it to a file.")] = None,
            plugin: Plugin = None, json: Json = False) -> None:
     """The JSON Schema of run configurations, plugins' parts included, for editors. It is JSON with or without --json."""
     prepare(plugin)
-    from weft.core.schema import json_schema
-    from weft.training import RunConfig
+    from weft.api import config_schema
 
-    found = json_schema(RunConfig)
+    found = config_schema(config)
     if out is None:
         print_json(found)
         return

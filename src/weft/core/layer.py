@@ -66,10 +66,7 @@ class Layer(Part, ABC):
             memory: what cross-attention reads; projected here, once.
             horizon: declared document length, one or one per row, for parts that depend on it.
         """
-        own = self._own()
-        place = own.device if device is None and own is not None else device
-        kind = (torch.get_default_dtype() if own is None else own.dtype) if dtype is None else dtype
-        clock = Clock.start(batch, device=place, horizon=horizon)
+        clock, kind = beginning(self, batch, dtype=dtype, device=device, horizon=horizon)
         return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
 
     @abstractmethod
@@ -109,8 +106,15 @@ class Layer(Part, ABC):
             raise StateError(f"a state of {rows} rows for {batch} rows of input.", where=place,
                              remedy="Select the rows first, or start a state of that batch.")
 
-    def _own(self) -> Tensor | None:
-        return next((p for p in self.parameters()), None)
+
+def beginning(part: nn.Module, batch: int, *, dtype: torch.dtype | None, device: torch.device | str | None,
+              horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
+    """A clock before the first token, and the dtype of state fields that follow the model's; what is None is taken
+    from the part's parameters."""
+    own = next(iter(part.parameters()), None)
+    place = own.device if device is None and own is not None else device
+    kind = (torch.get_default_dtype() if own is None else own.dtype) if dtype is None else dtype
+    return Clock.start(batch, device=place, horizon=horizon), kind
 
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:

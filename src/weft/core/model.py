@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.config import Dims, PartConfig
 from weft.core.errors import StateError
-from weft.core.layer import LayerState, Part
+from weft.core.layer import LayerState, Part, beginning
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import fact_field
@@ -88,10 +88,7 @@ class LanguageModel(Part, ABC):
                    device: torch.device | str | None = None, memory: Memory | None = None,
                    horizon: int | Tensor | None = None) -> ModelState:
         """The state before the first token; the arguments are those of `Layer.init_state`."""
-        own = next(iter(self.parameters()), None)
-        place = own.device if device is None and own is not None else device
-        kind = (torch.get_default_dtype() if own is None else own.dtype) if dtype is None else dtype
-        clock = Clock.start(batch, device=place, horizon=horizon)
+        clock, kind = beginning(self, batch, dtype=dtype, device=device, horizon=horizon)
         return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
 
     @abstractmethod

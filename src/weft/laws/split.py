@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -76,6 +76,12 @@ def _compare(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor 
         return torch.cat(outs, dim=1)
 
     case = f"pieces {'+'.join(map(str, cuts))}{', reserved buffers and facts' if reserved else ''}"
+    yield from _against(subject, x, memory, weights, whole, pieces, case)
+
+
+def _against(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor, whole: Run,
+             pieces: Callable[[Tensor, Memory | None], Tensor], case: str) -> Iterator[Finding]:
+    """The pieces against the whole, with gradients off (buffers may be written in place) and on."""
     quiet = run(subject, x, memory, None, pieces)
     yield Finding(LAW, f"{case}, without gradients", difference(quiet.y, whole.y), subject.bound)
     if subject.differentiable:
@@ -109,13 +115,7 @@ def _uneven(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor |
         return torch.stack([torch.cat(parts) for parts in rows])
 
     case = f"rows advance by {plan}"
-    quiet = run(subject, x, memory, None, pieces)
-    yield Finding(LAW, f"{case}, without gradients", difference(quiet.y, whole.y), subject.bound)
-    if subject.differentiable:
-        loud = run(subject, x, memory, weights, pieces)
-        yield Finding(LAW, case, difference(loud.y, whole.y), subject.bound)
-        yield Finding("split gradients", case, gradient_difference(loud.gradients, whole.gradients),
-                      subject.gradient_bound)
+    yield from _against(subject, x, memory, weights, whole, pieces, case)
 
 
 def uneven_plan(batch: int, steps: int, first: int, generator: torch.Generator) -> list[list[int]]:

@@ -84,11 +84,12 @@ class Embedding(nn.Module):
         self.norm = settings.norm.build(dims.at("embedding", "norm"))
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, tokens: Tensor, span: Span) -> Tensor:
-        """[B,T,D]; zero beyond each row's count."""
+    def forward(self, tokens: Tensor, span: Span, more: Tensor | None = None) -> Tensor:
+        """[B,T,D]; zero beyond each row's count. ``more`` [B,T,D] joins the sum before the norm (segments)."""
         x = self.tokens(tokens)
         x = x if self.scale == 1.0 else x * self.scale
-        x = self.norm(self.position.embed(x, span.ticks), span.ticks.valid)
+        x = self.position.embed(x, span.ticks)
+        x = self.norm(x if more is None else x + more, span.ticks.valid)
         return span.clean(self.dropout(x))
 
 

@@ -51,6 +51,8 @@ class TokenEncoder(Encoder):
         dims = Dims(config.d_model, config.vocab_size, config.context)
         self.embedding, self.shared, dims = build_embedding(config, dims)
         self.types = nn.Embedding(config.n_types, config.d_model) if config.n_types else None
+        if self.types is not None:
+            nn.init.normal_(self.types.weight, std=config.embedding.std)
         self.stack = build_stack(config.blocks, dims)
         self.norm = config.norm.build(dims.at("norm"))
 
@@ -62,9 +64,8 @@ class TokenEncoder(Encoder):
         """
         tokens = self._tokens(inputs)
         span = (WHOLE if span is None else span).resolve(None, tokens)
-        x = self.embedding(tokens, span)
-        if self.types is not None and inputs.types is not None:
-            x = x + span.clean(self.types(inputs.types))
+        segments = None if self.types is None or inputs.types is None else self.types(inputs.types)
+        x = self.embedding(tokens, span, segments)
         h: Tensor = self.norm(self.stack(x, None, span).y, span.ticks.valid)
         return span.clean(h)
 

@@ -63,7 +63,14 @@ class EncoderDecoder(Decoder):
         super().__init__(config)
         self.encoder: Encoder = TokenEncoder(config.encoder)
         if config.tied_source and isinstance(self.encoder, TokenEncoder):
-            self.encoder.embedding.tokens = self.embedding.tokens
+            self._tie(self.encoder)
+
+    def _tie(self, encoder: TokenEncoder) -> None:
+        own, source = self.embedding.tokens.embedding_dim, encoder.embedding.tokens.embedding_dim
+        if source != own:
+            raise Dims(own).problem("tied_source", f"token embeddings of {source} features in the encoder, {own} in "
+                                    "the decoder.", "Give both the same positions, or untie.")
+        encoder.embedding.tokens = self.embedding.tokens
 
     def encode(self, inputs: EncoderInputs, span: Span | None = None) -> Memory:
         """The source's hidden vectors and counts."""

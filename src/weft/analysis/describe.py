@@ -1,0 +1,85 @@
+"""`describe`: everything about one part of the catalogue."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from weft.analysis.catalogue import MASK, Entry
+from weft.analysis.result import Result
+from weft.core.config import PartConfig
+from weft.core.registry import REGISTRY
+from weft.core.schema import json_schema
+from weft.masks import Mask, known_masks
+
+REQUIRED = "required"
+LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+@dataclass(frozen=True)
+class FieldDescription(Result):
+    """A field of a part's configuration.
+
+    Attributes:
+        type: what it may hold, in words.
+        default: as a file would write it; "required" where there is none.
+    """
+
+    name: str
+    type: str
+    default: str
+
+
+@dataclass(frozen=True)
+class Description(Result):
+    """Everything about one part. ``text``: its documentation; ``fields``: its configuration's, or a mask's arguments."""
+
+    entry: Entry
+    text: str
+    fields: tuple[FieldDescription, ...]
+
+
+def describe(entry: Entry) -> Description:
+    """The documentation and the fields of a part that `catalogue` lists."""
+    if entry.group == MASK:
+        mask = next(mask for mask in known_masks() if mask.kind == entry.kind)
+        return Description(entry, inspect.getdoc(mask) or "", tuple(_arguments(mask)))
+    part = REGISTRY.get((entry.group,), entry.kind)
+    return Description(entry, inspect.getdoc(part) or "", tuple(_fields(part)))
+
+
+def _fields(part: type[PartConfig]) -> Iterator[FieldDescription]:
+    definitions = json_schema(part)["$defs"]
+    own = definitions[f"{part.group}.{part.kind}"]
+    for name, field in own["properties"].items():
+        if name == "kind":
+            continue
+        default = json.dumps(field["default"]) if "default" in field else "{}"
+        yield FieldDescription(name, _type(field), REQUIRED if name in own["required"] else default)
+
+
+def _arguments(mask: type[Mask]) -> Iterator[FieldDescription]:
+    for argument in inspect.signature(mask).parameters.values():
+        several = argument.kind is argument.VAR_POSITIONAL
+        default = "any number" if several else REQUIRED if argument.default is argument.empty else repr(argument.default)
+        yield FieldDescription(argument.name, str(argument.annotation), default)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A JSON Schema in words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return name.removeprefix("any.").removesuffix(".repeated") if name.startswith("any.") else "mapping"
+    if "anyOf" in schema:
+        return " or ".join(_type(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if schema.get("type") == "object":
+        return f"names of {_type(schema.get('additionalProperties', {}))}"
+    limits = [f"{sign} {schema[key]:g}" for key, sign in LIMITS.items() if key in schema]
+    return " ".join([schema.get("type", "anything"), *limits])

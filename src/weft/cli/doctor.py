@@ -1,0 +1,77 @@
+"""``weft doctor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.options import Json, Threads, guarded, prepare, print_json
+from weft.cli.text import console, in_bytes, short, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from weft.analysis import Diagnosis
+
+
+@guarded
+def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Time matrix products and copies, a "
+                                                 "few seconds.")] = True,
+           threads: Threads = None, json: Json = False) -> None:
+    """What this installation and this machine can do: versions, devices, speed and exactness of matrix products."""
+    prepare(None, threads)
+    from weft import api
+
+    with console(err=True).status("looking and measuring", spinner="line"):
+        found = api.doctor(measure=measure)
+    if json:
+        print_json(found.plain())
+        return
+    out = console()
+    for part in (_versions(found), _machine(found), _routes(found), _extras(found)):
+        if part.row_count:
+            out.print(part)
+            out.print()
+    for warning in found.warnings:
+        out.print(f"note: {warning}", style="yellow")
+
+
+def _versions(found: Diagnosis) -> Table:
+    rows = table("package", "version", title="Versions")
+    rows.show_header = False
+    for name, version in found.versions.items():
+        rows.add_row(name, version, style="red" if version == "missing" else None)
+    return rows
+
+
+def _machine(found: Diagnosis) -> Table:
+    rows = table("what", "value", title="Machine")
+    rows.show_header = False
+    rows.add_row("platform", found.platform)
+    for device in found.devices:
+        memory = f", {in_bytes(device.memory)}" if device.memory else ""
+        rows.add_row(device.name, f"{device.description}{memory}")
+    rows.add_row("CPU", f"{found.threads} threads on {found.cores} cores, {found.capability}")
+    rows.add_row("PyTorch has", ", ".join(name for name, here in found.backends.items() if here) or "no libraries")
+    rows.add_row("torch.compile", f"{found.compiler or 'no C++ compiler'}, Python's headers "
+                                  f"{'found' if found.python_headers else 'missing'}")
+    rows.add_row("disk free", f"{in_bytes(found.disk_free)} here, {in_bytes(found.disk_free_temporary)} for temporary "
+                              "files")
+    if found.copy:
+        rows.add_row("memory copy", short(found.copy, "B/s"))
+    return rows
+
+
+def _routes(found: Diagnosis) -> Table:
+    rows = table("route", ">speed", ">error", title="Matrix products, 1024 by 1024 (error: largest, relative to float64)")
+    for route in found.routes:
+        rows.add_row(route.name, short(route.rate, "FLOP/s"), f"{route.error:.1e}")
+    return rows
+
+
+def _extras(found: Diagnosis) -> Table:
+    rows = table("extra", "for", "missing", title="Extras: pip install 'weft[NAME]'")
+    for extra in found.extras:
+        rows.add_row(extra.name, extra.unlocks, ", ".join(extra.missing) or "nothing")
+    return rows

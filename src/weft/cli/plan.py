@@ -1,0 +1,102 @@
+"""``weft plan``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.options import Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+from weft.cli.text import console, duration, in_bytes, short, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from weft.analysis import Plan
+
+Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file, a preset, or a checkpoint's folder.")]
+
+
+@guarded
+def plan(target: Target,
+         tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of a whole training run, to tell the least "
+                                                    "time it takes here.")] = None,
+         context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of a row; the model's own.")] = None,
+         batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a training step and of the state.")] = 1,
+         dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
+    """What a model costs before it runs: parameters, FLOPs by part, bytes of weights, activations and state."""
+    prepare(plugin, threads)
+    from weft import api
+
+    found = api.plan(target, context=context, batch=batch, dtype=dtype, tokens=tokens)
+    if json:
+        print_json(found.plain())
+        return
+    out = console()
+    out.print(_headline(found), style="bold")
+    for part in (_parts(found), _bytes(found), _states(found)):
+        if part.row_count:
+            out.print()
+            out.print(part)
+    if found.time_here:
+        out.print(f"\n{_time(found)}")
+    out.print()
+    for note in found.notes:
+        out.print(f"note: {note}")
+
+
+def _headline(found: Plan) -> str:
+    numbers = found.parameters
+    tied = ", readout tied to the embeddings" if numbers.tied else ""
+    active = "" if numbers.active == numbers.total else f", {numbers.active:,} used by a token"
+    return f"{found.model}: {numbers.total:,} parameters ({numbers.embeddings:,} in embeddings{tied}{active})"
+
+
+def _parts(found: Plan) -> Table:
+    """Parameters and operations, part by part."""
+    title = "Parts" if found.flops is None else f"Parts, and forward FLOPs per token at a context of {found.context:,}"
+    rows = table("part", ">parameters", ">share", ">FLOPs, all pairs", ">visible pairs", ">share", title=title)
+    numbers = {part.part: part for part in found.parameters.parts}
+    flops = {} if found.flops is None else {part.part: part for part in found.flops.parts}
+    for name in dict.fromkeys([*numbers, *flops]):
+        own, cost = numbers.get(name), flops.get(name)
+        rows.add_row(name, f"{own.numbers:,}" if own else "-", f"{own.share:.1%}" if own else "-",
+                     short(cost.full) if cost else "-", short(cost.visible) if cost else "-",
+                     f"{cost.share_visible:.1%}" if cost else "-")
+    if found.flops is not None:
+        rows.add_row("all", f"{found.parameters.total:,}", "", short(found.flops.full), short(found.flops.visible), "",
+                     style="bold")
+    return rows
+
+
+def _bytes(found: Plan) -> Table:
+    rows = table("what", ">bytes", title="Memory")
+    rows.show_header = False
+    for dtype, size in found.weights.items():
+        rows.add_row(f"weights in {dtype}", in_bytes(size))
+    if found.buffers:
+        rows.add_row("fixed tensors", in_bytes(found.buffers))
+    if found.training is not None:
+        rows.add_row(f"training in {found.dtype}: weights", in_bytes(found.training.weights))
+        rows.add_row("  gradients", in_bytes(found.training.gradients))
+        rows.add_row("  optimizer (AdamW)", in_bytes(found.training.optimizer))
+    if found.step is not None:
+        rows.add_row(f"  activations of {found.step.batch:,} x {found.step.context:,} tokens",
+                     in_bytes(found.step.activations))
+    return rows
+
+
+def _states(found: Plan) -> Table:
+    states = found.states
+    growth = "" if states is None else f"{states.growth}; one more token: {in_bytes(states.per_token)} a row"
+    rows = table(">tokens", f">{found.batch:,} row{'s' if found.batch > 1 else ''}", title=f"State ({growth})")
+    for size in () if states is None else states.sizes:
+        rows.add_row(f"{size.context:,}", in_bytes(size.bytes))
+    return rows
+
+
+def _time(found: Plan) -> str:
+    here = found.time_here
+    assert here is not None, "called when a time was measured"
+    return (f"{here.tokens:,} tokens of training: {short(here.flops, 'FLOP')}, at least {duration(here.seconds)} here "
+            f"(a square matrix product reaches {short(here.rate, 'FLOP/s')})")

@@ -1,0 +1,63 @@
+"""Numbers in words, and tables, for people: what fits into 80 columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+
+
+def in_bytes(number: float) -> str:
+    """A number of bytes with its unit: ``1.5 MiB``."""
+    value, unit = _scaled(number, 1024, BINARY)
+    return f"{number:,.0f} B" if unit == BINARY[0] else f"{value:,.1f} {unit}"
+
+
+def short(number: float, unit: str = "") -> str:
+    """A number in thousands, millions, ...: ``1.23 M``, ``45.6 GFLOP/s``."""
+    value, prefix = _scaled(number, 1000, DECIMAL)
+    shown = f"{value:.0f}" if not prefix and float(value).is_integer() else f"{value:.3g}"
+    return f"{shown} {prefix}{unit}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """Seconds below two minutes, then minutes, hours or days."""
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds:.1f} seconds"
+
+
+def console(*, err: bool = False) -> Console:
+    """Where tables go: as wide as the terminal, 80 columns where there is none."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, stderr=err)
+
+
+def table(*columns: str, title: str = "") -> Table:
+    """An empty table without lines; columns whose name begins with ``>`` are numbers, aligned to the right and never
+    wrapped."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=Text(title) if title else None, title_justify="left", title_style="bold", box=None,
+                 pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for column in columns:
+        if column.startswith(">"):
+            made.add_column(column[1:], justify="right", no_wrap=True)
+        else:
+            made.add_column(column, overflow="fold")
+    return made
+
+
+def _scaled(number: float, base: int, names: tuple[str, ...]) -> tuple[float, str]:
+    size, index = float(number), 0
+    while abs(size) >= base and index < len(names) - 1:
+        size, index = size / base, index + 1
+    return size, names[index]
