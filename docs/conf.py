@@ -11,8 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 project = "Weft"
 author = "The Weft authors"
-extensions = ["myst_parser", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_typehints = "description"
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 html_theme = "furo"
 html_title = "Weft"
 exclude_patterns = ["_build"]

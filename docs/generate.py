@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from itertools import groupby
@@ -21,15 +22,24 @@ def write_pages(folder: Path) -> None:
 
 def catalogue_page() -> str:
     """Every registered part by group: kind, what it is, source, traits, state."""
-    lines = ["# Catalogue", "", "Everything that `weft list` shows.", ""]
+    lines = ["# Catalogue", "", "Everything that `weft list` shows; `weft list KIND` tells all fields of one part.", ""]
     for group, entries in groupby(catalogue(), key=lambda entry: entry.group):
-        lines += [f"## {group}", "", "| kind | what | source | traits | state |", "| --- | --- | --- | --- | --- |"]
+        lines += [f"## {group}", ""]
         for entry in entries:
-            traits = ", ".join(entry.traits)
-            cells = (f"`{entry.kind}`", entry.summary, entry.source, traits, entry.state_size)
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        lines.append("")
+            lines += [f"`{entry.usage}`", f": {_escaped(entry.summary)}", ""]
+            facts = {"state": entry.state_size, "traits": ", ".join(entry.traits), "source": entry.source}
+            lines += [f"  *{name}:* {_escaped(text)}\\" for name, text in facts.items() if text]
+            lines[-1] = lines[-1].removesuffix("\\")
+            lines.append("")
     return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """Text of a docstring as MyST: its code keeps its quotes, everything else is taken literally."""
+    pieces = text.split("``")
+    plain = [re.sub(r"([\\`*_{}\[\]<>#$|~])", r"\\\1", piece) for piece in pieces[::2]]
+    code = [f"`{piece}`" for piece in pieces[1::2]]
+    return "".join(a + b for a, b in zip(plain, [*code, ""], strict=True))
 
 
 def cli_page() -> str:
@@ -37,7 +47,7 @@ def cli_page() -> str:
     lines = ["# Command line", "", "Exit codes: 0 done, 1 failed, 2 the request was at fault, 130 interrupted.", ""]
     for command in COMMANDS:
         shown = subprocess.run([sys.executable, "-m", "weft", *command.split(), "--help"], capture_output=True,
-                               text=True, check=True, env={"COLUMNS": "100", "PATH": ""}).stdout
+                               text=True, check=True, env={"COLUMNS": "88", "PATH": ""}).stdout
         lines += [f"## weft {command}", "", "```text", shown.rstrip(), "```", ""]
     return "\n".join(lines)
 

@@ -201,7 +201,7 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
     if data is not None:
         corpus = read_text(data)
     elif loaded.run is not None:
-        corpus = split_corpus(DataSettings.model_validate(loaded.run["data"])).validation
+        corpus = split_corpus(DataSettings.model_validate(loaded.run["data"]))[1]
     else:
         raise InputError("the checkpoint knows no run, so it has no text of its own.", where="data",
                          remedy="Give the path of a text.")
@@ -218,7 +218,7 @@ def prompt_rows(loaded: Loaded, prompts: Sequence[str | RowLike], *, open_text: 
             continue
         tokenizer = _tokenizer(loaded)
         start = _start(tokenizer) if open_text else None
-        rows.append(Row(tuple([*([] if start is None else [start]), *tokenizer.encode(prompt)])))
+        rows.append(Row((*([] if start is None else [start]), *tokenizer.encode(prompt))))
     return rows
 
 

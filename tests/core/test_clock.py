@@ -9,8 +9,7 @@ from torch import Tensor
 
 from weft.core.clock import Clock, Keys, Moment, tell
 
-O = False
-X = True
+F, X = False, True
 
 
 def call(clock: Clock | None, shape: tuple[int, int], **facts: Any) -> Moment:
@@ -49,7 +48,7 @@ def test_without_a_clock_rows_agree_and_nothing_is_left() -> None:
     assert moment.ticks.valid is None
     assert not moment.ticks.packed
     assert moment.after is None
-    assert moment.ticks.starts().tolist() == [[X, O, O]]
+    assert moment.ticks.starts().tolist() == [[X, F, F]]
 
 
 def test_a_continuing_call_counts_on() -> None:
@@ -68,7 +67,7 @@ def test_an_earlier_document_may_have_begun_inside_a_row_unless_the_call_says_ot
 
 
 def test_begins_restart_positions() -> None:
-    begins = [[O, X, O, O], [X, O, O, X]]
+    begins = [[F, X, F, F], [X, F, F, X]]
     moment = call(at([4, 4], [1, 1], [1, 1]), (2, 4), begins=begins)
     assert table(moment.ticks.begin) == [[1, 5, 5, 5], [4, 4, 4, 7]]
     assert table(moment.ticks.position) == [[3, 0, 1, 2], [0, 1, 2, 0]]
@@ -78,22 +77,22 @@ def test_begins_restart_positions() -> None:
 
 
 def test_a_row_s_first_token_starts_a_document_unmarked() -> None:
-    moment = call(None, (1, 4), begins=[[O, O, X, O]])
+    moment = call(None, (1, 4), begins=[[F, F, X, F]])
     assert table(moment.ticks.begin, 1) == [[0, 0, 2, 2]]
-    assert moment.ticks.starts().tolist() == [[X, O, X, O]]
+    assert moment.ticks.starts().tolist() == [[X, F, X, F]]
     assert table(moment.ticks.length, 1) == [[2, 2, 2, 2]]
 
 
 def test_tokens_beyond_the_count_do_not_count() -> None:
-    moment = call(at([2, 3], [0, 1], [0, 1]), (2, 3), count=[2, 0], begins=[[O, O, X], [X, O, O]])
+    moment = call(at([2, 3], [0, 1], [0, 1]), (2, 3), count=[2, 0], begins=[[F, F, X], [X, F, F]])
     assert moment.ticks.valid is not None
-    assert moment.ticks.valid.tolist() == [[X, X, O], [O, O, O]]
+    assert moment.ticks.valid.tolist() == [[X, X, F], [F, F, F]]
     assert table(moment.ticks.begin) == [[0, 0, 0], [1, 1, 1]]
     assert clock_of(moment.after)[:2] == [[4, 3], [0, 1]]
 
 
 def test_the_clock_after_a_count_is_that_of_the_last_counted_token() -> None:
-    moment = call(Clock.start(2), (2, 4), count=[3, 1], begins=[[O, X, O, X], [O, X, O, O]])
+    moment = call(Clock.start(2), (2, 4), count=[3, 1], begins=[[F, X, F, X], [F, X, F, F]])
     assert clock_of(moment.after)[:2] == [[3, 1], [1, 0]]
 
 
@@ -108,27 +107,27 @@ def test_an_empty_chunk_changes_nothing() -> None:
 
 
 def test_a_prefix_ends_where_its_flags_end() -> None:
-    moment = call(None, (2, 4), prefix=[[X, X, O, O], [O, O, O, O]])
+    moment = call(None, (2, 4), prefix=[[X, X, F, F], [F, F, F, F]])
     assert table(moment.ticks.prefix_end) == [[2] * 4, [0] * 4]
-    after = call(Clock.start(2), (2, 4), prefix=[[X, X, O, O], [O, O, O, O]]).after
+    after = call(Clock.start(2), (2, 4), prefix=[[X, X, F, F], [F, F, F, F]]).after
     assert clock_of(after) == [[4, 4], [0, 0], [2, 0], [0, 0]]
     assert after is not None
     assert table(call(after, (2, 2)).ticks.prefix_end) == [[2, 2], [0, 0]]
 
 
 def test_every_packed_document_has_a_prefix_of_its_own() -> None:
-    begins, prefix = [[X, O, O, X, O, O]], [[X, O, O, X, X, O]]
+    begins, prefix = [[X, F, F, X, F, F]], [[X, F, F, X, X, F]]
     moment = call(None, (1, 6), begins=begins, prefix=prefix)
     assert table(moment.ticks.prefix_end, 1) == [[1, 1, 1, 5, 5, 5]]
 
 
 def test_a_carried_prefix_ends_with_its_document() -> None:
     # The document in course keeps its prefix end 3; the one that begins at order 6 has a prefix of two tokens.
-    moment = call(at([5], [1], [3]), (1, 5), begins=[[O, X, O, O, O]], prefix=[[O, X, X, O, O]])
+    moment = call(at([5], [1], [3]), (1, 5), begins=[[F, X, F, F, F]], prefix=[[F, X, X, F, F]])
     assert table(moment.ticks.prefix_end, 1) == [[3, 8, 8, 8, 8]]
     assert clock_of(moment.after)[2] == [8]
     # One that begins without a prefix has none.
-    assert table(call(at([5], [1], [3]), (1, 2), begins=[[O, X]]).ticks.prefix_end, 1) == [[3, 6]]
+    assert table(call(at([5], [1], [3]), (1, 2), begins=[[F, X]]).ticks.prefix_end, 1) == [[3, 6]]
 
 
 def test_prefix_flags_beyond_the_count_do_not_count() -> None:
@@ -136,7 +135,7 @@ def test_prefix_flags_beyond_the_count_do_not_count() -> None:
 
 
 def test_lengths_are_the_document_s_own_or_declared() -> None:
-    begins = [[O, O, X, O], [O, X, O, O]]
+    begins = [[F, F, X, F], [F, X, F, F]]
     assert table(call(None, (2, 4), begins=begins).ticks.length) == [[2, 2, 2, 2], [1, 3, 3, 3]]
     assert table(call(None, (2, 4), begins=begins, count=[4, 3]).ticks.length) == [[2, 2, 2, 2], [1, 2, 2, 2]]
     assert table(call(None, (2, 4), count=[4, 3]).ticks.length) == [[4] * 4, [3] * 4]

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
-from torch import nn
+from pydantic import Field
 
 from weft.blocks.base import BlockConfig
 from weft.blocks.pre import PreNormConfig
-from weft.core.config import Dims, PartConfig, PartField, Repeat, Settings, Shared, expand, parse, parse_part
+from weft.core.config import Dims, PartConfig, PartField, Repeat, Settings, expand, parse, parse_part
 from weft.core.errors import ConfigError
 from weft.core.registry import REGISTRY
+from weft.core.shared import SharedParts
 from weft.feedforward.mlp import MLPConfig
 from weft.mixers.attention import AttentionConfig
 from weft.models.decoder import DecoderConfig
@@ -35,10 +36,10 @@ class Outer(Settings):
     """Parts at every sort of place."""
 
     one: Annotated[PartConfig, PartField("position")] = RopeConfig()
-    listed: list[Inner] = []
+    listed: tuple[Inner, ...] = ()
     optional: Inner | None = None
-    named: dict[str, Inner] = {}
-    parts: list[Annotated[PartConfig, PartField("mixer", "feedforward")]] = []
+    named: dict[str, Inner] = Field(default_factory=dict)
+    parts: tuple[Annotated[PartConfig, PartField("mixer", "feedforward")], ...] = ()
 
 
 def problems(model: type[Settings], data: Any) -> tuple[str, ...]:
@@ -92,10 +93,10 @@ def test_nested_parts_come_back_with_repeats_and_references() -> None:
     (3, r"^one: 3 is not a position. Give a kind or a mapping with one. Known kinds: alibi, "),
     (MLPConfig(d_ff=3), r"^one: 'mlp' is a feedforward, not a position. Known kinds: alibi, "),
     ({"kind": "rope", "bas": 3}, r"^one.bas: unknown key 'bas'. Did you mean 'base'\?$"),
-    ({"kind": "rope", "scaling": {"kind": "non"}}, r"^one.scaling.kind: no rope_scaling of kind 'non'. Did you mean 'n"),
+    ({"kind": "rope", "scaling": {"kind": "non"}}, r"^one.scaling.kind: no rope_scaling of kind 'non'. Did you mean '"),
     ({"kind": "rope", "base": 0.5}, r"^one.base: Input should be greater than 1, got 0.5.$"),
     ({"kind": "rope", "rot": 3}, r"^one.rot: features are turned in pairs, got 3. Give an even number.$"),
-    ({"shared": "a", "of": 3}, r"^one.of: unknown key 'of'. Known names: shared.$"),
+    ({"shared": "a", "of": 3}, r"^one.of: unknown key 'of'. A reference holds `shared` alone.$"),
     (None, r"^one: None is not a position."),
 ])
 def test_what_is_wrong_with_a_part_is_said_where_it_stands(value: Any, message: str) -> None:
@@ -175,12 +176,21 @@ def test_repeated_blocks_have_weights_of_their_own_and_shared_parts_have_not() -
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"blocks": [{"kind": "pre", "layers": [{"shared": "token"}]}]},
-     "blocks.0.layers.0.shared: no shared part is called 'token'. Did you mean 'tokens'?"),
+     "blocks.0.layers.0.shared: no shared part is called 'token'. Known names: ff."),
+    ({"blocks": [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "position": {"shared": "ff"}}]}]},
+     "blocks.0.layers.0.position.shared: 'ff' is a feedforward, not a position. Share a part that fits here, or write "
+     "one out."),
+    ({"shared": {"ff": MLP, "unused": MLP}, "blocks": [{"kind": "pre", "layers": [{"shared": "ff"}]}]},
+     "shared.unused: nothing uses it. Name it where it belongs, as {shared: unused}, or remove it."),
+    ({"shared": {"turn": "rope"}, "blocks": [{"kind": "pre", "layers": [
+        {"kind": "attention", "n_heads": heads, "position": {"shared": "turn"}} for heads in (2, 4)]}]},
+     "blocks.0.layers.1.position.shared: 'turn' was built for 2 heads of size 4, here it is used for 4 heads of size "
+     "2. Share it only between places of the same sizes."),
+
     ({"readout": {"shared": "x"}}, "readout: no readout can be shared, got a reference to 'x'. Write it out here."),
-    ({"shared": {"tokens": MLP}}, "shared: the name 'tokens' is the token embedding's own. Choose another name."),
     ({"shared": {"a.b": MLP}}, "shared: 'a.b' cannot name a part. Choose another word, such as 'table'."),
     ({"shared": {"keys": MLP}}, "shared: 'keys' cannot name a part. Choose another word, such as 'table'."),
-    ({"shared": {"ff": {"kind": "attention", "n_heads": 3}}},
+    ({"shared": {"ff": {"kind": "attention", "n_heads": 3}}, "blocks": [{"kind": "pre", "layers": [{"shared": "ff"}]}]},
      "shared.ff.n_heads: d_model 8 does not divide into 3 heads. Choose another number of heads, or give d_head."),
 ])
 def test_references_that_cannot_be_followed(fields: dict[str, Any], message: str) -> None:
@@ -199,7 +209,7 @@ def test_problems_of_building_are_gathered_and_a_repeated_one_is_told_once() -> 
 
 
 def test_errors_say_which_file_and_what_the_whole_is_when_it_is_no_mapping() -> None:
-    with pytest.raises(ConfigError, match=r"^run.yaml: 1 problem in the configuration:\n  - configuration: Input should"):
+    with pytest.raises(ConfigError, match=r"^run.yaml: 1 problem in the configuration:\n  - configuration: Input shou"):
         parse(DecoderConfig, [1], where="run.yaml")
     with pytest.raises(ConfigError, match=r"^x: 1 problem.*\n  - mixer: 3 is not a mixer"):
         parse_part(("mixer",), 3, where="x")
@@ -223,8 +233,17 @@ def test_parts_that_do_not_say_how_they_are_built() -> None:
 
 
 def test_a_shared_part_is_the_one_that_was_built() -> None:
-    module = nn.Identity()
-    assert Shared(shared="x").build(Dims(8, shared={"x": module})) is module
+    parts = SharedParts({"x": parse_part(("mixer",), "gru")})
+    first, second = (parse_part(("mixer",), {"shared": "x"}).build(Dims(8, shared=parts)) for _ in range(2))
+    assert first is second is parts["x"]
+
+
+def test_a_position_scheme_can_be_shared_by_attentions() -> None:
+    attention = {"kind": "attention", "n_heads": 2, "position": {"shared": "turn"}}
+    block = {"kind": "pre", "layers": [attention, attention]}
+    model = parse(DecoderConfig, {**MODEL, "shared": {"turn": "rope"}, "blocks": [block]}).build()
+    first, second = model.stack.layers[0].layers
+    assert first.position is second.position is model.shared["turn"]
 
 
 def test_configurations_are_frozen() -> None:

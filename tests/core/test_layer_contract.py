@@ -112,7 +112,7 @@ def test_another_layer_s_state_is_refused() -> None:
 
 
 def test_another_number_of_rows_is_refused() -> None:
-    with pytest.raises(StateError, match=r"Sums: a state of 3 rows for 1 rows of input. Select the rows first, or start"):
+    with pytest.raises(StateError, match=r"Sums: a state of 3 rows for 1 rows of input. Select the rows first, or sta"):
         Sums()(torch.ones(1, 1, 2), Sums().init_state(3))
 
 

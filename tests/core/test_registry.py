@@ -62,7 +62,7 @@ def test_a_kind_has_one_definition() -> None:
     registry = Registry()
     registry.add(First)
     registry.add(First)
-    with pytest.raises(ConfigError, match=r"the sort 'one' is defined by .*test_registry and by .*test_registry. Give one"):
+    with pytest.raises(ConfigError, match=r"the sort 'one' is defined by .*test_registry and by .*test_registry. Give"):
         registry.add(Second)
     assert registry.get(("sort",), "one") is First
 
@@ -75,7 +75,8 @@ def test_an_unknown_kind_names_the_nearest_in_its_groups() -> None:
 
 
 def test_discovery_finds_every_group_in_order() -> None:
-    assert {"mixer", "feedforward", "position", "norm", "block", "model", "encoder", "readout"} <= set(REGISTRY.groups())
+    groups = {"mixer", "feedforward", "position", "norm", "block", "model", "encoder", "readout"}
+    assert groups <= set(REGISTRY.groups())
     assert REGISTRY.groups() == sorted(REGISTRY.groups())
     names = [(part.group, part.kind) for part in REGISTRY.parts()]
     assert names == sorted(names)
@@ -93,9 +94,9 @@ def test_a_user_s_file_adds_a_part(own: None, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "text", "message"), [
     ("plugin_a.py", None, r"the plugin '.*plugin_a.py' is not a file. Give the path of a Python file."),
     ("plugin_b.txt", "", r"the plugin '.*plugin_b.txt' is not a Python file. Give the path of a .py file."),
-    ("plugin_c.py", "def", r"the plugin '.*plugin_c.py' does not import: SyntaxError: .*Correct the file and try again."),
+    ("plugin_c.py", "def", r"the plugin '.*plugin_c.py' does not import: SyntaxError: .*Correct the file and try agai"),
     ("plugin_d.py", "1 / 0", r"the plugin '.*plugin_d.py' does not import: ZeroDivisionError: division by zero. Corr"),
-    ("plugin_e.py", "import weft_no_such", r"does not import: ModuleNotFoundError: No module named 'weft_no_such'. Corr"),
+    ("plugin_e.py", "import weft_no_such", r"does not import: ModuleNotFoundError: No module named 'weft_no_such'. Co"),
     ("plugin_f.py", PART.format(name="Other", kind="mlp"),
      r"the feedforward 'mlp' is defined by weft.feedforward.mlp and by weft_plugin_plugin_f. Give one"),
 ])
@@ -130,7 +131,7 @@ def test_an_installed_package_adds_parts(own: None, tmp_path: Path) -> None:
 def test_an_installed_package_that_does_not_import_is_named(own: None, tmp_path: Path) -> None:
     distribution(tmp_path, "weft_test_plugin_i", "1 / 0")
     registry = Registry()
-    with pytest.raises(ConfigError, match=r"the installed plugin 'weft_test_plugin_i' does not import: ZeroDivisionError"):
+    with pytest.raises(ConfigError, match=r"the installed plugin 'weft_test_plugin_i' does not import: ZeroDivisionEr"):
         registry.discover()
     sys.path.remove(str(tmp_path))
     registry.discover()  # what failed is tried again

@@ -171,7 +171,7 @@ def test_restore_names_missing_and_unknown_tensors() -> None:
     arrays = state_arrays(pair(2, 3))
     del arrays["layers.1.total"]
     arrays["layers.2.total"] = torch.zeros(1)
-    with pytest.raises(StateError, match=r"restore: .*missing \['layers.1.total'\], unknown \['layers.2.total'\].*same"):
+    with pytest.raises(StateError, match=r"restore: .*missing \['layers.1.total'\], unknown \['layers.2.total'\].*sam"):
         restore(pair(2, 3), arrays)
 
 

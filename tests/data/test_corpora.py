@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from weft.core.errors import DataError
 from weft.data import Corpus, Document, embedded_corpus, read_text
+from weft.data.corpus import FEWEST_TO_SPLIT
 
 TEXTS = st.lists(st.text(st.sampled_from("aé世\n "), max_size=20), min_size=1, max_size=30)
 
@@ -84,7 +85,8 @@ def test_a_single_long_document_is_cut_between_characters() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sets(st.integers(0, 10_000), min_size=20, max_size=60), st.floats(0.05, 0.9), st.integers(-5, 5))
+@given(st.sets(st.integers(0, 10_000), min_size=FEWEST_TO_SPLIT, max_size=140), st.floats(0.05, 0.9),
+       st.integers(-5, 5))
 def test_a_split_puts_every_document_on_one_side(names: set[int], share: float, seed: int) -> None:
     corpus = Corpus("drawn", tuple(Document(str(name), "x") for name in sorted(names)))
     train, held_out = corpus.split(share, seed=seed)

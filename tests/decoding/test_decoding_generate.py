@@ -260,5 +260,5 @@ def test_json_leaves_out_what_was_not_asked_for() -> None:
 
 def test_an_encoder_decoder_tells_of_ids_its_encoder_does_not_know() -> None:
     model = KINDS["encoder_decoder-0"]
-    with pytest.raises(InputError, match=r"rows\.source: an id is outside the encoder's vocabulary; the largest is 99"):
+    with pytest.raises(InputError, match=r"rows\[0\]\.source\[\d+\]: id 99 is outside the vocabulary of"):
         generate(model, [Row((1,), (99,))], max_new_tokens=1)

@@ -84,7 +84,7 @@ def test_rows_a_model_cannot_take() -> None:
         ([Row((0,), (1,))], MODEL, r"rows\[0\]\.source: a source, and this model takes none\. Give a list of ids"),
         ([Row((0,))], reader, r"rows\[0\]: no source, and this model decodes from one.*\"source\""),
         ([Row((0,), ())], reader, r"rows\[0\]\.source: an empty source\. Give at least one id"),
-        ([Row((0,), (-2,))], reader, r"rows\[0\]\.source\[0\]: id -2 is negative"),
+        ([Row((0,), (-2,))], reader, r"rows\[0\]\.source\[0\]: id -2 is outside the vocabulary of 11 ids"),
         ([Row((99,), (1,))], reader, r"rows\[0\]\.target\[0\]: id 99 is outside the vocabulary of 11 ids"),
     ):
         with pytest.raises(InputError, match=message):

@@ -58,9 +58,3 @@ def test_the_float32_state_stays_so_while_the_model_computes_in_bfloat16(results
         assert run["ended"]["stack.layers.0.layers.0.modes"] == torch.float32
         assert run["ended"]["stack.layers.1.layers.0.keys"] == torch.bfloat16
         assert run["gap"] < 0.05, "two pieces are not the whole"
-
-
-def test_the_casting_of_arguments_would_round_the_state(results: list[dict[str, Any]]) -> None:
-    """Why it is left off: with it the same state comes back as bfloat16, or the run is refused."""
-    for found in results:
-        assert found["with casting"] != "float32 kept"

@@ -182,8 +182,8 @@ class AdvancesByWidth(Attention):
 class SeesSourcePadding(CrossAttention):
     """Attends to the source's padding."""
 
-    def _known(self, state: LayerState | None, span: Span) -> Known:
-        return super()._known(state, span)._replace(valid=None)
+    def _known(self, state: LayerState | None, span: Span, rows: int) -> Known:
+        return super()._known(state, span, rows)._replace(valid=None)
 
 
 # Layers that treat tokens apart

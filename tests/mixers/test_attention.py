@@ -194,5 +194,5 @@ def test_pairs_that_do_not_fit(fields: dict[str, Any], message: str) -> None:
 
 
 def test_a_window_of_nothing_is_refused_where_it_stands() -> None:
-    with pytest.raises(ConfigError, match=r"mask: window: size is 0, but a window holds at least the query's own key. G"):
+    with pytest.raises(ConfigError, match=r"mask: window: size is 0, but a window holds at least the query's own key."):
         parse_part(("mixer",), {"kind": "attention", "mask": "causal & window(0)"})

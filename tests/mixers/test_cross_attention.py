@@ -115,7 +115,7 @@ def test_padding_of_the_source_is_not_read() -> None:
 
 
 def test_a_memory_is_required() -> None:
-    with pytest.raises(InputError, match=r"memory: cross-attention has no memory to read. Give memory= to init_state, or"):
+    with pytest.raises(InputError, match=r"memory: cross-attention has no memory to read. Give memory= to init_state,"):
         build()(random(1, T, D))
     with pytest.raises(InputError, match=r"memory: cross-attention has no memory to read."):
         build().init_state(1)

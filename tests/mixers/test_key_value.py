@@ -1,4 +1,4 @@
-"""Growing and rolling buffers: which token lies where, what queries may look at, and when buffers are written in place."""
+"""Growing and rolling buffers: which token lies where, what queries may look at, when writing is in place."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def kept(stored: Stored) -> Any:
 def seen(stored: Stored, rows: int) -> list[list[tuple[float, int]]]:
     """Every row's visible keys with their orders."""
     keys, order = stored.k[..., 0, 0], stored.keys.order.expand(rows, -1)
-    valid = torch.ones_like(order, dtype=torch.bool) if stored.keys.valid is None else stored.keys.valid.expand(rows, -1)
+    given = stored.keys.valid
+    valid = torch.ones_like(order, dtype=torch.bool) if given is None else given.expand(rows, -1)
     return [[(k, o) for k, o, ok in zip(*row, strict=True) if ok]
             for row in zip(keys.tolist(), order.tolist(), valid.tolist(), strict=True)]
 

@@ -83,7 +83,7 @@ def summary_of(described: type) -> str:
     paragraph = " ".join((text or "").split("\n\n")[0].split())
     for index, sign in enumerate(paragraph):
         ends = sign == "." and paragraph[index + 1:index + 2] in ("", " ")
-        if ends and not paragraph[:index].endswith(("et al", "eq", "e.g", "i.e")):
+        if ends and not paragraph[:index].endswith((".", "et al", "eq", "e.g", "i.e")):
             return paragraph[:index + 1]
     return paragraph
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,12 @@ class FieldDescription(Result):
 
 @dataclass(frozen=True)
 class Description(Result):
-    """Everything about one part. ``text``: its documentation; ``fields``: its configuration's, or a mask's arguments."""
+    """Everything about one part.
+
+    Attributes:
+        text: its documentation, and that of what it builds.
+        fields: of its configuration; a mask's arguments.
+    """
 
     entry: Entry
     text: str
@@ -48,7 +54,15 @@ def describe(entry: Entry) -> Description:
         mask = next(mask for mask in known_masks() if mask.kind == entry.kind)
         return Description(entry, inspect.getdoc(mask) or "", tuple(_arguments(mask)))
     part = REGISTRY.get((entry.group,), entry.kind)
-    return Description(entry, inspect.getdoc(part) or "", tuple(_fields(part)))
+    texts = [inspect.getdoc(part), *_built(part)]
+    return Description(entry, "\n\n".join(text for text in texts if text), tuple(_fields(part)))
+
+
+def _built(part: type[PartConfig]) -> Iterator[str]:
+    """The documentation of what a configuration builds, when both stand in one file: it has the equation."""
+    built = getattr(sys.modules[part.__module__], str(part.build.__annotations__.get("return")), None)
+    if isinstance(built, type) and built.__module__ == part.__module__ and built.__doc__:
+        yield inspect.cleandoc(built.__doc__)
 
 
 def _fields(part: type[PartConfig]) -> Iterator[FieldDescription]:
@@ -63,8 +77,9 @@ def _fields(part: type[PartConfig]) -> Iterator[FieldDescription]:
 
 def _arguments(mask: type[Mask]) -> Iterator[FieldDescription]:
     for argument in inspect.signature(mask).parameters.values():
-        several = argument.kind is argument.VAR_POSITIONAL
-        default = "any number" if several else REQUIRED if argument.default is argument.empty else repr(argument.default)
+        default = REQUIRED if argument.default is argument.empty else repr(argument.default)
+        if argument.kind is argument.VAR_POSITIONAL:
+            default = "any number"
         yield FieldDescription(argument.name, str(argument.annotation), default)
 
 

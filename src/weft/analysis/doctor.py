@@ -10,7 +10,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from weft.analysis.result import Result
 
 PACKAGE = "weft"
 MISSING = "missing"
+CORE = ("torch", "numpy", "pydantic", "jaxtyping", "safetensors", "tokenizers", "typer", "rich", "pyyaml")
+"""What Weft needs, for a source tree that is not installed."""
 COMPILERS = ("c++", "g++", "clang++", "cl")
 UNLOCKS = {"dev": "the tests, the linter and the type checker", "docs": "building the documentation"}
 """What the extras of ``pyproject.toml`` are for."""
@@ -91,7 +93,8 @@ class Diagnosis(Result):
 
 def doctor(*, measure: bool = True) -> Diagnosis:
     """Look at the installation and the machine; with ``measure`` also time products and copies, a few seconds."""
-    required, optional = _requirements()
+    required, optional = describe_requirements(_declared())
+    headers = _has_headers()
     compiler = next((path for path in map(shutil.which, COMPILERS) if path), None)
     cores = _cores()
     measured = routes() if measure else ()
@@ -100,18 +103,26 @@ def doctor(*, measure: bool = True) -> Diagnosis:
                   **{name: _version(name) for name in required}},
         platform=platform.platform(), extras=optional, devices=_devices(), threads=torch.get_num_threads(),
         cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=_backends(), routes=measured,
-        copy=copy_bandwidth() if measure else 0.0, compiler=compiler, python_headers=_has_headers(),
+        copy=copy_bandwidth() if measure else 0.0, compiler=compiler, python_headers=headers,
         disk_free=shutil.disk_usage(Path.cwd()).free,
         disk_free_temporary=shutil.disk_usage(tempfile.gettempdir()).free,
-        warnings=tuple(_warnings(required, compiler, cores, measured)))
+        warnings=tuple(warnings_for(required, compiler, headers, cores, measured)))
 
 
-def _requirements() -> tuple[list[str], tuple[Extra, ...]]:
-    """Weft's dependencies, and its extras, as the installed package declares them."""
+def _declared() -> list[str]:
+    """The requirements of the installed package."""
     try:
-        declared = importlib.metadata.requires(PACKAGE) or []
+        return importlib.metadata.requires(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
-        declared = ["torch", "numpy", "pydantic", "jaxtyping", "safetensors", "tokenizers", "typer", "rich", "pyyaml"]
+        return list(CORE)
+
+
+def describe_requirements(declared: Sequence[str]) -> tuple[list[str], tuple[Extra, ...]]:
+    """The packages that are always needed, and the extras.
+
+    Args:
+        declared: requirements as package metadata writes them, ``name>=1; extra == 'docs'``.
+    """
     required: list[str] = []
     extras: dict[str, list[str]] = {}
     for line in declared:
@@ -164,23 +175,29 @@ def _has_headers() -> bool:
     return (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
 
 
-def _warnings(required: list[str], compiler: str | None, cores: int, measured: tuple[Route, ...]) -> Iterator[str]:
+def warnings_for(required: Sequence[str], compiler: str | None, headers: bool, cores: int,
+                 measured: Sequence[Route]) -> Iterator[str]:
+    """What will hurt, and what to do; the arguments are what `Diagnosis` holds."""
     missing = [name for name in required if _version(name) == MISSING]
     if missing:
         yield f"Not installed: {', '.join(missing)}. Install Weft again."
-    if compiler is None or not _has_headers():
-        lacking = " and ".join([*(["a C++ compiler"] if compiler is None else []),
-                                *([] if _has_headers() else ["Python's headers"])])
-        yield f"torch.compile on this CPU lacks {lacking}: train and decode without it, or install them."
+    lacking = [name for name, there in (("a C++ compiler", compiler), ("Python's headers", headers)) if not there]
+    if lacking:
+        yield (f"torch.compile on this CPU lacks {' and '.join(lacking)}: install what is lacking, or train and decode "
+               "without it.")
     if torch.get_num_threads() > cores:
         yield f"{torch.get_num_threads()} threads share {cores} cores: use --threads {cores}."
     yield from _route_warnings(measured)
 
 
-def _route_warnings(measured: tuple[Route, ...]) -> Iterator[str]:
-    """A faster float32 route, with what it costs in exactness."""
+def _route_warnings(measured: Sequence[Route]) -> Iterator[str]:
+    """A faster float32 route, with what it costs in exactness, and bfloat16 where it is none."""
     single = [route for route in measured if route.name.startswith("float32")]
     if len(single) == 2 and single[1].rate > FASTER * single[0].rate:
         kept = "keeps float32's accuracy" if single[1].error < ROUNDED else "rounds to bfloat16"
         yield (f"The second float32 route is {single[1].rate / single[0].rate:.1f} times as fast as the default here, "
                f"and {kept} (error {single[1].error:.1e} against {single[0].error:.1e}).")
+    half = next((route for route in measured if route.name == "bfloat16"), None)
+    if half is not None and single and single[0].rate > FASTER * half.rate:
+        yield (f"bfloat16 products reach {half.rate / single[0].rate:.2f} of float32's speed here: compute in float32, "
+               "unless memory is what is short.")

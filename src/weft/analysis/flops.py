@@ -47,7 +47,7 @@ class Flops(Result):
 
     Attributes:
         uncounted: operators that Weft knows no formula for, so that their work is missing.
-        fourier: by part, operations in mixers that convolve by Fourier transform.
+        fourier: by part, operations of Fourier transforms, in ``full`` too.
     """
 
     context: int
@@ -77,19 +77,20 @@ def forward_flops(model: LanguageModel, mode: FakeTensorMode, context: int) -> F
 def _by_part(model: LanguageModel, tally: Tally, context: int) -> Flops:
     labels = label_modules(model)
     fractions: dict[Mask, float] = {}
-    full: dict[str, float] = {}
+    full: dict[str, int] = {}
     visible: dict[str, float] = {}
-    fourier: dict[str, float] = {}
+    fourier: dict[str, int] = {}
     for path, count in tally.flops.items():
-        part, each = labels[path] or path or "other", count / context
-        full[part] = full.get(part, 0) + each
-        visible[part] = visible.get(part, 0) + each * _fraction(model, path, part, context, fractions)
+        part = labels[path] or path or "other"
+        full[part] = full.get(part, 0) + count
+        visible[part] = visible.get(part, 0) + count * _fraction(model, path, part, context, fractions)
         if path in tally.fourier:
-            fourier[part] = fourier.get(part, 0) + each
+            fourier[part] = fourier.get(part, 0) + tally.fourier[path]
     sums = sum(full.values()), sum(visible.values())
-    parts = tuple(PartFlops(part, full[part], visible[part], full[part] / sums[0], visible[part] / sums[1])
-                  for part in full)
-    return Flops(context, *sums, parts, fourier, tuple(sorted(tally.uncounted)))
+    parts = tuple(PartFlops(part, full[part] / context, visible[part] / context, full[part] / sums[0],
+                            visible[part] / sums[1]) for part in full)
+    return Flops(context, sums[0] / context, sums[1] / context, parts,
+                 {part: count / context for part, count in fourier.items()}, tuple(sorted(tally.uncounted)))
 
 
 def _fraction(model: LanguageModel, path: str, part: str, context: int, known: dict[Mask, float]) -> float:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from weft.ops.fft_convolution import transform_size
+
 Formula = Callable[..., int]
 
 
@@ -85,6 +87,21 @@ def _complex_to_complex(x: Tensor, dims: Sequence[int], *_: Any) -> int:
     return fourier(size, x.numel() // max(size, 1))
 
 
+def _convolution(u: Tensor, kernel: Tensor) -> int:
+    """Real transforms of B H rows and H kernels, and B H back."""
+    return _real_transforms(u, 2 * u.shape[0] + 1)
+
+
+def _convolution_backward(grad: Tensor, u: Tensor, kernel: Tensor) -> int:
+    """Transforms of B H gradients, B H rows and H kernels, and B H + H back."""
+    return _real_transforms(u, 3 * u.shape[0] + 2)
+
+
+def _real_transforms(u: Tensor, times: int) -> int:
+    """``times`` transforms for each of H channels, zero-padded to twice the tokens."""
+    return fourier(transform_size(2 * u.shape[2] - 1), times * u.shape[1]) // 2
+
+
 def _scan(projected: Tensor, weight: Tensor, *_: Any) -> int:
     """W h for every step and row, [T,B,G] and W [G,H]."""
     return 2 * projected.shape[0] * projected.shape[1] * weight.numel()
@@ -113,6 +130,8 @@ FORMULAS: dict[str, Formula] = {
     "aten.dot": _dot,
     "weft.elman_scan": _scan,
     "weft.elman_scan_backward": _scan_backward,
+    "weft.fft_convolution": _convolution,
+    "weft.fft_convolution_backward": _convolution_backward,
     "weft.gru_scan": _scan,
     "weft.gru_scan_backward": _scan_backward,
     "weft.lstm_scan": _scan,
@@ -125,7 +144,7 @@ CAUSAL_FLAG = {
 }
 """Where these kernels take the flag that every query sees only the keys up to its own."""
 
-FOURIER = frozenset({"aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c"})
+FOURIER = frozenset({"aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c", "weft.fft_convolution"})
 """Operators of mixers that convolve over the whole sequence."""
 
 

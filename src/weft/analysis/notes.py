@@ -68,7 +68,9 @@ def _nothing(weights: Tensor) -> Tensor | None:
 
 
 def _packing_notes(flops: Flops) -> Iterator[str]:
-    for part, cost in flops.fourier.items():
+    whole = {part.part: part.full for part in flops.parts}
+    for part in flops.fourier:
         yield (f"Packed documents: {part} cannot reset inside a row, so each call reads the marks on the host and runs "
                "the documents as rows of their own, in groups of length. Padding at most doubles its work for "
-               f"documents longer than 16 tokens: at most {2 * cost:.3g} operations a token in place of {cost:.3g}.")
+               f"documents longer than 16 tokens: at most {2 * whole[part]:.3g} operations a token in place of "
+               f"{whole[part]:.3g}.")

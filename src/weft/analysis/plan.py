@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.flops import Flops, forward_flops
 from weft.analysis.matmul import matmul_rate
@@ -20,6 +21,7 @@ from weft.analysis.memory import (
 from weft.analysis.notes import all_notes
 from weft.analysis.parts import Parameters, count_parameters
 from weft.analysis.result import Result
+from weft.analysis.shapes import shape_of
 from weft.analysis.step import TrainingStep, training_step
 from weft.core.errors import InputError
 from weft.core.layer import traits_of
@@ -95,10 +97,6 @@ def plan(source: ModelConfig | LanguageModel, *, context: int | None = None, con
     Raises:
         InputError: a number that is not positive, or a context beyond the model's reach.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    from weft.analysis.shapes import shape_of
-
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     model = shape_of(source, mode, dtype)
     length = model.config.context if context is None else context

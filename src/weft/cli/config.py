@@ -18,7 +18,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.path=value]
 @config_app.command("show")
 @guarded
 def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, json: Json = False) -> None:
-    """The resolved tree: every field of every part, defaults included."""
+    """The resolved tree, defaults included."""
     prepare(plugin)
     from weft.api import read_run
 
@@ -37,7 +37,10 @@ def schema(config: Annotated[str | None, typer.Argument(metavar="[CONFIG]", help
                                                         "the schema of that kind of model.")] = None,
            out: Annotated[Path | None, typer.Option("--out", help="Write it to a file.")] = None,
            plugin: Plugin = None, json: Json = False) -> None:
-    """The JSON Schema of run configurations, plugins' parts included, for editors. It is JSON with or without --json."""
+    """The JSON Schema of configurations, for editors.
+
+    Plugins' parts are included. It is JSON with or without --json.
+    """
     prepare(plugin)
     from weft.api import config_schema
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.options import Json, Threads, guarded, prepare, print_json
-from weft.cli.text import console, in_bytes, short, table
+from weft.cli.text import console, in_bytes, section, short, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Time matrix products and copies, a "
                                                  "few seconds.")] = True,
            threads: Threads = None, json: Json = False) -> None:
-    """What this installation and this machine can do: versions, devices, speed and exactness of matrix products."""
+    """What this installation and machine can do, measured."""
     prepare(None, threads)
     from weft import api
 
@@ -29,25 +29,23 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
         print_json(found.plain())
         return
     out = console()
-    for part in (_versions(found), _machine(found), _routes(found), _extras(found)):
-        if part.row_count:
-            out.print(part)
-            out.print()
+    section(out, "Versions", _versions(found))
+    section(out, "Machine", _machine(found))
+    section(out, "Products of 1024 x 1024 matrices, and their largest error against float64", _routes(found))
+    section(out, "Extras, for pip install 'weft[NAME]'", _extras(found))
     for warning in found.warnings:
         out.print(f"note: {warning}", style="yellow")
 
 
 def _versions(found: Diagnosis) -> Table:
-    rows = table("package", "version", title="Versions")
-    rows.show_header = False
+    rows = table("package", "version", header=False)
     for name, version in found.versions.items():
         rows.add_row(name, version, style="red" if version == "missing" else None)
     return rows
 
 
 def _machine(found: Diagnosis) -> Table:
-    rows = table("what", "value", title="Machine")
-    rows.show_header = False
+    rows = table("what", "value", header=False)
     rows.add_row("platform", found.platform)
     for device in found.devices:
         memory = f", {in_bytes(device.memory)}" if device.memory else ""
@@ -64,14 +62,14 @@ def _machine(found: Diagnosis) -> Table:
 
 
 def _routes(found: Diagnosis) -> Table:
-    rows = table("route", ">speed", ">error", title="Matrix products, 1024 by 1024 (error: largest, relative to float64)")
+    rows = table("route", ">speed", ">error")
     for route in found.routes:
         rows.add_row(route.name, short(route.rate, "FLOP/s"), f"{route.error:.1e}")
     return rows
 
 
 def _extras(found: Diagnosis) -> Table:
-    rows = table("extra", "for", "missing", title="Extras: pip install 'weft[NAME]'")
+    rows = table("extra", "for", "missing")
     for extra in found.extras:
         rows.add_row(extra.name, extra.unlocks, ", ".join(extra.missing) or "nothing")
     return rows

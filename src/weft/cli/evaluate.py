@@ -25,7 +25,7 @@ def evaluate(checkpoint: Checkpoint,
                                                      "through.")] = False,
              batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 8, device: Device = "cpu",
              dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
-    """Perplexity and bits per byte of a text, with the protocol in words."""
+    """Perplexity and bits per byte, with the protocol."""
     prepare(plugin, threads)
     from weft import api
 

@@ -23,7 +23,7 @@ def generate(checkpoint: Checkpoint,
              tokens: TokensFile = None,
              max_new_tokens: Annotated[int, typer.Option(min=0, help="Tokens to add at most.")] = 200,
              greedy: Annotated[bool, typer.Option("--greedy", help="Take the most probable token.")] = False,
-             temperature: Annotated[float, typer.Option(min=0, help="Divides the logits.")] = 1.0,
+             temperature: Annotated[float | None, typer.Option(min=0, help="Divides the logits; 1.")] = None,
              top_k: Annotated[int | None, typer.Option(min=1, help="Among the k most probable.")] = None,
              top_p: Annotated[float | None, typer.Option(help="Among the most probable that sum to p.")] = None,
              min_p: Annotated[float | None, typer.Option(help="At least p times as probable as the best.")] = None,
@@ -38,13 +38,22 @@ def generate(checkpoint: Checkpoint,
 
     loaded = api.load(checkpoint, device=device, dtype=dtype)
     rows = texts_or_rows(prompt, tokens, "--prompt")
-    sampling = api.Sampling(temperature=0.0 if greedy else temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+    sampling = api.Sampling(temperature=_temperature(greedy, temperature), top_k=top_k, top_p=top_p, min_p=min_p,
                             repetition_penalty=repetition_penalty)
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
     if json or len(rows) > 1 or loaded.tokenizer is None:
         _whole(loaded, rows, max_new_tokens, sampling, ends, seed, json)
     else:
         _streamed(loaded, rows[0], max_new_tokens, sampling, ends, seed)
+
+
+def _temperature(greedy: bool, temperature: float | None) -> float:
+    from weft.core.errors import InputError
+
+    if greedy and temperature is not None:
+        raise InputError(f"greedy decoding has no temperature, got {temperature:g}.", where="--greedy, --temperature",
+                         remedy="Give one of them.")
+    return 0.0 if greedy else 1.0 if temperature is None else temperature
 
 
 def texts_or_rows(texts: list[str] | None, tokens: Path | None, option: str) -> list[str | RowLike]:
@@ -69,7 +78,7 @@ def _whole(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, sampl
     assert isinstance(ends, api.Ends)
     result = api.generate(loaded, rows, max_new_tokens=max_new_tokens, sampling=sampling, ends=ends, seed=seed)
     if json:
-        print_json(result.to_json())
+        print_json({"rows": [{"tokens": row.tokens, "text": row.text} for row in result.rows]})
         return
     for given, row in zip(rows, result.rows, strict=True):
         shown = given if isinstance(given, str) else ""
@@ -82,7 +91,8 @@ def _streamed(loaded: Loaded, prompt: str | RowLike, max_new_tokens: int, sampli
     from weft import api
 
     assert isinstance(ends, api.Ends)
-    typer.echo(prompt if isinstance(prompt, str) else "", nl=False)
+    waiting = prompt if isinstance(prompt, str) else ""  # until the model has taken it
     for new in api.stream(loaded, prompt, max_new_tokens=max_new_tokens, sampling=sampling, ends=ends, seed=seed):
-        typer.echo(new.text or "", nl=False)
-    typer.echo()
+        typer.echo(f"{waiting}{new.text or ''}", nl=False)
+        waiting = ""
+    typer.echo(waiting)

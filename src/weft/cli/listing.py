@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
-from weft.cli.text import console, table
+from weft.cli.text import console, section, table
 
 if TYPE_CHECKING:
     from weft.analysis import Entry
     from weft.api import Description
 
-Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="A group (mixer, position, mask, ...) for the states, "
-                                            "traits and sources of its parts, or one part for everything about it.")]
+Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="A group (mixer, mask, ...) for states, traits "
+                                            "and sources of its parts; a part for everything about it.")]
 
 
 @guarded
 def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> None:
-    """The catalogue: every part there is to build from, with sources, traits and the size of its state."""
+    """The catalogue of parts. With a KIND: states, traits, sources, fields."""
     prepare(plugin)
     from weft import api
 
@@ -41,13 +41,11 @@ def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> 
 def _all(entries: list[Entry]) -> None:
     out = console()
     for group, members in groupby(entries, key=lambda entry: entry.group):
-        rows = table("kind", "what", title=group)
-        rows.show_header = False
+        rows = table("kind", "what", header=False)
         rows.columns[0].min_width = 18
         for entry in members:
-            rows.add_row(entry.usage, entry.summary)
-        out.print(rows)
-        out.print()
+            rows.add_row(entry.usage, _plain(entry.summary))
+        section(out, group, rows)
     out.print("weft list GROUP adds states, traits and sources; weft list KIND shows everything about one part.",
               style="dim")
 
@@ -56,10 +54,10 @@ def _group(entries: list[Entry]) -> None:
     out = console()
     for entry in entries:
         out.print(entry.usage, style="bold")
-        facts = table("name", "value")
-        facts.show_header = False
-        for name, value in (("", entry.summary), ("state", entry.state_size), ("traits", ", ".join(entry.traits)),
-                            ("source", entry.source)):
+        facts = table("name", "value", header=False)
+        told = {"": _plain(entry.summary), "state": entry.state_size, "traits": ", ".join(entry.traits),
+                "source": entry.source}
+        for name, value in told.items():
             if value:
                 facts.add_row(f"  {name:6}", value)
         out.print(facts)
@@ -68,16 +66,26 @@ def _group(entries: list[Entry]) -> None:
 def _page(page: Description) -> None:
     entry, out = page.entry, console()
     out.print(f"{entry.group} {entry.usage}", style="bold")
-    out.print(f"\n{page.text}\n")
-    if page.fields:
-        rows = table("field", "type", "default")
-        for field in page.fields:
-            rows.add_row(field.name, field.type, field.default)
-        out.print(rows)
-        out.print()
+    out.print(f"\n{_flowing(page.text)}\n")
+    rows = table("field", "type", "default")
+    for field in page.fields:
+        rows.add_row(field.name, field.type, field.default)
+    section(out, "fields", rows)
     facts = [("state", entry.state_size or "none"), ("source", entry.source), ("defined in", entry.defined_in)]
     facts += [(f"trait {name}", reason) for name, reason in entry.traits.items()]
     for name, value in facts:
         if value:
             out.print(f"{name}: {value}")
     out.print()
+
+
+def _flowing(text: str) -> str:
+    """Documentation with the lines of each paragraph joined, equations and lists left as they are."""
+    paragraphs = _plain(text).split("\n\n")
+    kept = (each.startswith(" ") or "\n " in each for each in paragraphs)
+    return "\n\n".join(each if keep else each.replace("\n", " ") for each, keep in zip(paragraphs, kept, strict=True))
+
+
+def _plain(text: str) -> str:
+    """Without the double quotes of documentation."""
+    return text.replace("``", "`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,8 +22,11 @@ app = typer.Typer(name="weft", no_args_is_help=True, add_completion=False, prett
                   rich_markup_mode=None,
                   help="Declare, train, check, decode and serve language models of every architecture.")
 app.add_typer(config_app, name="config")
-for name, command in {"list": list_parts, "doctor": doctor, "plan": plan, "check": check, "train": train,
-                      "eval": evaluate, "generate": generate, "score": score}.items():
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_parts, "doctor": doctor, "plan": plan, "check": check, "train": train, "eval": evaluate,
+    "generate": generate, "score": score}
+for name, command in COMMANDS.items():
     app.command(name)(command)
 
 

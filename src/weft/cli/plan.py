@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.options import Dtype, Json, Plugin, Threads, guarded, prepare, print_json
-from weft.cli.text import console, duration, in_bytes, short, table
+from weft.cli.text import console, duration, in_bytes, section, short, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,12 +19,15 @@ Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file
 
 @guarded
 def plan(target: Target,
-         tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of a whole training run, to tell the least "
-                                                    "time it takes here.")] = None,
-         context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of a row; the model's own.")] = None,
+         tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of a training run, to tell the least time "
+                                                    "that it takes here.")] = None,
+         context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of a row.")] = None,
          batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a training step and of the state.")] = 1,
          dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
-    """What a model costs before it runs: parameters, FLOPs by part, bytes of weights, activations and state."""
+    """What a model costs before it runs.
+
+    Parameters, FLOPs by part, bytes of weights, activations and state, and the least time of a training run here.
+    """
     prepare(plugin, threads)
     from weft import api
 
@@ -33,14 +36,12 @@ def plan(target: Target,
         print_json(found.plain())
         return
     out = console()
-    out.print(_headline(found), style="bold")
-    for part in (_parts(found), _bytes(found), _states(found)):
-        if part.row_count:
-            out.print()
-            out.print(part)
+    out.print(f"{_headline(found)}\n", style="bold")
+    section(out, "Parts, and FLOPs of the forward pass for one token", _parts(found))
+    section(out, "Memory", _bytes(found))
+    section(out, _growth(found), _states(found))
     if found.time_here:
-        out.print(f"\n{_time(found)}")
-    out.print()
+        out.print(f"{_time(found)}\n")
     for note in found.notes:
         out.print(f"note: {note}")
 
@@ -49,13 +50,13 @@ def _headline(found: Plan) -> str:
     numbers = found.parameters
     tied = ", readout tied to the embeddings" if numbers.tied else ""
     active = "" if numbers.active == numbers.total else f", {numbers.active:,} used by a token"
-    return f"{found.model}: {numbers.total:,} parameters ({numbers.embeddings:,} in embeddings{tied}{active})"
+    rows = f"{found.dtype}, context {found.context:,}, {found.batch:,} row{'s' if found.batch > 1 else ''}"
+    return f"{found.model} of {numbers.total:,} parameters ({numbers.embeddings:,} in embeddings{tied}{active}); {rows}"
 
 
 def _parts(found: Plan) -> Table:
     """Parameters and operations, part by part."""
-    title = "Parts" if found.flops is None else f"Parts, and forward FLOPs per token at a context of {found.context:,}"
-    rows = table("part", ">parameters", ">share", ">FLOPs, all pairs", ">visible pairs", ">share", title=title)
+    rows = table("part", ">parameters", ">share", ">FLOPs, all pairs", ">visible pairs", ">share")
     numbers = {part.part: part for part in found.parameters.parts}
     flops = {} if found.flops is None else {part.part: part for part in found.flops.parts}
     for name in dict.fromkeys([*numbers, *flops]):
@@ -70,8 +71,7 @@ def _parts(found: Plan) -> Table:
 
 
 def _bytes(found: Plan) -> Table:
-    rows = table("what", ">bytes", title="Memory")
-    rows.show_header = False
+    rows = table("what", ">bytes", header=False)
     for dtype, size in found.weights.items():
         rows.add_row(f"weights in {dtype}", in_bytes(size))
     if found.buffers:
@@ -86,11 +86,16 @@ def _bytes(found: Plan) -> Table:
     return rows
 
 
+def _growth(found: Plan) -> str:
+    if found.states is None:
+        return "State"
+    more = in_bytes(found.states.per_token) + " for each further token of a row"
+    return f"State of {found.batch:,} row{'s' if found.batch > 1 else ''}, {found.states.growth}: {more}"
+
+
 def _states(found: Plan) -> Table:
-    states = found.states
-    growth = "" if states is None else f"{states.growth}; one more token: {in_bytes(states.per_token)} a row"
-    rows = table(">tokens", f">{found.batch:,} row{'s' if found.batch > 1 else ''}", title=f"State ({growth})")
-    for size in () if states is None else states.sizes:
+    rows = table(">tokens", ">bytes")
+    for size in () if found.states is None else found.states.sizes:
         rows.add_row(f"{size.context:,}", in_bytes(size.bytes))
     return rows
 

@@ -23,7 +23,7 @@ def score(checkpoint: Checkpoint,
                                                       "this safetensors file.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
           json: Json = False) -> None:
-    """The log-probability, in nats, of every token of texts or rows of token ids."""
+    """The log-probability of every token, in nats."""
     prepare(plugin, threads)
     from weft import api
     from weft.evaluation import write_logits

@@ -40,20 +40,26 @@ def console(*, err: bool = False) -> Console:
     return Console(highlight=False, markup=False, emoji=False, stderr=err)
 
 
-def table(*columns: str, title: str = "") -> Table:
+def table(*columns: str, header: bool = True) -> Table:
     """An empty table without lines; columns whose name begins with ``>`` are numbers, aligned to the right and never
     wrapped."""
     from rich.table import Table
-    from rich.text import Text
 
-    made = Table(title=Text(title) if title else None, title_justify="left", title_style="bold", box=None,
-                 pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), show_header=header)
     for column in columns:
         if column.startswith(">"):
             made.add_column(column[1:], justify="right", no_wrap=True)
         else:
             made.add_column(column, overflow="fold")
     return made
+
+
+def section(out: Console, title: str, rows: Table) -> None:
+    """A table under its title, and an empty line; nothing for an empty table."""
+    if rows.row_count:
+        out.print(title, style="bold")
+        out.print(rows)
+        out.print()
 
 
 def _scaled(number: float, base: int, names: tuple[str, ...]) -> tuple[float, str]:

@@ -24,7 +24,10 @@ def train(config: Config, overrides: Overrides = None,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
           json: Json = False) -> None:
-    """Train a model, by gradients or by counting, whichever it is made for."""
+    """Train a model, by gradients or by counting.
+
+    Ctrl-C saves a checkpoint; --resume goes on from the last one.
+    """
     prepare(plugin, threads)
     from weft import api
 

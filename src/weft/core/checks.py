@@ -1,7 +1,8 @@
 """Checks on tensor values that never choose a kernel.
 
 On the CPU a condition is read and a clear error raised; on other devices it becomes an asynchronous assertion, so
-nothing waits for the device; meta tensors hold no values to check. Inside ``torch.compile`` the same assertion is traced.
+nothing waits for the device; meta tensors hold no values to check. Inside ``torch.compile`` the same assertion is
+traced.
 """
 
 from __future__ import annotations

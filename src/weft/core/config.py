@@ -9,8 +9,8 @@ type both ways.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
@@ -19,6 +19,9 @@ from torch import nn
 
 from weft.core.errors import ConfigError, nearest
 from weft.core.registry import REGISTRY
+
+if TYPE_CHECKING:
+    from weft.core.shared import SharedParts
 
 Place: TypeAlias = tuple[int | str, ...]
 M = TypeVar("M", bound=BaseModel)
@@ -40,7 +43,8 @@ class Dims:
         context: tokens of a training window; the reach of parts with tables of positions.
         layer: index of the block being built, from 0.
         n_layers: number of blocks.
-        shared: parts built once, by the names given under ``shared:``.
+        shared: the parts declared under ``shared:``; None where nothing can be shared.
+        tokens: the token embedding, once it exists, for readouts that are tied to it.
         path: where in the configuration the part stands, for errors.
     """
 
@@ -49,7 +53,8 @@ class Dims:
     context: int = 0
     layer: int = 0
     n_layers: int = 1
-    shared: Mapping[str, nn.Module] = field(default_factory=dict)
+    shared: SharedParts | None = None
+    tokens: nn.Embedding | None = None
     path: str = ""
 
     def at(self, *names: str | int) -> Dims:
@@ -102,12 +107,23 @@ class Shared(PartConfig):
 
     kind: ClassVar[str] = "shared"
     shared: str
+    groups: tuple[str, ...] = ()
 
     def build(self, dims: Dims) -> nn.Module:
-        if self.shared not in dims.shared:
-            raise dims.problem("shared", f"no shared part is called {self.shared!r}.",
-                               nearest(self.shared, dims.shared))
-        return dims.shared[self.shared]
+        return self._use(dims, "a model", lambda part, here: part.build(here))
+
+    def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> nn.Module:
+        """A shared position scheme inside attention."""
+        def build(part: Any, here: Dims) -> nn.Module:
+            made: nn.Module = part.build_for_heads(here, n_heads, d_head)
+            return made
+
+        return self._use(dims, f"{n_heads} heads of size {d_head}", build)
+
+    def _use(self, dims: Dims, fit: str, build: Callable[[PartConfig, Dims], nn.Module]) -> nn.Module:
+        if dims.shared is None:
+            raise dims.problem("shared", f"no shared part is called {self.shared!r}.", "There are none here.")
+        return dims.shared.use(self.shared, self.groups, fit, build, dims)
 
     def dump(self) -> dict[str, Any]:
         return {"shared": self.shared}
@@ -130,10 +146,12 @@ def dump(item: Any) -> Any:
 
 
 class PartField:
-    """Annotation of a field that holds a part of one of ``groups``; ``repeats`` allows `Repeat` as well."""
+    """Annotation of a field that holds a part of one of ``groups``; ``repeats`` allows `Repeat` as well, ``shares``
+    a reference to a shared part where the group can be shared at all."""
 
-    def __init__(self, *groups: str, repeats: bool = False) -> None:
+    def __init__(self, *groups: str, repeats: bool = False, shares: bool = True) -> None:
         self.groups, self.repeats = groups, repeats
+        self.shares = shares and bool(set(groups) & set(SHAREABLE))
 
     def resolve(self, value: Any) -> PartConfig:
         """The part's configuration from a kind, a mapping or a configuration."""
@@ -149,6 +167,10 @@ class PartField:
 
     def _special(self, value: Mapping[str, Any]) -> PartConfig | None:
         if "shared" in value and "kind" not in value:
+            extra: list[tuple[Place, str]] = [((key,), f"unknown key {key!r}. A reference holds `shared` alone.")
+                                              for key in value if key != "shared"]
+            if extra:
+                raise _part_error(extra)
             return self._require_group(_validate_part(Shared, dict(value)))
         if self.repeats and "repeat" in value and "kind" not in value:
             items = value.get("of")
@@ -174,8 +196,8 @@ class PartField:
         if part.group in self.groups or (self.repeats and isinstance(part, Repeat)):
             return part
         if isinstance(part, Shared):
-            if set(self.groups) & set(SHAREABLE):
-                return part
+            if self.shares:
+                return part.model_copy(update={"groups": self.groups})
             raise PydanticCustomError("weft_rule", "{what}", {
                 "what": f"no {self._name()} can be shared, got a reference to {part.shared!r}. Write it out here."})
         raise PydanticCustomError("weft_rule", "{what}", {"what": f"{part.kind!r} is a {part.group}, not a "
@@ -193,7 +215,7 @@ class PartField:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """What `weft.core.schema.json_schema` replaces by all parts of the groups; any value where it does not."""
-        return {PART_KEYWORD: {"groups": list(self.groups), "repeats": self.repeats}}
+        return {PART_KEYWORD: {"groups": list(self.groups), "repeats": self.repeats, "shares": self.shares}}
 
 
 def rule(field_name: str, what: str, remedy: str) -> PydanticCustomError:

@@ -78,6 +78,9 @@ class LanguageModel(Part, ABC):
     takes_source: ClassVar[bool] = False
     """Whether it reads a source through `encode` (an encoder-decoder)."""
 
+    source_vocab_size: int = 0
+    """Number of ids of the source; 0 without one."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config

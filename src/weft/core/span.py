@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from weft.core.checks import require
 from weft.core.clock import Clock, Moment, Ticks, tell
 from weft.core.errors import InputError
 
@@ -103,6 +104,9 @@ class Span:
             if given is not None and tuple(given.shape) != size:
                 raise InputError(f"shape {tuple(given.shape)} for {batch} rows of {steps} tokens.",
                                  where=f"span.{name}", remedy=f"Give shape {size}.")
+        if self.count is not None:
+            require((self.count >= 0) & (self.count <= steps), InputError, f"a count outside 0 to {steps}.",
+                    where="span.count", remedy=f"Rows of {steps} tokens can advance by 0 to {steps}.")
         places = self.coordinates
         if places is not None and (places.dim() not in (2, 3) or tuple(places.shape[:2]) != shape):
             raise InputError(f"shape {tuple(places.shape)} for {batch} rows of {steps} tokens.",

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from weft.core.checks import require
 from weft.core.errors import StateError
 
 S = TypeVar("S", bound="State")
@@ -84,9 +85,12 @@ class State:
 
     def select(self, rows: Int64[Tensor, " rows"] | Sequence[int]) -> Self:
         """The given rows, in that order, repeats allowed (beam reordering, forks). The result shares no memory."""
+        chosen, count = torch.as_tensor(rows, dtype=torch.int64), self.batch()
+        require((chosen >= 0) & (chosen < count), StateError, f"a row outside a state of {count} rows.",
+                where="State.select", remedy=f"Give rows from 0 to {count - 1}.")
+
         def pick(tensor: Tensor, spec: TensorField) -> Tensor:
-            index = torch.as_tensor(rows, dtype=torch.int64, device=tensor.device)
-            return tensor.index_select(0, index)
+            return tensor.index_select(0, chosen.to(tensor.device))
 
         return self.map(pick)
 
@@ -132,8 +136,8 @@ class State:
         return self.map(move)
 
     def nbytes(self) -> int:
-        """Bytes held; a tensor that is shared is counted once."""
-        unique = {tensor.data_ptr() if tensor.numel() else id(tensor): tensor for _, tensor, _ in _walk(self, "")}
+        """Bytes held; what is shared, such as the clock, is counted once."""
+        unique = {tensor.data_ptr() or id(tensor): tensor for _, tensor, _ in _walk(self, "")}
         return sum(tensor.numel() * tensor.element_size() for tensor in unique.values())
 
 

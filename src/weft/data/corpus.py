@@ -10,7 +10,7 @@ from typing import TypeAlias, final
 
 from weft.core.errors import DataError
 
-FEWEST_TO_SPLIT = 20
+FEWEST_TO_SPLIT = 100
 Split: TypeAlias = tuple["Corpus", "Corpus"]
 
 
@@ -97,7 +97,7 @@ class Corpus:
         """Train and validation parts, decided by document, so that no document is in both.
 
         A document's side depends on its name and the seed alone, so it stays when others come or go. With fewer than
-        20 documents there is too little to choose from: then the last ``validation`` of each document's characters,
+        100 documents there is too little to choose from: then the last ``validation`` of each document's characters,
         from the next line on where there is one, is held out.
 
         Args:

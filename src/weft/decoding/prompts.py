@@ -76,17 +76,9 @@ def realign(tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Ragged:
 
 
 def encode_sources(model: LanguageModel, rows: Sequence[Row], device: torch.device) -> Memory | None:
-    """The memory of the rows' sources; None for rows without one.
-
-    Raises:
-        InputError: an id outside the encoder's vocabulary.
-    """
+    """The memory of the rows' sources; None for rows without one."""
     if not model.takes_source:
         return None
     batch = ragged([row.source or () for row in rows], device)
     span = None if batch.level else Span(count=batch.count)
-    try:
-        return model.encode(EncoderInputs(tokens=batch.tokens), span)
-    except IndexError:
-        raise InputError(f"an id is outside the encoder's vocabulary; the largest is {int(batch.tokens.max())}.",
-                         where="rows.source", remedy="Give ids of the encoder's vocabulary.") from None
+    return model.encode(EncoderInputs(tokens=batch.tokens), span)

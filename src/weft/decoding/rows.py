@@ -119,9 +119,7 @@ def _check_source(row: Row, model: LanguageModel, place: str) -> None:
     if not row.source:
         raise InputError("an empty source.", where=f"{place}.source", remedy="Give at least one id.")
     for position, token in enumerate(row.source):
-        if token < 0:
-            raise InputError(f"id {token} is negative.", where=f"{place}.source[{position}]",
-                             remedy="Give ids of the encoder's vocabulary.")
+        require_token(token, model.source_vocab_size, f"{place}.source[{position}]")
 
 
 def _row(data: object, where: str) -> Row:

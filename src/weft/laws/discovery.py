@@ -62,7 +62,7 @@ def _stir(module: nn.Module) -> None:
     for parameter in module.parameters():
         if parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all()):
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter += 0.1 * noise.to(parameter.dtype)
+            parameter.add_(noise.to(parameter.dtype), alpha=0.1)
 
 
 def _fit(model: Counted) -> None:

@@ -57,7 +57,7 @@ class AttentionConfig(MixerConfig):
     d_value: int | None = Field(default=None, gt=0)
     mask: Annotated[Mask, MaskField()] = Causal()
     position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
-    qk_norm: Annotated[NormConfig, PartField("norm")] | None = None
+    qk_norm: Annotated[NormConfig, PartField("norm", shares=False)] | None = None
     bias: Literal["none", "qkv", "output", "all"] = "none"
     scores: ScoreSettings = ScoreSettings()
     backend: Backend = "auto"

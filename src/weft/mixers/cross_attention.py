@@ -58,7 +58,7 @@ class CrossAttentionConfig(MixerConfig):
     n_kv_heads: int | None = Field(default=None, gt=0)
     d_head: int | None = Field(default=None, gt=0)
     d_value: int | None = Field(default=None, gt=0)
-    qk_norm: Annotated[NormConfig, PartField("norm")] | None = None
+    qk_norm: Annotated[NormConfig, PartField("norm", shares=False)] | None = None
     bias: Literal["none", "qkv", "output", "all"] = "none"
     scores: ScoreSettings = ScoreSettings()
     backend: Backend = "auto"

@@ -113,6 +113,9 @@ def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> St
 def _room(state: KeyValueState, steps: int, span: Span) -> int:
     """Slots after the call, from plain facts: as declared, else the chunk's length more than before."""
     slots = state.keys.shape[1]
+    if span.bound is not None and state.capacity is not None and span.bound > state.capacity:
+        raise StateError(f"span.bound is {span.bound}, and the state was started for {state.capacity} tokens.",
+                         where="state", remedy="Start the state with a larger capacity.")
     if span.bound is not None:
         return max(slots, span.bound)
     if state.capacity is not None:

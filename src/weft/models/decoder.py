@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Self
 
@@ -12,11 +11,11 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import SHAREABLE, Dims, PartConfig, PartField, Settings, rule
-from weft.core.errors import ConfigError
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel, ModelConfig, ModelState
 from weft.core.output import Output
 from weft.core.registry import register
+from weft.core.shared import SharedParts
 from weft.core.span import Memory, Span
 from weft.core.state import child_field
 from weft.models.readout import LinearReadoutConfig, ReadoutConfig
@@ -58,8 +57,6 @@ class StackedConfig(ModelConfig):
     def _check(self) -> Self:
         if not self.blocks:
             raise rule("blocks", "a model without blocks does nothing.", "List at least one block.")
-        if "tokens" in self.shared:
-            raise rule("shared", "the name 'tokens' is the token embedding's own.", "Choose another name.")
         for name in self.shared:
             if not name.isidentifier() or name in dir(nn.ModuleDict()):
                 raise rule("shared", f"{name!r} cannot name a part.", "Choose another word, such as 'table'.")
@@ -129,6 +126,7 @@ class Decoder(LanguageModel):
         self.stack = build_stack(config.blocks, dims)
         self.norm = config.norm.build(dims.at("norm"))
         self.readout = config.readout.build(dims.at("readout"))
+        self.shared.require_used()
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> DecoderState:
         stack = self.stack.start(clock, capacity=capacity, dtype=dtype, memory=memory)
@@ -148,17 +146,9 @@ class Decoder(LanguageModel):
         return self.embedding.position.limit
 
 
-def build_embedding(config: StackedConfig, dims: Dims) -> tuple[Embedding, nn.ModuleDict, Dims]:
-    """The embedding, the shared parts, and dimensions that know both."""
+def build_embedding(config: StackedConfig, dims: Dims) -> tuple[Embedding, SharedParts, Dims]:
+    """The embedding, the shared parts, which are built when they are used, and dimensions that know both."""
+    shared = SharedParts(config.shared)
+    dims = replace(dims, shared=shared)
     embedding = Embedding(config.embedding, config.position, dims)
-    shared = nn.ModuleDict()
-    problems: list[str] = []
-    for name, part in config.shared.items():
-        try:
-            shared[name] = part.build(dims.at("shared", name))
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    known: Mapping[str, nn.Module] = {"tokens": embedding.tokens, **dict(shared.items())}
-    return embedding, shared, replace(dims, shared=known)
+    return embedding, shared, replace(dims, tokens=embedding.tokens)

@@ -55,6 +55,7 @@ class TokenEncoder(Encoder):
             nn.init.normal_(self.types.weight, std=config.embedding.std)
         self.stack = build_stack(config.blocks, dims)
         self.norm = config.norm.build(dims.at("norm"))
+        self.shared.require_used()
 
     def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
         """Hidden vectors [B,S,D], zero beyond each row's count.

@@ -62,6 +62,7 @@ class EncoderDecoder(Decoder):
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__(config)
         self.encoder: Encoder = TokenEncoder(config.encoder)
+        self.source_vocab_size = config.encoder.vocab_size
         if config.tied_source and isinstance(self.encoder, TokenEncoder):
             self._tie(self.encoder)
 

@@ -70,7 +70,7 @@ class FeedForwardLM(FixedContextModel):
         self.hidden_layer = nn.Linear(width, config.d_hidden)
         self.direct = config.direct
         dims = Dims(config.d_hidden + (width if config.direct else 0), config.vocab_size, config.context,
-                    shared={"tokens": self.tokens})
+                    tokens=self.tokens)
         self.readout = config.readout.build(dims.at("readout"))
 
     def represent(self, contexts: Int64[Tensor, "B T P"]) -> Float[Tensor, "B T D"]:

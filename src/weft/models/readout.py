@@ -36,10 +36,10 @@ class LinearReadoutConfig(ReadoutConfig):
     softcap: float | None = Field(default=None, gt=0)
 
     def build(self, dims: Dims) -> LinearReadout:
-        tokens = dims.shared.get("tokens")
+        tokens = dims.tokens
         if not self.tied:
             return LinearReadout(self, None, dims)
-        if not isinstance(tokens, nn.Embedding) or tokens.embedding_dim != dims.d_model:
+        if tokens is None or tokens.embedding_dim != dims.d_model:
             raise dims.problem("tied", f"there is no token embedding of width {dims.d_model} to share.",
                                "Set tied: false (a position scheme that is concatenated narrows the embedding).")
         return LinearReadout(self, tokens.weight, dims)

@@ -57,6 +57,7 @@ class CharacterTokenizerConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "characters"
+    source: ClassVar[str] = "Graves 2013, section 3"
     tokenizer: ClassVar[type[Tokenizer]] = CharacterTokenizer
     unknown: bool = False
 
@@ -92,6 +93,7 @@ class TokenizerFileConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "file"
+    source: ClassVar[str] = "the file format of the tokenizers library"
     tokenizer: ClassVar[type[Tokenizer]] = BPETokenizer
     path: str
     bos: str | None = None

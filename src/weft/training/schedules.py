@@ -41,6 +41,7 @@ class ConstantConfig(ScheduleConfig):
     """1 after the warm-up."""
 
     kind: ClassVar[str] = "constant"
+    source: ClassVar[str] = "Goyal et al. 2017, section 2.2 (the warm-up)"
 
     def course(self, since: int, warm: int, steps: int) -> float:
         return 1.0
@@ -79,6 +80,7 @@ class LinearConfig(DecayConfig):
     """A line from 1 to ``final``."""
 
     kind: ClassVar[str] = "linear"
+    source: ClassVar[str] = "Devlin et al. 2019, appendix A.2"
 
     def fall(self, share: float) -> float:
         return 1 - share

@@ -1,0 +1,138 @@
+"""Imports point one way: who may use whom, read from the syntax trees, those under TYPE_CHECKING included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "src" / "weft"
+
+LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
+    {"core"}, {"masks"}, {"ops"}, {"positions", "norms"}, {"mixers", "feedforward"}, {"blocks"}, {"models"},
+    {"laws", "families", "checkpoints"}, {"training", "finetuning", "decoding", "analysis", "evaluation"},
+    {"serving"}, {"api"}, {"cli"}, {"__main__"})))
+"""Each may import those before it. ``api`` is the library's own front; the command only renders it."""
+
+TEXT: dict[str, frozenset[str]] = {"tokenizers": frozenset({"core"}), "data": frozenset({"core", "tokenizers"}),
+                                   "presets": frozenset()}
+"""What knows nothing of models, with all that it may import; it is used from `checkpoints` and `laws` on."""
+
+SIDEWAYS: dict[tuple[str, str], str] = {
+    ("evaluation", "decoding"): "scoring reads rows and prompts and sets evaluation mode as decoding does",
+}
+"""Imports between neighbours of one level that are wanted, with the reason."""
+
+FRONT = frozenset({"__version__"})
+"""What everybody may read from ``weft`` itself; its other names are those of the api."""
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and package (or module directly in weft) of every import of Weft's own."""
+    fronts = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+              for alias in node.names if alias.name == "weft"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.split(".")[1]) for alias in node.names
+                        if alias.name.startswith("weft."))
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield node.lineno, "a relative import"
+        elif isinstance(node, ast.ImportFrom) and node.module == "weft":
+            yield from ((node.lineno, _front(alias.name)) for alias in node.names if alias.name not in FRONT)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("weft."):
+            yield node.lineno, str(node.module).split(".")[1]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in fronts:
+            yield from ((node.lineno, _front(node.attr)) for _ in [0] if node.attr not in FRONT)
+
+
+def _front(name: str) -> str:
+    """The package that ``weft.name`` is, or the api, whose names ``weft`` lends."""
+    known = {package for level in LEVELS for package in level} | set(TEXT)
+    return name if name in known else "api"
+
+
+def level_of(package: str) -> int | None:
+    return next((index for index, level in enumerate(LEVELS) if package in level), None)
+
+
+def wrong(importer: str, target: str) -> str | None:
+    """Why ``importer`` may not import ``target``; None when it may."""
+    if importer == target or (importer, target) in SIDEWAYS:
+        return None
+    own, other = level_of(importer), level_of(target)
+    if importer in TEXT:
+        return None if target in TEXT[importer] else f"{importer} may import only {sorted(TEXT[importer])}"
+    if own is None:
+        return f"{importer} stands in no level"
+    if target in TEXT:
+        return None if own >= 7 else f"{importer} comes before anything that reads text"
+    if other is None:
+        return f"{target} stands in no level"
+    return None if other < own else f"{target} does not come before {importer}"
+
+
+def violations(importer: str, source: str) -> list[str]:
+    found = ((line, target, wrong(importer, target)) for line, target in imported(ast.parse(source)))
+    return [f"line {line}: {importer} imports {target}: {reason}" for line, target, reason in found if reason]
+
+
+def files() -> list[Path]:
+    return [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
+
+
+def package_of(path: Path) -> str:
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in files()])
+def test_every_import_follows_the_arrows(path: Path) -> None:
+    assert violations(package_of(path), path.read_text(encoding="utf-8")) == []
+
+
+def test_wanted_exceptions_are_used_and_go_one_way() -> None:
+    used = {(package_of(path), target) for path in files()
+            for _, target in imported(ast.parse(path.read_text(encoding="utf-8")))}
+    assert set(SIDEWAYS) <= used
+    assert not {(target, importer) for importer, target in SIDEWAYS} & used
+
+
+def test_weft_itself_lends_only_the_api() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    assert {target for _, target in imported(tree)} <= {"api"}
+
+
+@pytest.mark.parametrize(("importer", "source"), [
+    ("core", "from weft.masks import Causal"),
+    ("core", "import weft.models.decoder"),
+    ("ops", "from weft.positions.base import PositionScheme"),
+    ("norms", "from weft.positions.base import PositionScheme"),
+    ("models", "def late():\n    from weft.training.config import RunConfig"),
+    ("models", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from weft.tokenizers import Tokenizer"),
+    ("mixers", "from weft.data import Corpus"),
+    ("tokenizers", "from weft.core.model import LanguageModel\nfrom weft.data import Corpus"),
+    ("data", "from weft.models.decoder import Decoder"),
+    ("blocks", "from . import base"),
+    ("blocks", "from weft import train"),
+    ("blocks", "import weft\nweft.train('x')"),
+    ("blocks", "from weft import models"),
+    ("training", "from weft.serving import app"),
+    ("newcomer", "from weft.core import state"),
+    ("models", "from weft.newcomer import thing"),
+])
+def test_a_made_up_violation_is_found(importer: str, source: str) -> None:
+    assert len(violations(importer, source)) == 1
+
+
+@pytest.mark.parametrize(("importer", "source"), [
+    ("masks", "from weft.core.clock import Keys"),
+    ("models", "from weft.blocks.base import Block\nimport weft.ops.attention"),
+    ("checkpoints", "import weft\nfrom weft.tokenizers import Tokenizer\nprint(weft.__version__)"),
+    ("data", "from weft.tokenizers import Tokenizer"),
+    ("cli", "import weft\nfrom weft.training.config import RunConfig\nweft.train('x')"),
+    ("training", "from weft.data import Corpus\nimport torch"),
+])
+def test_what_follows_the_arrows_is_not_called_a_violation(importer: str, source: str) -> None:
+    assert violations(importer, source) == []

@@ -1,0 +1,98 @@
+"""Files and functions stay small, parts have few fields, and what is public says what it is."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.core.config import PartConfig
+from weft.core.registry import REGISTRY
+
+REPOSITORY = Path(__file__).parents[2]
+FILE_LINES, FUNCTION_LINES, WANTED_LINES, FIELDS = 400, 80, 40, 10
+
+MANY_FIELDS: dict[str, str] = {"model.encoder_decoder": "the decoder's nine, and the two that say its source side"}
+"""Parts with more than ten fields, each with the reason."""
+
+LONG_FUNCTIONS: dict[str, str] = {
+    "tests/oracles/attention.py:multi_head_attention": "a signature of 20 lines, so that each stage can be left out",
+    "tests/oracles/finite_difference.py:gradient_errors": "a docstring that says what its errors are relative to",
+}
+"""Functions of more than 40 lines, as ``path:name``, each with the reason; none may have more than 80."""
+
+
+def files() -> list[Path]:
+    return sorted([*(REPOSITORY / "src").rglob("*.py"), *(REPOSITORY / "tests").rglob("*.py")])
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_no_file_has_more_than_400_lines() -> None:
+    long = {str(path.relative_to(REPOSITORY)): lines for path in files()
+            if (lines := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES}
+    assert long == {}
+
+
+def test_functions_are_short_and_exceptions_are_listed() -> None:
+    found = {f"{path.relative_to(REPOSITORY)}:{name}": lines for path in files()
+             for name, lines in functions(ast.parse(path.read_text(encoding="utf-8"))) if lines > WANTED_LINES}
+    assert {name: lines for name, lines in found.items() if lines > FUNCTION_LINES} == {}
+    assert set(found) == set(LONG_FUNCTIONS), "list a long function with its reason, or take a short one off the list"
+
+
+def test_long_functions_would_be_found() -> None:
+    tree = ast.parse("def f():\n" + "    x = 1\n" * 90)
+    assert list(functions(tree)) == [("f", 91)]
+
+
+@pytest.mark.parametrize("part", [pytest.param(part, id=f"{part.group}.{part.kind}") for part in REGISTRY.parts()])
+def test_a_part_has_few_fields_a_source_and_a_docstring(part: type[PartConfig]) -> None:
+    assert (len(part.model_fields) > FIELDS) == (f"{part.group}.{part.kind}" in MANY_FIELDS)
+    assert part.source.strip()
+    assert (part.__doc__ or "").strip()
+    assert "__doc__" in vars(part)
+    assert part.examples()
+
+
+def modules() -> list[str]:
+    return ["weft", *(info.name for info in pkgutil.walk_packages(weft.__path__, "weft."))]
+
+
+def undocumented(tree: ast.Module, module: object) -> Iterator[str]:
+    """Public classes and functions without a docstring; a method may inherit that of the method it overrides."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            if not ast.get_docstring(node):
+                yield node.name
+            if isinstance(node, ast.ClassDef):
+                owner = getattr(module, node.name)
+                yield from (f"{node.name}.{item.name}" for item in node.body
+                            if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
+                            and not inspect.getdoc(getattr(owner, item.name)))
+
+
+@pytest.mark.parametrize("name", modules())
+def test_everything_public_says_what_it_is(name: str) -> None:
+    module = importlib.import_module(name)
+    source = Path(str(module.__file__)).read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    assert ast.get_docstring(tree) or not tree.body
+    assert list(undocumented(tree, module)) == []
+
+
+def test_what_says_nothing_would_be_found() -> None:
+    source = "class A:\n    def b(self):\n        pass\n\ndef c():\n    pass\n\ndef _d():\n    pass\n"
+    module = type(ast)("made_up")
+    vars(module).update({"A": type("A", (), {"b": lambda self: None}), "c": lambda: None})
+    assert list(undocumented(ast.parse(source), module)) == ["A", "A.b", "c"]

@@ -1,0 +1,130 @@
+"""Commands that need no trained model: list, doctor, plan, config, help."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from weft import presets
+from weft.core.registry import REGISTRY
+
+
+def test_help_imports_neither_torch_nor_pydantic_nor_rich() -> None:
+    """What takes the time: torch alone takes a second. The command itself takes a fifth of one, most of it typer's."""
+    code = ("import sys; from weft.cli.main import app\n"
+            "try: app(['--help'])\n"
+            "except SystemExit: pass\n"
+            "print(sorted({'torch', 'numpy', 'pydantic', 'rich', 'yaml', 'weft.api'} & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "generate" in done.stdout and done.stdout.endswith("\n[]\n")
+
+
+@pytest.mark.parametrize("command", [[], ["list"], ["doctor"], ["plan"], ["check"], ["train"], ["eval"], ["generate"],
+                                     ["score"], ["config"], ["config", "show"], ["config", "schema"]])
+def test_every_command_explains_its_arguments_and_options(weft: Any, command: list[str]) -> None:
+    told = weft(*command, "--help")
+    assert told.code == 0 and "Usage: " in told.out
+    if command and command != ["config"]:
+        assert "--json" in told.out
+
+
+def test_version(weft: Any) -> None:
+    assert weft("--version").out == "weft 0.1.0\n"
+
+
+def test_list_names_every_part_once_in_80_columns(weft: Any) -> None:
+    told = weft("list")
+    for part in REGISTRY.parts():
+        assert f"\n{part.kind} " in told.out, part.kind
+    assert "\nwindow(size) " in told.out
+    assert max(map(len, told.out.splitlines())) <= 80
+
+
+def test_list_of_a_group_tells_states_traits_and_sources(weft: Any) -> None:
+    told = weft("list", "position")
+    assert "rope" in told.out and "attention\n" not in told.out
+    assert "traits  declared_length" in told.out and "source  Press et al. 2022, section 3" in told.out
+    found = weft("list", "mixer", "--json").json()
+    assert {"lstm": "2 d_hidden numbers"}.items() <= {each["kind"]: each["state_size"] for each in found}.items()
+
+
+def test_list_of_a_part_tells_everything_about_it(weft: Any) -> None:
+    told = weft("list", "lstm")
+    for expected in ("mixer lstm", "c_t = f c_{t-1} + i g", "d_hidden     integer > 0 or null  null",
+                     "forget_bias  number               0.0", "state: 2 d_hidden numbers", "Hochreiter & Schmidhuber 1997",
+                     "defined in: weft.mixers.lstm"):
+        assert expected in told.out
+    page, = weft("list", "rope", "--json").json()
+    assert page["entry"]["traits"].keys() == {"declared_length"}
+    assert {field["name"]: field["default"] for field in page["fields"]}["base"] == "10000.0"
+
+
+def test_list_of_a_mask_tells_its_arguments(weft: Any) -> None:
+    page, = weft("list", "fixed", "--json").json()
+    assert page["entry"]["usage"] == "fixed(stride, summary, head=0)"
+    assert [(field["name"], field["default"]) for field in page["fields"]] == [
+        ("stride", "required"), ("summary", "required"), ("head", "0")]
+
+
+def test_list_of_a_kind_that_several_groups_have_tells_all(weft: Any) -> None:
+    told = weft("list", "none")
+    assert "norm none" in told.out and "position none" in told.out
+
+
+def test_doctor_tells_versions_machine_and_extras(weft: Any) -> None:
+    told = weft("doctor", "--no-measure")
+    assert told.code == 0
+    for expected in ("torch  ", "2.", "threads on", "disk free", "dev ", "docs "):
+        assert expected in told.out
+    found = weft("doctor", "--no-measure", "--json").json()
+    assert found["versions"]["weft"] == "0.1.0" and found["routes"] == [] and found["devices"][0]["name"] == "cpu"
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_plan_of_every_preset_fits_80_columns(weft: Any, preset: str) -> None:
+    told = weft("plan", preset, "--batch", "2")
+    assert told.code == 0, told
+    assert "parameters" in told.out and "State of 2 rows" in told.out
+    assert max(map(len, told.out.splitlines())) <= 80
+
+
+def test_plan_tells_the_time_of_a_run_when_asked(weft: Any, workplace: Path) -> None:
+    told = weft("plan", workplace / "tiny.yaml", "--tokens", "100000")
+    assert "100,000 tokens of training:" in told.out and "seconds here" in told.out
+
+
+def test_plan_of_a_checkpoint_counts_its_model(weft: Any, run: Path) -> None:
+    found = weft("plan", run, "--context", "4", "--dtype", "bfloat16", "--json").json()
+    # By hand: embeddings 257 x 8, attention 4 (8 x 8), perceptron 2 (8 x 16) + 16 + 8, two LayerNorms of 2 x 8.
+    assert found["parameters"]["total"] == 257 * 8 + 4 * 64 + 2 * 128 + 24 + 2 * 16
+    assert found["context"] == 4 and found["dtype"] == "bfloat16"
+    assert found["weights"]["bfloat16"] == 2 * found["parameters"]["total"]
+
+
+def test_check_of_a_configuration_runs_the_twin(weft: Any, workplace: Path) -> None:
+    found = weft("check", workplace / "tiny.yaml", "--seed", "1", "--json").json()
+    assert found["holds"] is True and found["own"] is None
+    assert {finding["law"] for finding in found["twin"]["findings"]} >= {"split", "causality", "packed", "readout"}
+
+
+def test_config_show_resolves_defaults_and_changes(weft: Any) -> None:
+    tree = yaml.safe_load(weft("config", "show", "transformer", "training.steps=7", "training.seconds=null").out)
+    assert tree["training"]["steps"] == 7 and tree["training"]["optimizer"]["beta2"] == 0.95
+    assert tree["model"]["vocab_size"] == 1024
+    assert weft("config", "show", "transformer", "--json").json()["model"] == tree["model"]
+
+
+def test_config_schema_describes_runs_or_the_model_of_a_file(weft: Any, tmp_path: Path) -> None:
+    assert weft("config", "schema").json()["$ref"] == "#/$defs/RunConfig"
+    assert weft("config", "schema", "lstm").json()["$ref"] == "#/$defs/RunConfig"
+    alone = tmp_path / "model.json"
+    alone.write_text(json.dumps({"kind": "ngram", "order": 3}))
+    told = weft("config", "schema", alone, "--out", tmp_path / "schema.json")
+    assert told.out == f"wrote {tmp_path / 'schema.json'}\n"
+    assert json.loads((tmp_path / "schema.json").read_text())["$ref"] == "#/$defs/model.ngram"

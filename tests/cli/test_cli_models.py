@@ -1,0 +1,146 @@
+"""Commands that use a trained model."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import weft as library
+
+
+def test_train_prints_progress_and_where_the_checkpoint_is(weft: Any, workplace: Path, tmp_path: Path) -> None:
+    told = weft("train", workplace / "tiny.yaml", "training.steps=1", "--out", tmp_path / "run", "--seed", "3")
+    assert told.code == 0
+    assert "1 steps of 16 tokens" in told.out
+    assert f"last checkpoint {tmp_path / 'run'}/checkpoints/00000001" in told.out
+
+
+def test_train_options_stand_for_keys_of_the_configuration(weft: Any, workplace: Path, tmp_path: Path) -> None:
+    text = tmp_path / "other.txt"
+    text.write_text("a different text " * 100)
+    told = weft("train", workplace / "tiny.yaml", "training.steps=1", "--out", tmp_path / "run", "--data", text,
+                "--seed", "5", "--dtype", "float64", "--json")
+    found = told.json()
+    assert found["steps"] == 1 and found["validation"]["bits_per_byte"] > 0
+    loaded = library.load(tmp_path / "run")
+    assert loaded.run is not None
+    assert (loaded.run["data"]["path"], loaded.run["seed"], loaded.run["training"]["dtype"]) == (
+        str(text), 5, "float64")
+
+
+def test_ctrl_c_saves_and_resume_goes_on_from_there(weft: Any, workplace: Path, tmp_path: Path) -> None:
+    arguments = ["train", str(workplace / "tiny.yaml"), "training.steps=500", "report.log_every=1",
+                 "report.eval_every=500", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen([sys.executable, "-m", "weft", *arguments], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 3/500"):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err == "interrupted\n"
+    saved, = (tmp_path / "run/checkpoints").iterdir()
+    step = int(saved.name)
+    assert 3 <= step < 500 and f"saved {saved}" in out
+    told = weft(*arguments, "--resume")
+    assert told.code == 0, told
+    assert f"from step {step:,}" in told.out and "after 500 steps" in told.out
+
+
+def test_resume_of_a_finished_run_leaves_its_weights(weft: Any, workplace: Path, tmp_path: Path) -> None:
+    shutil.copytree(workplace / "run", tmp_path / "run")
+    told = weft("train", workplace / "tiny.yaml", "--out", tmp_path / "run", "--resume")
+    assert told.code == 0, told
+    assert "from step 3" in told.out
+    before, after = (library.load(folder / "run").model.state_dict() for folder in (workplace, tmp_path))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_eval_scores_every_token_of_what_was_held_out(weft: Any, run: Path) -> None:
+    found = weft("eval", run, "--context", "4,8", "--json").json()
+    assert [each["protocol"]["window"] for each in found] == [4, 8]
+    assert found[0]["tokens"] == found[1]["tokens"]
+    # Three steps from random weights: still close to uniform over 257 ids.
+    assert all(each["perplexity"] == pytest.approx(257, rel=0.1) for each in found)
+    told = weft("eval", run, "--context", "4,8")
+    assert "context 4: perplexity" in told.out and "context 8: perplexity" in told.out
+    assert "protocol: corpus perplexity" in told.out
+
+
+def test_eval_reads_a_text_of_the_users(weft: Any, run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "mine.txt"
+    text.write_text("abcd" * 8)
+    found = weft("eval", run, "--data", text, "--documents", "--json").json()
+    assert found[0]["tokens"] == 33 and found[0]["bytes"] == 32  # and the end of the document
+
+
+def test_generate_continues_ragged_rows_in_the_shape_promised(weft: Any, workplace: Path, run: Path) -> None:
+    found = weft("generate", run, "--tokens", workplace / "rows.json", "--greedy", "--max-new-tokens", "3",
+                 "--ignore-end", "--json").json()
+    assert set(found) == {"rows"}
+    assert [set(row) for row in found["rows"]] == [{"tokens", "text"}] * 3
+    assert [len(row["tokens"]) for row in found["rows"]] == [3, 3, 3]
+    alone = library.generate(run, [[4]], max_new_tokens=3, ends=library.Ends(at_end=False)).rows[0]
+    assert found["rows"][1]["tokens"] == list(alone.tokens)
+    assert found["rows"][1]["text"] == alone.text
+
+
+def test_generate_streams_a_prompt_as_one_text(weft: Any, run: Path) -> None:
+    told = weft("generate", run, "--prompt", "line 1", "--max-new-tokens", "5", "--temperature", "0.5", "--seed", "4")
+    assert told.code == 0
+    sampling = library.Sampling(temperature=0.5)
+    row = library.generate(run, ["line 1"], max_new_tokens=5, sampling=sampling, seed=4).rows[0]
+    assert told.out == f"line 1{row.text}\n"
+
+
+def test_generate_prints_several_prompts_one_after_another(weft: Any, run: Path) -> None:
+    told = weft("generate", run, "--prompt", "a", "--prompt", "bc", "--max-new-tokens", "1", "--greedy")
+    assert told.out.startswith("a") and "\n---\nbc" in told.out and told.out.endswith("\n---\n")
+
+
+def test_score_writes_the_logits_of_every_row(weft: Any, workplace: Path, run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "logits.safetensors"
+    found = weft("score", run, "--tokens", workplace / "rows.json", "--logits", file, "--json").json()
+    logits = load_file(file)
+    assert set(logits) == {"row_0", "row_1", "row_2"}
+    assert [tuple(logits[f"row_{i}"].shape) for i in range(3)] == [(3, 257), (1, 257), (2, 257)]
+    assert all(each.dtype == torch.float32 for each in logits.values())
+    by_hand = logits["row_0"].double().log_softmax(-1)[[0, 1], [2, 3]]
+    assert found["rows"][0]["log_probs"][1:] == pytest.approx(by_hand.tolist(), abs=1e-5)
+    whole = library.load(run).model(torch.tensor([[1, 2, 3]])).y[0]
+    # One row alone against a padded batch, float32 logits near zero.
+    assert torch.allclose(logits["row_0"], whole.detach(), atol=1e-5)
+
+
+def test_score_of_a_text_counts_its_first_token(weft: Any, run: Path) -> None:
+    told = weft("score", run, "--text", "ab")
+    row = library.score(run, ["ab"]).rows[0]
+    assert row.scored == 2 and math.isclose(row.total, sum(value or 0.0 for value in row.log_probs), rel_tol=1e-6)
+    assert f"row 0: 2 tokens scored, {row.total:.4f} nats" in told.out
+    assert "'a' -5." in told.out
+
+
+def test_dtype_is_the_dtype_of_the_computation(weft: Any, workplace: Path, run: Path) -> None:
+    rows = ("--tokens", str(workplace / "rows.json"), "--json")
+    single, double = (weft("score", run, *rows, "--dtype", each).json() for each in ("float32", "float64"))
+    first, second = single["rows"][0]["total"], double["rows"][0]["total"]
+    assert first != second and first == pytest.approx(second, abs=1e-4)
+
+
+def test_check_of_a_checkpoint_runs_the_twin_and_the_model_itself(weft: Any, run: Path) -> None:
+    told = weft("check", run)
+    assert told.code == 0, told
+    assert "the twin" in told.out and "the model itself, in float32" in told.out and "every law holds" in told.out
+    assert max(map(len, told.out.splitlines())) <= 80
