@@ -8,7 +8,8 @@ STAMP := $(VENV)/.installed
 
 help:
 	@echo "make run    train four language models for about a minute each and compare them"
-	@echo "make test   the tests, ruff and mypy are in make lint"
+	@echo "make test   the tests"
+	@echo "make lint   ruff and mypy"
 	@echo "make docs   the documentation, into docs/_build/html"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -21,8 +22,9 @@ install: $(STAMP)
 run: $(STAMP)
 	$(BIN)/python examples/first_day.py
 
+# Two processes of one thread each: threads that fight over the cores cost more than they give on tiny tensors.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

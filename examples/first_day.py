@@ -113,10 +113,10 @@ def main() -> int:
     given = options.parse_args()
     out = given.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
     multiprocessing.set_start_method("spawn")
-    changes = [*given.changes, "report.eval_batches=10"]
+    changes = ["report.eval_batches=10", *given.changes]
     budget = [f"training.seconds={given.seconds}", "training.steps=null"]
     runners = [Runner(name, changes if name == "ngram" else changes + budget, out) for name in MODELS]
-    return follow(runners, out, Console(highlight=False))
+    return follow(runners, out, Console(highlight=False, soft_wrap=True))
 
 
 def follow(runners: list[Runner], out: Path, console: Console) -> int:
@@ -135,7 +135,7 @@ def follow(runners: list[Runner], out: Path, console: Console) -> int:
         if any(isinstance(message, Measured) for _, message in told):
             seconds = max(runner.measured.seconds for runner in runners)
             cells = "".join(f"{runner.measured.bits_per_byte:{WIDTH}.3f}" for runner in runners)
-            console.print(f"{seconds:{WIDTH}.0f}{cells}")
+            console.print(f"{seconds:{WIDTH}.{0 if seconds >= 10 else 1}f}{cells}")
     for runner in runners:
         if runner.sample:
             console.print(f"\n{runner.preset} goes on from {PROMPT!r}:", style="bold", markup=False)

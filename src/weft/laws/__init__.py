@@ -11,5 +11,19 @@ from weft.laws.report import Finding, Report
 from weft.laws.run import LAWS, check_module, examine
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
 
-__all__ = ["LAWS", "CheckResult", "Finding", "Report", "Subject", "check", "check_module", "encoder_subject", "every_example", "examine", "layer_subject", "model_subject",
-           "random_hybrid", "subject_of"]
+__all__ = [
+    "LAWS",
+    "CheckResult",
+    "Finding",
+    "Report",
+    "Subject",
+    "check",
+    "check_module",
+    "encoder_subject",
+    "every_example",
+    "examine",
+    "layer_subject",
+    "model_subject",
+    "random_hybrid",
+    "subject_of",
+]

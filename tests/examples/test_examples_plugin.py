@@ -1,0 +1,74 @@
+"""A part from outside Weft passes through list, check, train and generate."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLUGIN, CONFIG = ROOT / "examples/moving_average.py", ROOT / "examples/moving_average.yaml"
+SMALL = ["training.steps=3", "training.batch_size=2", "data.max_bytes=50000", "report.eval_batches=1"]
+
+
+def weft(folder: Path, *arguments: str, plugin: bool = True) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, so that the part stays unknown to the other tests."""
+    command = [sys.executable, "-m", "weft", *arguments, *(["--plugin", str(PLUGIN)] if plugin else [])]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of a few steps in ``run``."""
+    folder = tmp_path_factory.mktemp("plugin")
+    done = weft(folder, "train", str(CONFIG), *SMALL, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert "step 3/3" in done.stdout
+    return folder
+
+
+def test_it_is_listed_with_its_source_and_state(tmp_path: Path) -> None:
+    done = weft(tmp_path, "list", "moving_average", "--json")
+    page, = json.loads(done.stdout)
+    assert page["entry"]["group"] == "mixer" and page["entry"]["state_size"] == "d_model numbers"
+    assert "s_t = a s_(t-1) + (1 - a) x_t" in page["text"]
+
+
+def test_the_laws_hold(tmp_path: Path) -> None:
+    done = weft(tmp_path, "check", str(CONFIG))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every law holds" in done.stdout
+
+
+def test_a_trained_model_generates(trained: Path) -> None:
+    done = weft(trained, "generate", "run", "--prompt", "def ", "--max-new-tokens", "4", "--greedy", "--ignore-end",
+                "--json")
+    assert len(json.loads(done.stdout)["rows"][0]["tokens"]) == 4
+
+
+def test_without_the_plugin_the_checkpoint_names_it(trained: Path) -> None:
+    done = weft(trained, "generate", "run", "--prompt", "a", plugin=False)
+    assert done.returncode == 2
+    assert "no mixer or feedforward of kind 'moving_average'" in done.stderr
+    assert "If it was trained with a plugin, give that file with --plugin" in done.stderr
+
+
+def test_values_equal_a_loop_over_the_formula() -> None:
+    """The oracle that the page asks for; the module is imported without registering it anywhere else."""
+    code = (f"import sys; from weft.core.registry import load_plugin; load_plugin({str(PLUGIN)!r}); import torch\n"
+            "layer = sys.modules['weft_plugin_moving_average'].MovingAverage(3).double()\n"
+            "x = torch.sin(torch.arange(12.0, dtype=torch.float64)).reshape(1, 4, 3)\n"
+            "print([x.tolist(), layer(x).y.tolist(), *[p.tolist() for p in layer.parameters()]])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    x, y, logit, weight, bias = (np.array(each) for each in json.loads(done.stdout))
+    decay, state, expected = 1 / (1 + np.exp(-logit)), np.zeros(3), []
+    for token in x[0]:
+        state = decay * state + (1 - decay) * token
+        expected.append(weight @ state + bias)
+    np.testing.assert_allclose(y[0], expected, rtol=0, atol=1e-14)
