@@ -11,6 +11,7 @@ from pathlib import Path
 from weft.analysis import catalogue
 
 COMMANDS = ("list", "doctor", "config show", "config schema", "plan", "check", "train", "eval", "generate", "score")
+SCRIPT = "from weft.cli.main import app; app(prog_name='weft')"
 
 
 def write_pages(folder: Path) -> None:
@@ -46,7 +47,7 @@ def cli_page() -> str:
     """The help of every command."""
     lines = ["# Command line", "", "Exit codes: 0 done, 1 failed, 2 the request was at fault, 130 interrupted.", ""]
     for command in COMMANDS:
-        shown = subprocess.run([sys.executable, "-m", "weft", *command.split(), "--help"], capture_output=True,
+        shown = subprocess.run([sys.executable, "-c", SCRIPT, *command.split(), "--help"], capture_output=True,
                                text=True, check=True, env={"COLUMNS": "88", "PATH": ""}).stdout
         lines += [f"## weft {command}", "", "```text", shown.rstrip(), "```", ""]
     return "\n".join(lines)

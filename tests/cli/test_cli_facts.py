@@ -57,8 +57,8 @@ def test_list_of_a_group_tells_states_traits_and_sources(weft: Any) -> None:
 def test_list_of_a_part_tells_everything_about_it(weft: Any) -> None:
     told = weft("list", "lstm")
     for expected in ("mixer lstm", "c_t = f c_{t-1} + i g", "d_hidden     integer > 0 or null  null",
-                     "forget_bias  number               0.0", "state: 2 d_hidden numbers", "Hochreiter & Schmidhuber 1997",
-                     "defined in: weft.mixers.lstm"):
+                     "forget_bias  number               0.0", "state: 2 d_hidden numbers",
+                     "Hochreiter & Schmidhuber 1997", "defined in: weft.mixers.lstm"):
         assert expected in told.out
     page, = weft("list", "rope", "--json").json()
     assert page["entry"]["traits"].keys() == {"declared_length"}

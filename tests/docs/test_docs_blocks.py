@@ -28,14 +28,15 @@ def test_every_block_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
     for command in blocks(page):
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
         assert done.stdout or command[0] != "bash", "a command that tells nothing"
 
 
 def test_the_pages_that_have_blocks_are_those_expected() -> None:
     """So that a change of the markup cannot quietly leave a page out."""
-    assert {page.name for page in PAGES if any(blocks(page))} == {"README.md", "quickstart.md", "add_a_part.md", "law.md"}
+    assert {page.name for page in PAGES if any(blocks(page))} == {
+        "README.md", "quickstart.md", "add_a_part.md", "law.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

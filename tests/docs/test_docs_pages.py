@@ -29,10 +29,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_catalogue_has_every_part(built: Path) -> None:
-    page = (built / "docs/_generated/catalogue.md").read_text("utf-8")
+    page = (built / "docs/_generated/catalogue.md").read_text("utf-8").replace("\\", "")  # Markdown's escapes
     for part in REGISTRY.parts():
         assert f"`{part.kind}`" in page, part.kind
-        assert part.source.replace("|", "\\|") in page, part.kind
+        assert part.source in page, part.kind
     assert all(f"`{mask.kind}" in page for mask in known_masks())
     assert "declared_length" in page and "2 d_hidden numbers" in page
 

@@ -12,7 +12,7 @@ from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 config_app = typer.Typer(no_args_is_help=True, help="Show a configuration resolved, or its JSON Schema.")
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML or JSON file, or the name of a preset.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.path=value]...", help="Changes to it.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="key.path=value", help="Changes to it.")]
 
 
 @config_app.command("show")
@@ -33,7 +33,7 @@ def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, jso
 
 @config_app.command("schema")
 @guarded
-def schema(config: Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="A file that holds only a model gives "
+def schema(config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A file that holds only a model gives "
                                                         "the schema of that kind of model.")] = None,
            out: Annotated[Path | None, typer.Option("--out", help="Write it to a file.")] = None,
            plugin: Plugin = None, json: Json = False) -> None:

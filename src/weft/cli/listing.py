@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft.analysis import Entry
     from weft.api import Description
 
-Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="A group (mixer, mask, ...) for states, traits "
+Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer, mask, ...) for states, traits "
                                             "and sources of its parts; a part for everything about it.")]
 
 
