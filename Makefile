@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install run test lint docs clean
+
+.PHONY: help install run figures test lint docs clean
 
 help:
 	@echo "make run    train four language models for about a minute each and compare them"
@@ -21,6 +22,9 @@ install: $(STAMP)
 
 run: $(STAMP)
 	$(BIN)/python examples/first_day.py
+
+figures: $(STAMP)
+	$(BIN)/python examples/first_day.py --record docs/figures.json
 
 # Two processes of one thread each: threads that fight over the cores cost more than they give on tiny tensors.
 test: $(STAMP)

@@ -7,7 +7,11 @@ bits per byte fall side by side and nobody's clock is disturbed. Run it with ``m
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import multiprocessing
+import os
+import platform
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -109,6 +113,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=60.0, help="of training for each model")
     options.add_argument("--out", type=Path, default=None, help="folder of the runs")
+    options.add_argument("--record", type=Path, default=None, help="file for what was printed, as the README quotes it")
     options.add_argument("changes", nargs="*", help="key.path=value, for every model")
     given = options.parse_args()
     out = given.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
@@ -116,7 +121,30 @@ def main() -> int:
     changes = ["report.eval_batches=10", *given.changes]
     budget = [f"training.seconds={given.seconds}", "training.steps=null"]
     runners = [Runner(name, changes if name == "ngram" else changes + budget, out) for name in MODELS]
-    return follow(runners, out, Console(highlight=False, soft_wrap=True))
+    console = Console(highlight=False, soft_wrap=True, record=True)
+    code = follow(runners, out, console)
+    if given.record is not None and not code:
+        given.record.write_text(json.dumps(figures(console.export_text(), given.seconds), indent=2) + "\n")
+    return code
+
+
+def figures(printed: str, seconds: float) -> dict[str, object]:
+    """What was printed, and what it depends on: configurations, budget, software."""
+    import torch
+
+    import weft
+
+    return {"printed": printed.split("\ncheckpoints are in")[0].splitlines(), "seconds": seconds,
+            "configurations": {name: fingerprint(name) for name in MODELS}, "weft": weft.__version__,
+            "torch": torch.__version__, "python": platform.python_version(), "cores": os.cpu_count(),
+            "date": time.strftime("%Y-%m-%d")}
+
+
+def fingerprint(preset: str) -> str:
+    """A hash of a preset's resolved configuration."""
+    import weft
+
+    return hashlib.sha256(json.dumps(weft.read_run(preset).dump(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def follow(runners: list[Runner], out: Path, console: Console) -> int:

@@ -54,7 +54,8 @@ class MovingAverage(Layer):
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         ticks, decay = span.ticks, torch.sigmoid(self.logit)
-        average = state.average.to(x.dtype) if isinstance(state, MovingAverageState) else torch.zeros_like(x[:, :0].sum(1))
+        fresh = x.new_zeros(x.shape[0], x.shape[2])
+        average = state.average.to(x.dtype) if isinstance(state, MovingAverageState) else fresh
         counts = torch.ones_like(x[..., :1], dtype=torch.bool) if ticks.valid is None else ticks.valid[..., None]
         starts = ticks.starts().expand(x.shape[:2])[..., None]
         steps = []

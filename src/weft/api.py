@@ -42,7 +42,7 @@ Model = str | Path | Loaded
 
 def presets() -> list[str]:
     """Names of the configurations that come with Weft."""
-    return sorted(file.name.removesuffix(".yaml") for file in resources.files("weft.presets").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in resources.files("weft.preset_files").iterdir()
                   if file.name.endswith(".yaml"))
 
 
@@ -56,7 +56,7 @@ def config_path(config: str | Path) -> Path:
     if path.is_file() or path.suffix in (".yaml", ".yml", ".json"):
         return path
     if str(config) in presets():
-        return Path(str(resources.files("weft.presets") / f"{config}.yaml"))
+        return Path(str(resources.files("weft.preset_files") / f"{config}.yaml"))
     raise InputError(f"{str(config)!r} is neither a file nor a preset.", where="config",
                      remedy=f"{nearest(str(config), presets())} Or give the path of a YAML or JSON file.")
 

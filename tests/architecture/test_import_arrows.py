@@ -17,7 +17,7 @@ LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
 """Each may import those before it. ``api`` is the library's own front; the command only renders it."""
 
 TEXT: dict[str, frozenset[str]] = {"tokenizers": frozenset({"core"}), "data": frozenset({"core", "tokenizers"}),
-                                   "presets": frozenset()}
+                                   "preset_files": frozenset()}
 """What knows nothing of models, with all that it may import; it is used from `checkpoints` and `laws` on."""
 
 SIDEWAYS: dict[tuple[str, str], str] = {

@@ -39,8 +39,9 @@ def test_a_text_that_cannot_be_read(refused: Refuse, workplace: Path, tmp_path: 
 def test_a_text_shorter_than_a_window(refused: Refuse, workplace: Path, tmp_path: Path) -> None:
     text = tmp_path / "short.txt"
     text.write_text("too short")
-    message = refused("train", workplace / "tiny.yaml", "training.context=64", "--data", text, "--out", tmp_path / "run")
-    assert "short" in message and "64" in message, message
+    message = refused("train", workplace / "tiny.yaml", "training.context=64", "--data", text, "--out", tmp_path / "a")
+    assert "short.txt (train): " in message
+    assert "tokens are too few: one window of context 64 needs 65. Give more text, or a context of at most" in message
 
 
 @pytest.mark.parametrize(("change", "told"), [
@@ -74,10 +75,13 @@ def test_a_configuration_that_is_no_yaml(refused: Refuse, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("layer", "position", "told"), [
-    ({"position": "learned"}, "sinusoidal", "learned"),
-    ({"mask": "causal & window(0)"}, "none", "window"),
-    ({"n_heads": 4, "n_kv_heads": 3}, "none", "n_kv_heads"),
-    ({"n_heads": 3}, "none", "n_heads"),
+    ({"position": "learned"}, "sinusoidal", "blocks.0.layers.0.position: 'learned' acts on embeddings, not inside "
+     "attention. Put it in the model's `position`."),
+    ({"mask": "causal & window(0)"}, "none", "blocks.0.layers.0.mask: window: size is 0, but a window holds at least "
+     "the query's own key. Give 1 or more."),
+    ({"n_heads": 4, "n_kv_heads": 3}, "none", "blocks.0.layers.0.n_kv_heads: 4 query heads do not divide into 3 "
+     "key/value heads. Choose n_kv_heads among the divisors of n_heads."),
+    ({"n_heads": 3}, "none", "blocks.0.layers.0.n_heads: "),
 ])
 def test_an_impossible_pair(refused: Refuse, tmp_path: Path, layer: dict[str, Any], position: str, told: str) -> None:
     model = {"kind": "decoder", "d_model": 8, "context": 8, "position": position,
@@ -94,15 +98,18 @@ def test_two_absolute_position_schemes(refused: Refuse, tmp_path: Path) -> None:
     model = {"kind": "decoder", "d_model": 8, "vocab_size": 9, "position": ["learned", "sinusoidal"], "blocks": ["pre"]}
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(model))
     message = refused("plan", tmp_path / "model.yaml")
-    assert "position" in message, message
+    assert "position: ['learned', 'sinusoidal'] is not a position. Give a kind or a mapping with one." in message
 
 
 def test_learned_positions_that_prompt_and_new_tokens_exceed(refused: Refuse, weft: Any, workplace: Path,
                                                              tmp_path: Path) -> None:
-    made = weft("train", workplace / "tiny.yaml", "model.position=learned", "training.steps=1", "--out", tmp_path / "run")
+    run = tmp_path / "run"
+    made = weft("train", workplace / "tiny.yaml", "model.position=learned", "training.steps=1", "--out", run)
     assert made.code == 0, made
-    message = refused("generate", tmp_path / "run", "--prompt", "abcd", "--max-new-tokens", "9")
-    assert "8" in message and "max" in message, message
+    message = refused("generate", run, "--prompt", "abcd", "--max-new-tokens", "9")
+    assert "this model has positions for 8 tokens. Shorten the prompt or lower max_new_tokens." in message
+    assert "context: 9 tokens, but this model's positions end at 8. Give at most 8" in refused(
+        "plan", run, "--context", "9")
 
 
 def damaged(workplace: Path, tmp_path: Path) -> Path:
@@ -171,7 +178,8 @@ def test_options_that_exclude_each_other(refused: Refuse, workplace: Path, run: 
     assert "--text, --tokens: neither text nor rows of tokens. Give one of them." in refused("score", run)
     assert "--greedy, --temperature: greedy decoding has no temperature, got 0.5. Give one of them." in refused(
         "generate", run, "--prompt", "a", "--greedy", "--temperature", "0.5")
-    assert "documents" in refused("eval", run, "--documents", "--stride", "4")
+    assert "stride: stride 4 where documents are scored whole. Leave it out, or evaluate in windows." in refused(
+        "eval", run, "--documents", "--stride", "4")
 
 
 def test_options_out_of_range(refused: Refuse, run: Path) -> None:
@@ -179,7 +187,8 @@ def test_options_out_of_range(refused: Refuse, run: Path) -> None:
         "generate", run, "--prompt", "a", "--top-p", "1.5")
     assert "--context: 'x' is no positive number of tokens. Give numbers such as 128 or 128,512." in refused(
         "eval", run, "--context", "8,x")
-    assert "stride" in refused("eval", run, "--context", "4", "--stride", "5")
+    assert "stride: must be from 1 to the context, 4, received 5. Choose one in range." in refused(
+        "eval", run, "--context", "4", "--stride", "5")
 
 
 def test_a_dtype_or_device_that_is_not_there(refused: Refuse, workplace: Path, run: Path, tmp_path: Path) -> None:
@@ -187,7 +196,8 @@ def test_a_dtype_or_device_that_is_not_there(refused: Refuse, workplace: Path, r
         "generate", run, "--prompt", "a", "--dtype", "float23")
     assert "unknown dtype 'half'. Known names: bfloat16, float32, float64." in refused(
         "plan", workplace / "tiny.yaml", "--dtype", "half")
-    assert "training.dtype" in refused("train", workplace / "tiny.yaml", "--dtype", "half", "--out", tmp_path / "a")
+    assert "training.dtype: Input should be 'float32', 'float64' or 'bfloat16', got 'half'." in refused(
+        "train", workplace / "tiny.yaml", "--dtype", "half", "--out", tmp_path / "a")
     assert "device: the device 'tpu' cannot be used here. Use cpu, or see weft doctor" in refused(
         "train", workplace / "tiny.yaml", "--device", "tpu", "--out", tmp_path / "b")
 
@@ -212,10 +222,11 @@ def test_a_kind_that_is_not_in_the_catalogue(refused: Refuse) -> None:
 
 def test_a_run_that_stands_in_the_way(refused: Refuse, workplace: Path, tmp_path: Path) -> None:
     message = refused("train", workplace / "tiny.yaml", "--out", workplace / "run")
-    assert "--resume" in message, message
+    assert "holds a run already. Go on with --resume, or choose another folder." in message
     message = refused("train", workplace / "tiny.yaml", "training.batch_size=3", "--out", workplace / "run", "--resume")
-    assert "batch_size" in message, message
-    assert "run" in refused("train", workplace / "tiny.yaml", "--out", tmp_path / "none", "--resume")
+    assert "training.batch_size: 3, and the run began with 2." in message
+    assert "there is no run to resume in" in refused(
+        "train", workplace / "tiny.yaml", "--out", tmp_path / "none", "--resume")
 
 
 def test_an_unknown_option_is_refused_by_name(weft: Any) -> None:

@@ -16,7 +16,7 @@ from weft.core.span import Span
 
 @register
 class PreNormConfig(BlockConfig):
-    """x + f(norm(x)) for every layer f; the model adds a norm after the last block."""
+    """x + f(norm(x)) for every layer f; give the model a `norm`, which follows the last block."""
 
     kind: ClassVar[str] = "pre"
     source: ClassVar[str] = "Xiong et al. 2020, figure 1b"
@@ -26,7 +26,7 @@ class PreNormConfig(BlockConfig):
 
 
 class PreNorm(Block):
-    """x + f(norm(x)) for every layer f; the model adds a norm after the last block."""
+    """x + f(norm(x))."""
 
     def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
                span: Span) -> tuple[Output[LayerState], Tensor]:

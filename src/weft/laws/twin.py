@@ -40,8 +40,9 @@ def shrink(config: ModelConfig) -> Twin:
             small.build()
         except (ConfigError, ValueError):
             continue
-        words = (f"widths / {factor}, at most {MOST_REPEATS} repeats of a block, {small.vocab_size} ids, windows of at "
-                 f"most {MOST_WINDOW}, length-dependent rotations change at {LENGTH} tokens")
+        widths = f"widths / {factor}" if _smaller(whole, factor) != _smaller(whole, 1) else "widths kept"
+        words = (f"{widths}, at most {MOST_REPEATS} repeats of a block, {small.vocab_size} ids, windows of at most "
+                 f"{MOST_WINDOW}, length-dependent rotations change at {LENGTH} tokens")
         return Twin(small, words)
     return Twin(config, "nothing: no smaller twin builds")
 

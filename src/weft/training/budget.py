@@ -13,9 +13,9 @@ from weft.data import TokenStream
 from weft.training.config import DEFAULT_STEPS, RunConfig
 from weft.training.trainer import Trainer
 
-TIMED_STEPS = 5
+TIMED_STEPS = 50
 SHARE = 0.05
-"""Of the budget that may be spent on timing; three steps are timed in any case."""
+"""Of the budget that may be spent on timing, so that a passing load does not decide; at least three steps are timed."""
 
 
 def settle_steps(config: RunConfig, model: LanguageModel, stream: TokenStream, device: torch.device | str) -> int:

@@ -1,0 +1,37 @@
+"""Run the blocks of a page, given as JSON on standard input, in this one process: ``weft`` commands through the
+command line's own entry, Python code in a namespace of its own for each block."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from typing import Any
+
+from typer.testing import CliRunner
+
+from weft.cli.main import app
+
+
+def run_line(line: str) -> None:
+    """One command; anything but ``weft ...`` is refused."""
+    words = shlex.split(line)
+    assert words[0] == "weft", f"not a weft command: {line}"
+    result = CliRunner().invoke(app, words[1:])
+    assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
+    assert result.output, f"{line}: a command that tells nothing"
+
+
+def main() -> None:
+    """All blocks in order."""
+    for language, code in json.load(sys.stdin):
+        if language == "bash":
+            for line in filter(None, code.splitlines()):
+                run_line(line)
+        else:
+            namespace: dict[str, Any] = {"__name__": "__block__"}
+            exec(compile(code, "block", "exec"), namespace)
+
+
+if __name__ == "__main__":
+    main()
