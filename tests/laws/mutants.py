@@ -213,6 +213,14 @@ class DropsTokens(MixtureOfExperts):
         return super()._dispatch(rows, chosen, torch.where(place <= 2, gates, 0.0), valid)
 
 
+class ChoosesWorst(MixtureOfExperts):
+    """Takes the smallest scores for the largest in every dtype but one."""
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        logits = super()._logits(rows)
+        return logits if logits.dtype == torch.float64 else -logits
+
+
 class OverTime(Norm):
     """Normalises each feature over the chunk."""
 

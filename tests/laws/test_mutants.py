@@ -123,6 +123,7 @@ CASES = [
     case(wrong.MixesRows, MLP, perceptron, "ragged, selection", "causality"),
     case(wrong.LeavesPadding, MLP, perceptron, "ragged", "split, selection, packed"),
     case(wrong.DropsTokens, MixtureOfExperts, experts, "ragged, selection, split"),
+    case(wrong.ChoosesWorst, MixtureOfExperts, experts, "precision", "ragged, selection, split"),
     case(wrong.OverTimeConfig, LayerNormConfig, block, "causality, split, packed"),
     case(wrong.OverBatchConfig, LayerNormConfig, block, "ragged, selection"),
     case(wrong.ForgetsSoftcap, LinearReadout, decoder, "readout", "split, causality"),

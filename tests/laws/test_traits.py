@@ -10,6 +10,7 @@ from weft.laws import every_example, subject_of
 HOLDERS = {
     "encoder.encoder.0": {Trait.BIDIRECTIONAL},
     "encoder.encoder.1": {Trait.BIDIRECTIONAL},
+    **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(4)},
     "mixer.attention.3": {Trait.PREFIX_FIRST},
     "mixer.attention.4": {Trait.BIDIRECTIONAL},
     **{f"model.feedforward.{index}": {Trait.TOKENS_ONLY} for index in range(3)},
@@ -28,7 +29,7 @@ HOLDERS = {
 
 def test_the_list_of_traits_is_closed() -> None:
     assert {trait.name for trait in Trait} == {"BIDIRECTIONAL", "BATCH_STATISTICS", "DECLARED_LENGTH",
-                                               "NOT_DIFFERENTIABLE", "TOKENS_ONLY", "PREFIX_FIRST"}
+                                               "DISCRETE_CHOICE", "NOT_DIFFERENTIABLE", "TOKENS_ONLY", "PREFIX_FIRST"}
 
 
 def test_only_these_parts_do_less_than_the_law() -> None:

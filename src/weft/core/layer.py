@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
@@ -138,6 +138,30 @@ class Pointwise(Layer, ABC):
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         return Output(self.each(x), advance(state, span))
+
+
+class Choice(NamedTuple):
+    """What a layer decided for each token.
+
+    Attributes:
+        chosen: ids of what was chosen, best first.
+        margin: by how much the last that was chosen beat the first that was not, over the largest score there was;
+            infinite where everything is chosen.
+    """
+
+    chosen: Int64[Tensor, "B T k"]
+    margin: Float[Tensor, "B T"]
+
+
+class Chooser(Layer, ABC):
+    """A layer that decides something discrete for each token, so that its output jumps where two scores are equal."""
+
+    def own_traits(self) -> frozenset[Trait]:
+        return frozenset({Trait.DISCRETE_CHOICE})
+
+    @abstractmethod
+    def choose(self, x: Float[Tensor, "B T D"]) -> Choice:
+        """What is chosen for each token of ``x``."""
 
 
 def advance(state: LayerState | None, span: Span) -> LayerState | None:

@@ -17,4 +17,6 @@ class Trait(Enum):
     DECLARED_LENGTH = "its rotation depends on the document's length, so a state must be started with that length"
     NOT_DIFFERENTIABLE = "fitted by counting, not by gradients; the laws' gradient half does not apply"
     TOKENS_ONLY = "reads token ids from a bounded context, so its state is the ids themselves"
+    DISCRETE_CHOICE = ("decides something discrete for each token, so a near tie may fall otherwise in another dtype; "
+                       "what follows it in its row is then not compared")
     PREFIX_FIRST = "attends both ways inside a prefix, which therefore lies within one call"

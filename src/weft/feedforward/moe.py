@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import Dims, PartField, Shared, rule
-from weft.core.layer import Layer, LayerState, Pointwise, advance
+from weft.core.layer import Choice, Chooser, LayerState, Pointwise, advance
 from weft.core.output import Loss, Output
 from weft.core.registry import register
 from weft.core.span import Memory, Span
@@ -22,7 +22,7 @@ from weft.ops import expert_dispatch
 Dispatch = Literal["auto", "grouped", "dense"]
 
 
-class MixtureOfExperts(Layer):
+class MixtureOfExperts(Chooser):
     """A dropless mixture of experts (Shazeer et al. 2017, equation 1; Mixtral, Jiang et al. 2024, section 2.1).
 
         l = W_router x in R^N        y = sum over the k largest l_n of g_n expert_n(x)
@@ -64,6 +64,14 @@ class MixtureOfExperts(Layer):
         chosen, gates = route(logits, self.top_k, renormalise=self.renormalise)
         y = self._dispatch(rows, chosen, gates, valid).reshape(x.shape)
         return Output(y, advance(state, span), self._losses(logits, chosen, valid))
+
+    def choose(self, x: Float[Tensor, "B T D"]) -> Choice:
+        logits = self._logits(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        ranked = logits.sort(dim=-1, descending=True, stable=True)
+        if self.top_k == logits.shape[-1]:
+            return Choice(ranked.indices, logits.new_full(x.shape[:2], torch.inf))
+        gap = ranked.values[..., self.top_k - 1] - ranked.values[..., self.top_k]
+        return Choice(ranked.indices[..., :self.top_k], gap / logits.abs().max())
 
     def _logits(self, rows: Tensor) -> Float[Tensor, "rows N"]:
         wide = torch.promote_types(rows.dtype, torch.float32)

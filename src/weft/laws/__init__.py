@@ -6,7 +6,7 @@ or checkpoint. A law is a function from a `Subject` and a random generator to `F
 
 from weft.laws.check import CheckResult, check
 from weft.laws.discovery import every_example, subject_of
-from weft.laws.hybrids import random_hybrid
+from weft.laws.hybrids import Hybrids
 from weft.laws.report import Finding, Report
 from weft.laws.run import LAWS, check_module, examine
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
@@ -15,6 +15,7 @@ __all__ = [
     "LAWS",
     "CheckResult",
     "Finding",
+    "Hybrids",
     "Report",
     "Subject",
     "check",
@@ -24,6 +25,5 @@ __all__ = [
     "examine",
     "layer_subject",
     "model_subject",
-    "random_hybrid",
     "subject_of",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, final
 
 from weft.core.config import Dims, PartConfig
 from weft.core.layer import Part, traits_of
@@ -13,25 +13,34 @@ from weft.laws.discovery import CONTEXT, VOCABULARY, WIDTH
 from weft.positions.base import PositionConfig, PositionScheme
 
 
-def random_hybrid(seed: int) -> PartConfig:
-    """A decoder's configuration that the seed determines: blocks, norms, mixers, feed-forwards and positions are drawn
-    from the registered parts' own examples, plugins included."""
-    draw = random.Random(seed)
-    blocks = [_block(draw) for _ in range(draw.randint(3, 4))]
-    place = draw.choice(_causal("position", "embeddings"))
-    return REGISTRY.get(("model",), "decoder").model_validate({
-        "vocab_size": VOCABULARY, "d_model": WIDTH, "context": CONTEXT, "blocks": blocks, "position": place,
-        "norm": draw.choice(_examples("norm")), "readout": {"kind": "linear", "tied": False}})
+@final
+class Hybrids:
+    """Decoders drawn from the examples of every part that is registered when this is made, plugins included."""
 
+    def __init__(self) -> None:
+        self._mixers = _causal("mixer")
+        self._feedforwards = _examples("feedforward")
+        self._norms = _examples("norm")
+        self._blocks = REGISTRY.kinds(("block",))
+        self._embeddings = _causal("position", "embeddings")
+        self._inside = _causal("position", "queries_keys") + _causal("position", "scores")
 
-def _block(draw: random.Random) -> dict[str, Any]:
-    mixer = draw.choice(_causal("mixer"))
-    if mixer.kind == "attention" and draw.random() < 0.5:
-        schemes = _causal("position", "queries_keys") + _causal("position", "scores")
-        mixer = mixer.model_copy(update={"position": draw.choice(schemes), "d_head": 4})
-    layers = [mixer, draw.choice(_examples("feedforward"))]
-    return {"kind": draw.choice(REGISTRY.kinds(("block",))), "norm": draw.choice(_examples("norm")),
-            "layers": layers[:draw.randint(1, 2)]}
+    def draw(self, seed: int) -> PartConfig:
+        """The configuration that the seed determines: three or four blocks."""
+        draw = random.Random(seed)
+        blocks = [self._block(draw) for _ in range(draw.randint(3, 4))]
+        return REGISTRY.get(("model",), "decoder").model_validate({
+            "vocab_size": VOCABULARY, "d_model": WIDTH, "context": CONTEXT, "blocks": blocks,
+            "position": draw.choice(self._embeddings), "norm": draw.choice(self._norms),
+            "readout": {"kind": "linear", "tied": False}})
+
+    def _block(self, draw: random.Random) -> dict[str, Any]:
+        mixer = draw.choice(self._mixers)
+        if mixer.kind == "attention" and draw.random() < 0.5:
+            mixer = mixer.model_copy(update={"position": draw.choice(self._inside), "d_head": 4})
+        layers = [mixer, draw.choice(self._feedforwards)]
+        return {"kind": draw.choice(self._blocks), "norm": draw.choice(self._norms),
+                "layers": layers[:draw.randint(1, 2)]}
 
 
 def _examples(group: str) -> list[PartConfig]:

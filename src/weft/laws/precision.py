@@ -12,6 +12,8 @@ from torch import Tensor
 
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
+from weft.core.traits import Trait
+from weft.laws.choices import Choices, watched
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
 
@@ -22,20 +24,24 @@ BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1.5e-1}
 
 def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     """The same weights and inputs in float32 and bfloat16, whole and in pieces, and on an accelerator if there is
-    one. Only float64 subjects are cast; the others are what they are."""
+    one. Only float64 subjects are cast; the others are what they are. Where a layer chose otherwise than in float64,
+    float64's choice must have been a near tie; the rest of that row is not compared."""
     if any(p.dtype != torch.float64 for p in subject.module.parameters()) or not subject.differentiable:
         return
     x = subject.inputs(2, subject.steps, generator)
     memory = subject.memory(2, generator)
     with torch.no_grad():
-        exact = subject.whole(x, memory).y
+        with watched(subject.module) as choices:
+            exact = subject.whole(x, memory).y
         for dtype, bound in BOUNDS.items():
             twin = _cast(subject, dtype)
-            y = twin.whole(_to(x, dtype), _memory(memory, dtype)).y
-            yield Finding("precision", str(dtype), _relative(y, exact), bound)
+            with watched(twin.module) as found:
+                y = twin.whole(_to(x, dtype), _memory(memory, dtype)).y
+            yield from _compare(subject, str(dtype), y, exact, found, choices, bound)
             if subject.stateful:
-                steps, changed = _steps(twin, x, memory, dtype)
-                yield Finding("precision", f"{dtype}, token by token", _relative(steps, exact), bound)
+                with watched(twin.module) as found:
+                    steps, changed = _steps(twin, x, memory, dtype)
+                yield from _compare(subject, f"{dtype}, token by token", steps, exact, found, choices, bound)
                 yield Finding("precision", f"{dtype}, fields of the state that change dtype: {changed or 'none'}",
                               float(len(changed)), 0.5)
         if torch.cuda.is_available():
@@ -44,6 +50,15 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
                                                         None if memory.count is None else memory.count.cuda())
             yield Finding("precision", "float64 on cuda", difference(there.whole(x.cuda(), source).y.cpu(), exact),
                           subject.gradient_bound)
+
+
+def _compare(subject: Subject, case: str, found: Tensor, exact: Tensor, choices: Choices, wanted: Choices,
+             bound: float) -> Iterator[Finding]:
+    if Trait.DISCRETE_CHOICE in subject.traits:
+        agreed, margin = wanted.against(choices, exact.shape[1], causal=subject.stateful)
+        yield Finding("precision", f"{case}: margin of the widest choice that fell otherwise", margin, bound)
+        found = torch.where(agreed[..., None], found.double(), exact)
+    yield Finding("precision", case, _relative(found, exact), bound)
 
 
 def _relative(found: Tensor, exact: Tensor) -> float:
