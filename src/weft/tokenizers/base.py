@@ -8,16 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
+from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
+from weft.tokenizers.pieces import Ids, IdsLike
+from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
-
-Ids: TypeAlias = NDArray[np.int32]
-IdsLike: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 
 SETTINGS_FILE = "weft_tokenizer.json"
 FORMAT_VERSION = 1
@@ -42,7 +42,8 @@ class Tokenizer(ABC):
 
     Text is any ``str`` that UTF-8 can express; it is never normalised by Weft. ``encode`` adds no begin or end token:
     where documents begin and end is the data's concern. Special tokens stand for no text: they decode to nothing and
-    have length 0 in bytes, and text that merely spells one is encoded as ordinary text.
+    have length 0 in bytes, and text that merely spells one is encoded as ordinary text. Only who asks for ``specials``
+    reads them in text (which a chat template wrote) or sees them in it.
     """
 
     kind: ClassVar[str]
@@ -63,6 +64,23 @@ class Tokenizer(ABC):
         """The id that closes a document, or None. It may be the same id as ``bos_id``."""
 
     @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """The special tokens that can be spelled, and their ids."""
+        return {}
+
+    @property
+    def conventions(self) -> Conventions:
+        """How the vocabulary's makers use it; nothing, for one that was trained here."""
+        return NO_CONVENTIONS
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Every id that ends a generation: ``eos_id`` and, after it, those of the conventions that are ids here."""
+        own = () if self.eos_id is None else (self.eos_id,)
+        more = (place for place in self.conventions.end_ids if place not in own and 0 <= place < self.vocab_size)
+        return (*own, *more)
+
+    @property
     def name(self) -> str:
         """Kind and vocabulary size, for reports."""
         return f"{self.kind}-{self.vocab_size}"
@@ -75,14 +93,24 @@ class Tokenizer(ABC):
             TokenizerError: the text holds something that this tokenizer cannot express.
         """
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of ``text`` as a list."""
-        ids: list[int] = self.encode_array(text).tolist()
+    def encode(self, text: str, *, specials: bool = False) -> list[int]:
+        """The ids of ``text`` as a list.
+
+        Args:
+            text: any text.
+            specials: read the special tokens that the text spells as what they are. Only for text that is trusted: a
+                user's message that spells the end of a turn would end it.
+        """
+        ids: list[int] = (self._encode_specials(text) if specials else self.encode_array(text)).tolist()
         return ids
 
     @abstractmethod
-    def decode(self, ids: IdsLike) -> str:
+    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
         """The text of ``ids``; bytes that are not UTF-8 (half a character) become U+FFFD.
+
+        Args:
+            ids: any ids of the vocabulary; those that its file leaves out are no text.
+            specials: spell special tokens out; else they are left out.
 
         Raises:
             TokenizerError: an id outside the vocabulary.
@@ -97,15 +125,15 @@ class Tokenizer(ABC):
         """
 
     @abstractmethod
-    def stream(self) -> StreamDecoder:
-        """A fresh decoder for ids that arrive one at a time."""
+    def stream(self, *, specials: bool = False) -> StreamDecoder:
+        """A fresh decoder for ids that arrive one at a time; ``specials`` as in ``decode``."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What makes this tokenizer again, as plain JSON values (with ``files``, where there are any)."""
 
-    def files(self) -> dict[str, str]:
-        """Further files that belong to this tokenizer: name and text."""
+    def files(self) -> dict[str, bytes]:
+        """Further files that belong to this tokenizer: name and content."""
         return {}
 
     def measure(self, text: str) -> Encoded:
@@ -119,9 +147,9 @@ class Tokenizer(ABC):
 
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of all that decides how text becomes ids."""
-        parts = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self.files().items()}
-        content = {"kind": self.kind, "settings": self.settings(), "files": parts}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        parts = {name: hashlib.sha256(content).hexdigest() for name, content in self.files().items()}
+        whole = {"kind": self.kind, "settings": self.settings(), "files": parts}
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer's files into ``folder``, which is made if need be."""
@@ -134,13 +162,38 @@ class Tokenizer(ABC):
             "settings": self.settings(),
         }
         (folder / SETTINGS_FILE).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        for name, text in self.files().items():
-            (folder / name).write_bytes(text.encode())
+        for name, data in self.files().items():
+            (folder / name).write_bytes(data)
+
+    def require_fits(self, vocab_size: int, *, where: str) -> None:
+        """Refuse a model with fewer ids than this tokenizer can give it. More are lawful: models round theirs up.
+
+        Args:
+            vocab_size: the model's.
+            where: what the error names as its place (the model's folder).
+
+        Raises:
+            TokenizerError: the tokenizer is larger.
+        """
+        if self.vocab_size > vocab_size:
+            raise TokenizerError(
+                f"the tokenizer {self.name} has {self.vocab_size} ids, while the model's vocabulary has {vocab_size}.",
+                where=where,
+                remedy="Use the tokenizer that the model was trained with, or give the model as many rows.",
+            )
 
     @classmethod
     @abstractmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> Tokenizer:
         """The tokenizer that ``settings`` (and ``files`` in ``folder``) describe."""
+
+    def _encode_specials(self, text: str) -> Ids:
+        splitter = Splitter(AddedToken(content, place) for content, place in self.special_tokens.items())
+        pieces = [
+            self.encode_array(piece) if place is None else np.array([place], dtype=np.int32)
+            for piece, place in splitter.split(text)
+        ]
+        return np.concatenate(pieces) if pieces else self.encode_array(text)
 
 
 def utf8(text: str) -> bytes:
@@ -158,21 +211,3 @@ def utf8(text: str) -> bytes:
             where="text",
             remedy="Read the text with errors='replace', or remove the character.",
         ) from None
-
-
-def check_ids(ids: IdsLike, vocab_size: int) -> NDArray[np.int64]:
-    """``ids`` as an array.
-
-    Raises:
-        TokenizerError: an id below 0 or not below ``vocab_size``.
-    """
-    array = np.asarray(ids, dtype=np.int64).reshape(-1)
-    outside = np.flatnonzero((array < 0) | (array >= vocab_size))
-    if outside.size:
-        place = int(outside[0])
-        raise TokenizerError(
-            f"id {array[place]} at position {place} is outside the vocabulary of {vocab_size} ids.",
-            where="ids",
-            remedy="Decode with the tokenizer that the model was trained with.",
-        )
-    return array

@@ -9,10 +9,12 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.tokenizers.base import Ids, IdsLike, Tokenizer, check_ids, utf8
-from weft.tokenizers.streaming import ByteStream, StreamDecoder
+from weft.tokenizers.base import Tokenizer, utf8
+from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
+from weft.tokenizers.specials import END_OF_DOCUMENT
+from weft.tokenizers.streaming import StreamDecoder
 
-END_OF_DOCUMENT = 256
+END_ID = 256
 
 
 @final
@@ -25,31 +27,41 @@ class ByteTokenizer(Tokenizer):
 
     kind: ClassVar[str] = "bytes"
 
+    def __init__(self) -> None:
+        pieces = [bytes([byte]) for byte in range(256)]
+        self._table = PieceTable([*pieces, b""], {END_ID: END_OF_DOCUMENT.encode()})
+
     @property
     def vocab_size(self) -> int:
-        return END_OF_DOCUMENT + 1
+        return END_ID + 1
 
     @property
     def bos_id(self) -> int:
-        return END_OF_DOCUMENT
+        return END_ID
 
     @property
     def eos_id(self) -> int:
-        return END_OF_DOCUMENT
+        return END_ID
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        return {END_OF_DOCUMENT: END_ID}
 
     def encode_array(self, text: str) -> Ids:
         return np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int32)
 
-    def decode(self, ids: IdsLike) -> str:
+    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
+        if specials:
+            return self._table.decode(ids, specials=True)
         array = check_ids(ids, self.vocab_size)
-        content: bytes = array[array != END_OF_DOCUMENT].astype(np.uint8).tobytes()
+        content: bytes = array[array != END_ID].astype(np.uint8).tobytes()
         return content.decode("utf-8", errors="replace")
 
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
-        return np.not_equal(check_ids(ids, self.vocab_size), END_OF_DOCUMENT).astype(np.int32)
+        return np.not_equal(check_ids(ids, self.vocab_size), END_ID).astype(np.int32)
 
-    def stream(self) -> StreamDecoder:
-        return ByteStream(self._token_bytes)
+    def stream(self, *, specials: bool = False) -> StreamDecoder:
+        return self._table.stream(specials=specials)
 
     def settings(self) -> dict[str, Any]:
         return {}
@@ -57,7 +69,3 @@ class ByteTokenizer(Tokenizer):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> ByteTokenizer:
         return cls()
-
-    def _token_bytes(self, token: int) -> bytes:
-        check_ids([token], self.vocab_size)
-        return b"" if token == END_OF_DOCUMENT else bytes([token])

@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Encoded, Ids, IdsLike, Tokenizer, check_ids, utf8
-from weft.tokenizers.streaming import REPLACEMENT, ByteStream, StreamDecoder
+from weft.tokenizers.base import Encoded, Tokenizer, utf8
+from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
+from weft.tokenizers.spans import code_points, utf8_widths
+from weft.tokenizers.specials import END_OF_DOCUMENT
+from weft.tokenizers.streaming import REPLACEMENT, StreamDecoder
 
 
 @final
@@ -39,8 +42,8 @@ class CharacterTokenizer(Tokenizer):
             )
         self._unknown = unknown
         self._code_points = _code_points(self._characters)
-        self._texts = [*self._characters, "", *([REPLACEMENT] if unknown else [])]
-        self._lengths = np.array([len(text.encode()) for text in self._texts], dtype=np.int32)
+        texts = [*self._characters, "", *([REPLACEMENT] if unknown else [])]
+        self._table = PieceTable([text.encode() for text in texts], {self.eos_id: END_OF_DOCUMENT.encode()})
 
     @classmethod
     def train(cls, texts: Iterable[str], *, unknown: bool = False) -> CharacterTokenizer:
@@ -52,7 +55,7 @@ class CharacterTokenizer(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
-        return len(self._texts)
+        return len(self._characters) + 1 + self._unknown
 
     @property
     def bos_id(self) -> int:
@@ -61,6 +64,10 @@ class CharacterTokenizer(Tokenizer):
     @property
     def eos_id(self) -> int:
         return len(self._characters)
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        return {END_OF_DOCUMENT: self.eos_id}
 
     @property
     def unknown_id(self) -> int | None:
@@ -79,12 +86,10 @@ class CharacterTokenizer(Tokenizer):
         return ids
 
     def measure(self, text: str) -> Encoded:
-        points = _code_points(text)
-        lengths = 1 + (points > 0x7F) + (points > 0x7FF) + (points > 0xFFFF)
-        return Encoded(self.encode_array(text), lengths.astype(np.int32))
+        return Encoded(self.encode_array(text), utf8_widths(_code_points(text)))
 
-    def decode(self, ids: IdsLike) -> str:
-        return "".join(self._texts[i] for i in check_ids(ids, self.vocab_size))
+    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
+        return self._table.decode(ids, specials=specials)
 
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
         array = check_ids(ids, self.vocab_size)
@@ -94,10 +99,10 @@ class CharacterTokenizer(Tokenizer):
                 where="ids",
                 remedy="Measure the text itself, with measure(text).",
             )
-        return self._lengths[array]
+        return self._table.lengths(array)
 
-    def stream(self) -> StreamDecoder:
-        return ByteStream(lambda token: self.decode([token]).encode())
+    def stream(self, *, specials: bool = False) -> StreamDecoder:
+        return self._table.stream(specials=specials)
 
     def settings(self) -> dict[str, Any]:
         return {"characters": self._characters, "unknown": self._unknown}
@@ -117,4 +122,4 @@ class CharacterTokenizer(Tokenizer):
 
 def _code_points(text: str) -> NDArray[np.uint32]:
     utf8(text)
-    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    return code_points(text)

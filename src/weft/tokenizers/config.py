@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from weft.core.config import PartConfig
 from weft.core.registry import REGISTRY, register
 from weft.tokenizers.base import Tokenizer
-from weft.tokenizers.bpe import SMALLEST_VOCABULARY, BPETokenizer
+from weft.tokenizers.bpe import SMALLEST_BPE, BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
-from weft.tokenizers.files import read_tokenizer_json
+from weft.tokenizers.files import KINDS
+from weft.tokenizers.library import FileTokenizer
+from weft.tokenizers.published import read_sentence_piece, read_tokenizer
+from weft.tokenizers.sentence_piece import SentencePieceTokenizer, train_sentence_piece
+from weft.tokenizers.unigram import SMALLEST_UNIGRAM, UnigramTokenizer
+from weft.tokenizers.wordpiece import WordPieceTokenizer
+from weft.tokenizers.words import WordTokenizer
+
+USUAL_SIZE = 2048
+"""Ids of a subword vocabulary, unless the configuration says."""
 
 
 class TokenizerConfig(PartConfig):
@@ -35,6 +44,14 @@ class TokenizerConfig(PartConfig):
             TokenizerError: the texts, or the file named here, cannot give this tokenizer.
         """
 
+    def known_vocab_size(self) -> int | None:
+        """The number of ids, where it does not depend on the training text; else None.
+
+        Raises:
+            TokenizerError: the file named here cannot be read.
+        """
+        return None
+
 
 @register
 class ByteTokenizerConfig(TokenizerConfig):
@@ -46,6 +63,9 @@ class ByteTokenizerConfig(TokenizerConfig):
 
     def fit(self, texts: Iterable[str]) -> ByteTokenizer:
         return ByteTokenizer()
+
+    def known_vocab_size(self) -> int:
+        return ByteTokenizer().vocab_size
 
 
 @register
@@ -76,38 +96,145 @@ class BPETokenizerConfig(TokenizerConfig):
     kind: ClassVar[str] = "bpe"
     source: ClassVar[str] = "Sennrich et al. 2016, algorithm 1; Radford et al. 2019 (GPT-2), section 2.2"
     tokenizer: ClassVar[type[Tokenizer]] = BPETokenizer
-    vocab_size: int = Field(default=2048, ge=SMALLEST_VOCABULARY)
+    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_BPE)
 
     def fit(self, texts: Iterable[str]) -> BPETokenizer:
         return BPETokenizer.train(texts, self.vocab_size)
 
+    def known_vocab_size(self) -> int:
+        return self.vocab_size
+
+
+@register
+class WordTokenizerConfig(TokenizerConfig):
+    """The white-space-separated words of the training text, ``<eos>`` and ``<unk>``.
+
+    Attributes:
+        vocab_size: ids at most, the most frequent words first; None: no limit.
+        min_count: words that the training text has more rarely are unknown.
+        end_of_line: every line end is the token ``<eos>``, as in the Penn Treebank protocol.
+    """
+
+    kind: ClassVar[str] = "words"
+    source: ClassVar[str] = "Mikolov et al. 2010, section 3 (the Penn Treebank protocol)"
+    tokenizer: ClassVar[type[Tokenizer]] = WordTokenizer
+    vocab_size: int | None = Field(default=None, ge=3)
+    min_count: int = Field(default=1, ge=1)
+    end_of_line: bool = False
+
+    def fit(self, texts: Iterable[str]) -> WordTokenizer:
+        return WordTokenizer.train(
+            texts, vocab_size=self.vocab_size, min_count=self.min_count, end_of_line=self.end_of_line
+        )
+
+
+@register
+class WordPieceTokenizerConfig(TokenizerConfig):
+    """WordPiece learned from the training text, with BERT's conventions.
+
+    Attributes:
+        vocab_size: number of ids.
+        lowercase: read capitals as small letters and drop accents.
+    """
+
+    kind: ClassVar[str] = "wordpiece"
+    source: ClassVar[str] = "Schuster and Nakajima 2012; Devlin et al. 2019 (BERT), section 3"
+    tokenizer: ClassVar[type[Tokenizer]] = WordPieceTokenizer
+    vocab_size: int = Field(default=USUAL_SIZE, ge=6)
+    lowercase: bool = False
+
+    def fit(self, texts: Iterable[str]) -> WordPieceTokenizer:
+        return WordPieceTokenizer.train(texts, self.vocab_size, lowercase=self.lowercase)
+
+    def known_vocab_size(self) -> int:
+        return self.vocab_size
+
+
+@register
+class UnigramTokenizerConfig(TokenizerConfig):
+    """The unigram language model over subwords, learned from the training text, with bytes for what it lacks.
+
+    Attributes:
+        vocab_size: number of ids, at least 291.
+    """
+
+    kind: ClassVar[str] = "unigram"
+    source: ClassVar[str] = "Kudo 2018, section 3.2"
+    tokenizer: ClassVar[type[Tokenizer]] = UnigramTokenizer
+    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_UNIGRAM)
+
+    def fit(self, texts: Iterable[str]) -> UnigramTokenizer:
+        return UnigramTokenizer.train(texts, self.vocab_size)
+
+    def known_vocab_size(self) -> int:
+        return self.vocab_size
+
+
+@register
+class SentencePieceTokenizerConfig(TokenizerConfig):
+    """SentencePiece, through its own library (the extra ``sentencepiece``): learned here, or from a ``.model`` file.
+
+    Attributes:
+        path: a model file, or a folder that has one; None: learn a model from the training text.
+        vocab_size: number of ids to learn, at least 291; None: 2048.
+        algorithm: what to learn, ``unigram`` (None means it) or ``bpe``.
+    """
+
+    kind: ClassVar[str] = "sentencepiece"
+    source: ClassVar[str] = "Kudo and Richardson 2018"
+    tokenizer: ClassVar[type[Tokenizer]] = SentencePieceTokenizer
+    path: str | None = None
+    vocab_size: int | None = Field(default=None, ge=SMALLEST_UNIGRAM)
+    algorithm: Literal["unigram", "bpe"] | None = None
+
+    @model_validator(mode="after")
+    def _require_one_source(self) -> Self:
+        if self.path is not None and (self.vocab_size is not None or self.algorithm is not None):
+            raise ValueError("a model file is not learned: leave out vocab_size and algorithm, or the path")
+        return self
+
+    def fit(self, texts: Iterable[str]) -> SentencePieceTokenizer:
+        if self.path is not None:
+            return read_sentence_piece(self.path)
+        return train_sentence_piece(texts, self._learned_size, algorithm=self.algorithm or "unigram")
+
+    def known_vocab_size(self) -> int:
+        return self._learned_size if self.path is None else self.fit(()).vocab_size
+
+    @property
+    def _learned_size(self) -> int:
+        return self.vocab_size or USUAL_SIZE
+
 
 @register
 class TokenizerFileConfig(TokenizerConfig):
-    """A ``tokenizer.json`` of the ``tokenizers`` library, of any algorithm.
+    """A published vocabulary of any kind: ``tokenizer.json``, SentencePiece, GPT-2's, BERT's, RWKV World's.
 
     Attributes:
-        path: the file, or a folder that has one.
-        bos: the token that opens a document; by default what the file's ``tokenizer_config.json`` says.
+        path: the file, or the folder that has it.
+        bos: the token that opens a document; by default what the files beside it say.
         eos: the token that closes a document; likewise.
     """
 
     kind: ClassVar[str] = "file"
-    source: ClassVar[str] = "the file format of the tokenizers library"
-    tokenizer: ClassVar[type[Tokenizer]] = BPETokenizer
+    source: ClassVar[str] = "the formats of tokenizers, SentencePiece, GPT-2, BERT and RWKV World"
+    tokenizer: ClassVar[type[Tokenizer]] = FileTokenizer
     path: str
     bos: str | None = None
     eos: str | None = None
 
-    def fit(self, texts: Iterable[str]) -> BPETokenizer:
-        return read_tokenizer_json(self.path, bos=self.bos, eos=self.eos)
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        return read_tokenizer(self.path, bos=self.bos, eos=self.eos)
+
+    def known_vocab_size(self) -> int:
+        return self.fit(()).vocab_size
 
     @classmethod
-    def examples(cls) -> list[TokenizerFileConfig]:
+    def examples(cls) -> list[Self]:
         return [cls(path="tokenizer.json")]
 
 
 def known_tokenizers() -> Mapping[str, type[Tokenizer]]:
-    """Every registered class of tokenizer by kind, plugins' included: what ``load_tokenizer`` needs to read them."""
+    """Every class of tokenizer by kind, plugins' included: what ``load_tokenizer`` needs to read them."""
     configs = [part for part in REGISTRY.parts("tokenizer") if issubclass(part, TokenizerConfig)]
-    return {config.tokenizer.kind: config.tokenizer for config in configs}
+    return {**KINDS, **{config.tokenizer.kind: config.tokenizer for config in configs}}

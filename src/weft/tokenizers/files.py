@@ -1,20 +1,42 @@
-"""Tokenizers in files: inside a checkpoint folder, or a foreign ``tokenizer.json``."""
+"""Tokenizers as Weft saves them, inside a checkpoint's folder."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from weft.core.errors import CheckpointError, TokenizerError, nearest
+from weft.core.errors import CheckpointError, nearest
 from weft.tokenizers.base import FORMAT_VERSION, SETTINGS_FILE, Tokenizer
-from weft.tokenizers.bpe import LIBRARY_FILE, BPETokenizer
+from weft.tokenizers.bpe import BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
+from weft.tokenizers.library import FileTokenizer
+from weft.tokenizers.rwkv_world import RWKVWorldTokenizer
+from weft.tokenizers.sentence_piece import SentencePieceTokenizer
+from weft.tokenizers.unigram import UnigramTokenizer
+from weft.tokenizers.wordpiece import WordPieceTokenizer
+from weft.tokenizers.words import WordTokenizer
 
-KINDS: Mapping[str, type[Tokenizer]] = {cls.kind: cls for cls in (ByteTokenizer, CharacterTokenizer, BPETokenizer)}
-FOREIGN_SETTINGS_FILE = "tokenizer_config.json"
+KINDS: Mapping[str, type[Tokenizer]] = MappingProxyType(
+    {
+        cls.kind: cls
+        for cls in (
+            ByteTokenizer,
+            CharacterTokenizer,
+            WordTokenizer,
+            BPETokenizer,
+            WordPieceTokenizer,
+            UnigramTokenizer,
+            SentencePieceTokenizer,
+            RWKVWorldTokenizer,
+            FileTokenizer,
+        )
+    }
+)
+"""Weft's own classes of tokenizers by kind."""
 
 
 def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] = KINDS) -> Tokenizer:
@@ -47,37 +69,6 @@ def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] =
             remedy="Copy the folder again, whole; a model is only right with the tokenizer it was trained with.",
         )
     return tokenizer
-
-
-def read_tokenizer_json(path: str | Path, *, bos: str | None = None, eos: str | None = None) -> BPETokenizer:
-    """The tokenizer of a ``tokenizer.json``, or of a folder that has one.
-
-    Tokens that are not named are taken from the ``tokenizer_config.json`` beside it, where there is one; the rest are
-    None.
-
-    Raises:
-        TokenizerError: no such file, or not a tokenizer of the library.
-    """
-    path = Path(path)
-    path = path / LIBRARY_FILE if path.is_dir() else path
-    try:
-        source = path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(
-            f"the tokenizer cannot be read ({error}).",
-            where=str(path),
-            remedy="Give the path of a tokenizer.json, or of a folder that has one.",
-        ) from None
-    beside = path.parent / FOREIGN_SETTINGS_FILE
-    foreign = _read_json(beside) if beside.exists() else {}
-    return BPETokenizer(
-        source, bos=bos or _token(foreign.get("bos_token")), eos=eos or _token(foreign.get("eos_token"))
-    )
-
-
-def _token(declared: Any) -> str | None:
-    text = declared.get("content") if isinstance(declared, dict) else declared
-    return str(text) if text else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

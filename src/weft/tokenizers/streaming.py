@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import final
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -24,34 +24,19 @@ class StreamDecoder(ABC):
     def finish(self) -> str:
         """The text still waiting, with U+FFFD for half a character; the decoder is then as new."""
 
-
-class ByteStream(StreamDecoder):
-    """Stream for tokenizers whose every id is a fixed run of bytes.
-
-    Args:
-        token_bytes: the bytes of one id.
-    """
-
-    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
-        self._token_bytes = token_bytes
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def push(self, token: int) -> str:
-        return self._utf8.decode(self._token_bytes(token))
-
-    def finish(self) -> str:
-        rest = self._utf8.decode(b"", final=True)
-        self._utf8.reset()
-        return rest
+    def follow(self, ids: Iterable[int]) -> None:
+        """Take ids whose text is known already (a prompt's): what is pushed next continues it, so a word that comes
+        after others keeps the space before it."""
+        for token in ids:
+            self.push(token)
 
 
+@final
 class TextStream(StreamDecoder):
-    """Stream for tokenizers where the text of an id depends on the ids before it (word pieces, leading spaces).
+    """Stream for tokenizers where the text of an id depends on the ids before it (word pieces).
 
     Decodes a short window twice, without and with the new ids, and emits the difference. The window starts at a place
-    where a piece was emitted, so the cost per id does not grow with the text. One difference from ``decode`` remains,
-    where ids are bytes that end in half a character: the library then replaces the whole run of bytes, while the stream
-    has already emitted the characters that were whole.
+    where a piece was emitted, so the cost per id does not grow with the text.
 
     Args:
         decode: the whole decoding of a list of ids.

@@ -1,0 +1,105 @@
+"""Messages of a conversation from outside, checked before a template sees them.
+
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from weft.core.errors import InputError
+
+Message: TypeAlias = Mapping[str, Any]
+"""``role`` and ``content``, and what else a template reads (``tool_calls``, ``name``, ``tool_call_id``)."""
+
+ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+"""What a role may be: templates write it where only the makers of the model should, so it is a plain word."""
+
+GIVE_MESSAGES = 'Give a list such as [{"role": "user", "content": "Hello"}].'
+DEEPEST = 64
+KINDS: Mapping[type, str] = MappingProxyType({list: "a list", tuple: "a list", dict: "an object", type(None): "null"})
+
+
+def read_messages(path: str | Path) -> list[dict[str, Any]]:
+    """The messages of a JSON file: a list, or an object whose ``messages`` are one.
+
+    Raises:
+        InputError: the file is missing, not JSON, or holds something else.
+    """
+    try:
+        data = json.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"the file cannot be read ({error.strerror}).", where=str(path),
+                         remedy="Give the path of a JSON file.") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON in UTF-8 ({error}).", where=str(path), remedy=GIVE_MESSAGES) from None
+    if isinstance(data, dict) and "messages" in data:
+        data = data["messages"]
+    return parse_messages(data, where=str(path))
+
+
+def parse_messages(data: object, *, where: str = "messages") -> list[dict[str, Any]]:
+    """Messages as plain data of their own, so that no template can reach what they came from.
+
+    Raises:
+        InputError: naming the message and what is wrong with it.
+    """
+    if not isinstance(data, Sequence) or isinstance(data, str | bytes):
+        raise InputError(f"{_kind(data)} where a list of messages is wanted.", where=where, remedy=GIVE_MESSAGES)
+    if not data:
+        raise InputError("no messages.", where=where, remedy=GIVE_MESSAGES)
+    return [_message(each, f"{where}[{index}]") for index, each in enumerate(data)]
+
+
+def plain_data(value: object, where: str, depth: int = 0) -> Any:
+    """``value`` copied as what JSON can say.
+
+    Raises:
+        InputError: something else is in it, or it is nested too deeply.
+    """
+    if depth > DEEPEST:
+        raise InputError(f"nested more than {DEEPEST} deep.", where=where, remedy="Give flatter data.")
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain_data(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_data(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+    raise InputError(f"{_kind(value)}, which JSON cannot say.", where=where, remedy="Give plain data.")
+
+
+def _message(data: object, where: str) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise InputError(f"{_kind(data)} where a message is wanted.", where=where, remedy=GIVE_MESSAGES)
+    message: dict[str, Any] = plain_data(data, where)
+    role = message.get("role")
+    if not isinstance(role, str) or not ROLE.fullmatch(role):
+        raise InputError(f"{role!r} is no role.", where=f"{where}.role",
+                         remedy="Give a plain word: system, user, assistant, tool, or one that the template knows.")
+    _require_content(message, where)
+    return message
+
+
+def _require_content(message: Mapping[str, Any], where: str) -> None:
+    content = message.get("content")
+    if content is None and ("content" not in message) and not message.get("tool_calls"):
+        raise InputError("no content.", where=where, remedy="Give its text as content.")
+    if content is None or isinstance(content, str):
+        return
+    parts = content if isinstance(content, list) else [content]
+    for index, part in enumerate(parts):
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise InputError("content that is no text.", where=f"{where}.content[{index}]",
+                             remedy='Give a string, or a list of {"type": "text", "text": ...}: '
+                                    "Weft's models read text alone.")
+    if not isinstance(content, list):
+        raise InputError("content that is an object.", where=f"{where}.content", remedy="Give a string.")
+
+
+def _kind(value: object) -> str:
+    return KINDS.get(type(value), f"a {type(value).__name__}")

@@ -1,0 +1,213 @@
+"""Subword tokenizers of the ``tokenizers`` library: what those trained here share with any ``tokenizer.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from weft.core.errors import TokenizerError
+from weft.tokenizers.base import Encoded, Tokenizer, utf8
+from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
+from weft.tokenizers.library_pieces import lengths_are_exact, mostly_restores, piece_table, without_specials
+from weft.tokenizers.pieces import Ids, IdsLike, check_ids
+from weft.tokenizers.spans import byte_spans
+from weft.tokenizers.streaming import StreamDecoder, TextStream
+
+LIBRARY_FILE = "tokenizer.json"
+
+
+class LibraryTokenizer(Tokenizer):
+    """Whatever algorithm a ``tokenizer.json`` declares.
+
+    A file may declare a normaliser, or white space that is dropped; then decoding need not give back the text, while
+    ``measure`` still counts the bytes of the source exactly, from the spans that the library reports.
+
+    Three things that such files do silently are off here: truncation, padding, and reading special tokens in text.
+
+    Args:
+        source: the content of a ``tokenizer.json``.
+        bos: the token that opens a document, or None.
+        eos: the token that closes a document, or None.
+        conventions: what else is known of its use.
+
+    Raises:
+        TokenizerError: not a ``tokenizer.json``, or one that lacks ``bos`` or ``eos``.
+    """
+
+    def __init__(
+        self,
+        source: str | bytes,
+        *,
+        bos: str | None = None,
+        eos: str | None = None,
+        conventions: Conventions = NO_CONVENTIONS,
+    ) -> None:
+        self._source = source.encode() if isinstance(source, str) else source
+        self._bos, self._eos, self._conventions = bos, eos, conventions
+        self._library = parse_library(self._source)
+        self._vocab_size = 1 + max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._bos_id, self._eos_id = self._named(bos), self._named(eos)
+        declared = json.loads(self._source)
+        self._plain = parse_library(without_specials(declared) or self._source)
+        self._plain.encode_special_tokens = True
+        self._table = piece_table(self._library, declared, self._vocab_size)
+        self._exact, self._restores = lengths_are_exact(declared), mostly_restores(declared)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def bos_id(self) -> int | None:
+        return self._bos_id
+
+    @property
+    def eos_id(self) -> int | None:
+        return self._eos_id
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        added = self._library.get_added_tokens_decoder()
+        return {token.content: place for place, token in sorted(added.items()) if token.special}
+
+    @property
+    def conventions(self) -> Conventions:
+        return self._conventions
+
+    @property
+    def name(self) -> str:
+        return f"{type(self._library.model).__name__}-{self.vocab_size}"
+
+    def encode_array(self, text: str) -> Ids:
+        return _encode(self._plain, text)
+
+    def measure(self, text: str) -> Encoded:
+        return self.measure_many([text])[0]
+
+    def measure_many(self, texts: Sequence[str]) -> list[Encoded]:
+        contents = [utf8(text) for text in texts]
+        if self._table is None or not (self._exact or self._restores):
+            return self._measure_spans(texts)
+        quick = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
+        arrays = [np.array(item.ids, dtype=np.int32) for item in quick]
+        if self._exact:
+            return [Encoded(ids, self._table.lengths(ids)) for ids in arrays]
+        lengths = [self._table.measure(ids, content) for ids, content in zip(arrays, contents, strict=True)]
+        changed = iter(self._measure_spans([texts[place] for place, found in enumerate(lengths) if found is None]))
+        return [
+            next(changed) if found is None else Encoded(ids, found) for ids, found in zip(arrays, lengths, strict=True)
+        ]
+
+    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
+        if self._table is not None:
+            return self._table.decode(ids, specials=specials)
+        array = check_ids(ids, self.vocab_size)
+        return self._library.decode(array.tolist(), skip_special_tokens=not specials)
+
+    def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
+        check_ids(ids, self.vocab_size)
+        if not self._exact or self._table is None:
+            raise TokenizerError(
+                f"the ids of this {self.name} tokenizer do not say how many bytes of text they stand for, since it "
+                "normalises the text or adds to it.",
+                where="ids",
+                remedy="Measure the text itself, with measure(text).",
+            )
+        return self._table.lengths(ids)
+
+    def stream(self, *, specials: bool = False) -> StreamDecoder:
+        if self._table is not None:
+            return self._table.stream(specials=specials)
+        return TextStream(lambda ids: self.decode(ids, specials=specials))
+
+    def settings(self) -> dict[str, Any]:
+        plain = self._conventions.plain()
+        return {"bos": self._bos, "eos": self._eos, **({"conventions": plain} if plain else {})}
+
+    def files(self) -> dict[str, bytes]:
+        return {LIBRARY_FILE: self._source}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> Self:
+        conventions = Conventions.from_plain(settings.get("conventions", {}))
+        source = (folder / LIBRARY_FILE).read_bytes()
+        return cls(source, bos=settings["bos"], eos=settings["eos"], conventions=conventions)
+
+    def _encode_specials(self, text: str) -> Ids:
+        return _encode(self._library, text)
+
+    def _measure_spans(self, texts: Sequence[str]) -> list[Encoded]:
+        found = self._plain.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            Encoded(np.array(item.ids, dtype=np.int32), byte_spans(text, [last for _, last in item.offsets]))
+            for text, item in zip(texts, found, strict=True)
+        ]
+
+    def _named(self, token: str | None) -> int | None:
+        if token is None:
+            return None
+        found = self._library.token_to_id(token)
+        if found is None:
+            raise TokenizerError(
+                f"the token {token!r} is not in the vocabulary of {self._vocab_size} ids.",
+                where=LIBRARY_FILE,
+                remedy="Name a token that the file has as bos and eos, or none.",
+            )
+        return int(found)
+
+
+@final
+class FileTokenizer(LibraryTokenizer):
+    """A tokenizer of the library that came in a file, of any algorithm."""
+
+    kind: ClassVar[str] = "file"
+
+
+def parse_library(source: str | bytes) -> tokenizers.Tokenizer:
+    """The library's tokenizer, without truncation and padding.
+
+    Raises:
+        TokenizerError: not a ``tokenizer.json``.
+    """
+    try:
+        library = tokenizers.Tokenizer.from_str(source if isinstance(source, str) else source.decode("utf-8"))
+    except Exception as error:  # the library raises bare Exception for whatever its parser refuses
+        raise TokenizerError(
+            f"not a tokenizer of the tokenizers library ({error}).",
+            where=LIBRARY_FILE,
+            remedy="Give a tokenizer.json as the tokenizers library writes it.",
+        ) from None
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def require_size(reached: int, vocab_size: int) -> None:
+    """Refuse a training that gave another size than was asked for: a model's size must not hang on its text.
+
+    Raises:
+        TokenizerError: fewer ids, or more (an alphabet that does not fit).
+    """
+    if reached < vocab_size:
+        raise TokenizerError(
+            f"the training text gives only {reached} ids, received {vocab_size}.",
+            where="vocab_size",
+            remedy=f"Give more text, or ask for at most {reached}.",
+        )
+    if reached > vocab_size:
+        raise TokenizerError(
+            f"the characters of the training text alone take {reached} ids, received {vocab_size}.",
+            where="vocab_size",
+            remedy=f"Ask for at least {reached}.",
+        )
+
+
+def _encode(library: tokenizers.Tokenizer, text: str) -> Ids:
+    utf8(text)
+    return np.array(library.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)

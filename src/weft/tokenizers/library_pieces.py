@@ -1,0 +1,116 @@
+"""What the ids of a ``tokenizer.json`` stand for, in bytes, where its decoder makes that a matter of looking up."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import tokenizers
+
+from weft.tokenizers.pieces import PieceTable
+
+SPACE = "▁"
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The printable character that stands for each byte in a byte-level vocabulary, and the byte.
+
+    Printable Latin-1 characters stand for themselves; the other bytes, in order, for the characters from U+0100 on
+    (GPT-2, Radford et al. 2019, released ``encoder.py``).
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(0x100 + place): b for place, b in enumerate(others)}
+
+
+def piece_table(library: tokenizers.Tokenizer, declared: Mapping[str, Any], vocab_size: int) -> PieceTable | None:
+    """The bytes of each id, or None when the file's decoder is neither byte-level nor Llama's.
+
+    Llama's is SentencePiece's: a mark for the space, bytes for characters that the vocabulary lacks, and (mostly) one
+    space that is taken away from the beginning. Special tokens are no bytes, other added tokens are their own text,
+    ids that the file leaves out are no bytes.
+    """
+    decoder = declared.get("decoder") or {}
+    marked = _is_marked(decoder)
+    if decoder.get("type") != "ByteLevel" and not marked:
+        return None
+    alphabet = byte_alphabet()
+    pieces = [b""] * vocab_size
+    for token, place in library.get_vocab(with_added_tokens=False).items():
+        pieces[place] = _unmarked(token) if marked else _from_alphabet(token, alphabet)
+    specials = {}
+    for place, added in library.get_added_tokens_decoder().items():
+        content = _unmarked(added.content) if marked else added.content.encode()
+        pieces[place] = b"" if added.special else content
+        if added.special:
+            specials[place] = added.content.encode()
+    strips = marked and decoder["decoders"][-1]["type"] == "Strip"
+    opening = {place: piece[1:] for place, piece in enumerate(pieces) if strips and piece.startswith(b" ")}
+    return PieceTable(pieces, specials, opening=opening)
+
+
+def without_specials(declared: Mapping[str, Any]) -> str | None:
+    """A unigram file in which no text is a special token; None for other algorithms, which need no such care.
+
+    A unigram model finds every piece of its vocabulary in text, and its file has the special tokens among them. Their
+    spelling is put behind U+FFFF, which is no character and stands in no text; ids stay what they are.
+    """
+    model = declared["model"]
+    if model.get("type") != "Unigram":
+        return None
+    special = {token["content"] for token in declared.get("added_tokens") or () if token["special"]}
+    pieces = [[f"\uffff{piece}" if piece in special else piece, score] for piece, score in model["vocab"]]
+    added = [token for token in declared["added_tokens"] if not token["special"]]
+    return json.dumps({**declared, "model": {**model, "vocab": pieces}, "added_tokens": added})
+
+
+def lengths_are_exact(declared: Mapping[str, Any]) -> bool:
+    """Whether the ids of a text are exactly its bytes: byte-level, nothing normalised, nothing added or stripped."""
+    byte_level = (declared.get("decoder") or {}).get("type") == "ByteLevel"
+    added = (token for token in declared.get("added_tokens") or () if not token["special"])
+    stripping = any(token["lstrip"] or token["rstrip"] for token in added)
+    plain = declared.get("normalizer") is None and not _prefixes(declared.get("pre_tokenizer"))
+    return byte_level and plain and not stripping
+
+
+def mostly_restores(declared: Mapping[str, Any]) -> bool:
+    """Whether decoding gives most texts back: nothing is normalised but the space, or what few texts have."""
+    if (declared.get("decoder") or {}).get("type") == "ByteLevel" and _prefixes(declared.get("pre_tokenizer")):
+        return False
+    normalizer = declared.get("normalizer") or {"type": "Sequence", "normalizers": []}
+    parts = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
+    return all(part in (_PREPEND, _REPLACE, _COMPOSE) for part in parts)
+
+
+_PREPEND = {"type": "Prepend", "prepend": SPACE}
+_REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+_COMPOSE = {"type": "NFC"}
+_UNMARK = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+_STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+
+
+def _is_marked(decoder: Mapping[str, Any]) -> bool:
+    parts = decoder.get("decoders", []) if decoder.get("type") == "Sequence" else []
+    return parts in ([_UNMARK, {"type": "ByteFallback"}, {"type": "Fuse"}, *end] for end in ([], [_STRIP]))
+
+
+def _unmarked(token: str) -> bytes:
+    byte = BYTE_PIECE.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE, " ").encode()
+
+
+def _from_alphabet(token: str, alphabet: Mapping[str, int]) -> bytes:
+    known = all(character in alphabet for character in token)
+    return bytes(alphabet[c] for c in token) if known else token.encode()
+
+
+def _prefixes(pre_tokenizer: Mapping[str, Any] | None) -> bool:
+    if pre_tokenizer is None:
+        return False
+    inner = any(_prefixes(part) for part in pre_tokenizer.get("pretokenizers", ()))
+    removes = pre_tokenizer.get("behavior") == "Removed"
+    known = pre_tokenizer["type"] in ("ByteLevel", "Split", "Digits", "Sequence", "Punctuation")
+    return inner or removes or not known or bool(pre_tokenizer.get("add_prefix_space", False))

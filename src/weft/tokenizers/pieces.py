@@ -1,0 +1,136 @@
+"""Vocabularies in which every id stands for a fixed run of bytes: text and lengths by looking up."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import TokenizerError
+from weft.tokenizers.streaming import StreamDecoder
+
+Ids: TypeAlias = NDArray[np.int32]
+IdsLike: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
+
+
+def check_ids(ids: IdsLike, vocab_size: int) -> NDArray[np.int64]:
+    """``ids`` as an array.
+
+    Raises:
+        TokenizerError: an id below 0 or not below ``vocab_size``.
+    """
+    array = np.asarray(ids, dtype=np.int64).reshape(-1)
+    outside = np.flatnonzero((array < 0) | (array >= vocab_size))
+    if outside.size:
+        place = int(outside[0])
+        raise TokenizerError(
+            f"id {array[place]} at position {place} is outside the vocabulary of {vocab_size} ids.",
+            where="ids",
+            remedy="Decode with the tokenizer that the model was trained with.",
+        )
+    return array
+
+
+@final
+class PieceTable:
+    """The bytes of every id, everywhere but at the beginning of a text, where some stand for less.
+
+    Vocabularies that put a space before the first word take it away again when they decode: an id that is ``" the"``
+    elsewhere is ``"the"`` there. The beginning ends with the first id that gives bytes or that lost some.
+
+    Args:
+        pieces: bytes by id; none for special tokens and for ids that nothing has.
+        specials: what special tokens give when they are shown.
+        opening: the bytes, at the beginning, of the ids that stand for other bytes there.
+        patient: the beginning goes on until an id gives bytes, however many have lost theirs.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        specials: Mapping[int, bytes],
+        *,
+        opening: Mapping[int, bytes] | None = None,
+        patient: bool = False,
+    ) -> None:
+        self._pieces = tuple(pieces)
+        self._shown = tuple(specials.get(place, piece) for place, piece in enumerate(pieces)) if specials else None
+        self._opening, self._patient = dict(opening or {}), patient
+        self._lengths = np.array([len(piece) for piece in pieces], dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def decode(self, ids: IdsLike, *, specials: bool) -> str:
+        """The text of ``ids``.
+
+        Raises:
+            TokenizerError: an id outside the vocabulary.
+        """
+        places: list[int] = check_ids(ids, len(self)).tolist()
+        return self._join(places, specials=specials).decode("utf-8", errors="replace")
+
+    def lengths(self, ids: IdsLike) -> NDArray[np.int32]:
+        """The bytes of each id in the text that begins with the first of ``ids``.
+
+        Raises:
+            TokenizerError: an id outside the vocabulary.
+        """
+        array = check_ids(ids, len(self))
+        found = self._lengths[array]
+        for place, piece in enumerate(self._begin(array.tolist() if self._opening else (), self._pieces)):
+            found[place] = len(piece)
+        return found
+
+    def measure(self, ids: Ids, content: bytes) -> NDArray[np.int32] | None:
+        """The bytes of ``content`` that each id stands for, or None where the ids do not give ``content`` back."""
+        return self.lengths(ids) if self._join(ids.tolist(), specials=False) == content else None
+
+    def stream(self, *, specials: bool) -> StreamDecoder:
+        """A decoder for ids that arrive one at a time."""
+        return _PieceStream(self, specials=specials)
+
+    def piece(self, token: int, *, specials: bool, begins: bool) -> tuple[bytes, bool]:
+        """The bytes of one id, and whether the text still begins after it."""
+        check_ids([token], len(self))
+        ordinary = self._choose(specials)[token]
+        if not begins or not self._opening:
+            return ordinary, False
+        piece = self._opening.get(token, ordinary)
+        return piece, not piece and (self._patient or token not in self._opening)
+
+    def _choose(self, specials: bool) -> tuple[bytes, ...]:
+        return self._shown if specials and self._shown is not None else self._pieces
+
+    def _join(self, ids: Sequence[int], *, specials: bool) -> bytes:
+        pieces = self._choose(specials)
+        head = self._begin(ids, pieces) if self._opening else []
+        return b"".join(head) + b"".join([pieces[token] for token in ids[len(head) :]])
+
+    def _begin(self, ids: Iterable[int], pieces: Sequence[bytes]) -> list[bytes]:
+        head = []
+        for token in ids:
+            head.append(self._opening.get(token, pieces[token]))
+            if head[-1] or (token in self._opening and not self._patient):
+                break
+        return head
+
+
+@final
+class _PieceStream(StreamDecoder):
+    def __init__(self, table: PieceTable, *, specials: bool) -> None:
+        self._table, self._specials, self._begins = table, specials, True
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        piece, self._begins = self._table.piece(token, specials=self._specials, begins=self._begins)
+        return self._utf8.decode(piece)
+
+    def finish(self) -> str:
+        rest = self._utf8.decode(b"", final=True)
+        self._utf8.reset()
+        self._begins = True
+        return rest

@@ -1,0 +1,285 @@
+"""SentencePiece: a ``.model`` file through the ``sentencepiece`` library (the extra ``sentencepiece``)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import MissingExtra, TokenizerError
+from weft.tokenizers.base import Encoded, Tokenizer, utf8
+from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
+from weft.tokenizers.library_pieces import SPACE
+from weft.tokenizers.model_proto import ModelFacts, read_model_facts
+from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
+from weft.tokenizers.spans import byte_spans
+from weft.tokenizers.specials import AddedToken, Splitter
+from weft.tokenizers.streaming import StreamDecoder
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
+MODEL_FILE = "tokenizer.model"
+
+
+@final
+class SentencePieceTokenizer(Tokenizer):
+    """The ids that the ``sentencepiece`` library gives, for BPE and unigram models (Kudo and Richardson 2018).
+
+    Control symbols are special tokens; user-defined symbols are text. Whether decoding gives back the text is the
+    model's affair: many normalise (NFKC, white space), and ``measure`` counts the bytes of the source all the same.
+    Decoding differs from the library in one point: a broken run of bytes becomes U+FFFD as everywhere in Weft, one for
+    each unfinished character instead of one for each byte.
+
+    Args:
+        model: the content of a ``.model`` file.
+        bos: the token that opens a document; None: the model's own, if it has one.
+        eos: the token that closes a document; likewise.
+        added: tokens beside the model; those that are not special are found in every text.
+        conventions: what else is known of its use.
+
+    Raises:
+        TokenizerError: not a SentencePiece model, one that rewrites what it decodes, or one without such a token.
+        MissingExtra: the library is not installed.
+    """
+
+    kind: ClassVar[str] = "sentencepiece"
+
+    def __init__(
+        self,
+        model: bytes,
+        *,
+        bos: str | None = None,
+        eos: str | None = None,
+        added: Sequence[AddedToken] = (),
+        conventions: Conventions = NO_CONVENTIONS,
+    ) -> None:
+        self._model, self._bos, self._eos = model, bos, eos
+        self._added, self._conventions = tuple(added), conventions
+        self._library, facts = _open(model)
+        size = self._library.get_piece_size()
+        self._special = {self._library.id_to_piece(i): i for i in range(size) if self._library.is_control(i)}
+        self._special.update({token.content: token.id for token in self._added if token.special})
+        self._table = _table(self._library, self._added, facts)
+        self._known = {self._library.id_to_piece(i): i for i in range(size)}
+        self._known.update({token.content: token.id for token in self._added})
+        own = (self._library.bos_id(), self._library.eos_id())
+        self._bos_id, self._eos_id = (self._named(name, default) for name, default in zip((bos, eos), own, strict=True))
+        self._plain = Splitter(token for token in self._added if not token.special)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._table)
+
+    @property
+    def bos_id(self) -> int | None:
+        return self._bos_id
+
+    @property
+    def eos_id(self) -> int | None:
+        return self._eos_id
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        return dict(self._special)
+
+    @property
+    def pieces(self) -> Mapping[str, int]:
+        """Everything in the vocabulary, as the model writes it, and its id."""
+        return dict(self._known)
+
+    @property
+    def unknown(self) -> str:
+        """The piece for what the vocabulary lacks."""
+        return str(self._library.id_to_piece(self._library.unk_id()))
+
+    @property
+    def conventions(self) -> Conventions:
+        return self._conventions
+
+    def encode_array(self, text: str) -> Ids:
+        return self._joined(text, self._plain)
+
+    def measure(self, text: str) -> Encoded:
+        return self.measure_many([text])[0]
+
+    def measure_many(self, texts: Sequence[str]) -> list[Encoded]:
+        if any(not token.special for token in self._added):
+            return [self._measure_pieces(text) for text in texts]
+        contents = [utf8(text) for text in texts]
+        arrays = [np.array(ids) for ids in self._library.encode(list(texts), out_type="numpy")]
+        return [self._measured(*item) for item in zip(texts, contents, arrays, strict=True)]
+
+    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
+        return self._table.decode(ids, specials=specials)
+
+    def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
+        check_ids(ids, self.vocab_size)
+        raise TokenizerError(
+            "the ids of a SentencePiece model do not say how many bytes of text they stand for, since it normalises "
+            "the text or adds to it.",
+            where="ids",
+            remedy="Measure the text itself, with measure(text).",
+        )
+
+    def stream(self, *, specials: bool = False) -> StreamDecoder:
+        return self._table.stream(specials=specials)
+
+    def settings(self) -> dict[str, Any]:
+        plain, added = self._conventions.plain(), [asdict(token) for token in self._added]
+        return {"bos": self._bos, "eos": self._eos, "added": added, **({"conventions": plain} if plain else {})}
+
+    def files(self) -> dict[str, bytes]:
+        return {MODEL_FILE: self._model}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> SentencePieceTokenizer:
+        return cls(
+            (folder / MODEL_FILE).read_bytes(),
+            bos=settings["bos"],
+            eos=settings["eos"],
+            added=[AddedToken(**token) for token in settings["added"]],
+            conventions=Conventions.from_plain(settings.get("conventions", {})),
+        )
+
+    def _encode_specials(self, text: str) -> Ids:
+        control = (AddedToken(content, place) for content, place in self._special.items())
+        added = {token.content for token in self._added}
+        return self._joined(text, Splitter([*self._added, *(token for token in control if token.content not in added)]))
+
+    def _joined(self, text: str, splitter: Splitter) -> Ids:
+        utf8(text)
+        pieces = [
+            np.array(self._library.encode(piece, out_type="numpy") if place is None else [place], dtype=np.int32)
+            for piece, place in splitter.split(text)
+        ]
+        return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
+
+    def _measure_pieces(self, text: str) -> Encoded:
+        """A text that added tokens cut; a stretch without tokens (white space) belongs to the token after it."""
+        ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
+        ends: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+        place = 0
+        for piece, token in self._plain.split(text):
+            content = utf8(piece)
+            if token is None:
+                found = self._measured(piece, content, np.array(self._library.encode(piece, out_type="numpy")))
+            else:
+                found = Encoded(np.array([token], dtype=np.int32), np.array([len(content)], dtype=np.int32))
+            ids.append(found.ids)
+            ends.append(place + np.cumsum(found.byte_lengths, dtype=np.int64))
+            place += len(content)
+        covered = np.concatenate(ends)
+        covered[-1:] = place
+        return Encoded(np.concatenate(ids), np.diff(covered, prepend=0).astype(np.int32))
+
+    def _measured(self, text: str, content: bytes, ids: Ids) -> Encoded:
+        lengths = self._table.measure(ids, content)
+        if lengths is None:
+            found = self._library.encode(text, out_type="offset_mapping")
+            lengths = byte_spans(text, [last for _, last in found["offsets"]])
+        return Encoded(ids, lengths)
+
+    def _named(self, token: str | None, default: int) -> int | None:
+        if token is None:
+            return default if default >= 0 else None
+        if token not in self._known:
+            raise TokenizerError(
+                f"the token {token!r} is not in the vocabulary of {self.vocab_size} ids.",
+                where=MODEL_FILE,
+                remedy="Name a token that the model has as bos and eos, or none.",
+            )
+        return self._known[token]
+
+
+def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: str) -> SentencePieceTokenizer:
+    """A SentencePiece model learned from the lines of ``texts``: nothing normalised, a byte for what it lacks.
+
+    Args:
+        texts: the training text.
+        vocab_size: number of ids.
+        algorithm: ``unigram`` (Kudo 2018) or ``bpe`` (Sennrich et al. 2016).
+
+    Raises:
+        TokenizerError: a size that the text cannot fill, or that its characters exceed.
+        MissingExtra: the library is not installed.
+    """
+    library = _import()
+    written = io.BytesIO()
+    try:
+        library.SentencePieceTrainer.train(
+            sentence_iterator=iter([line for text in texts for line in utf8(text).decode().split("\n") if line]),
+            model_writer=written,
+            vocab_size=vocab_size,
+            model_type=algorithm,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=1 << 20,
+            num_threads=1,
+            minloglevel=3,
+        )
+    except (RuntimeError, OSError) as error:
+        raise TokenizerError(
+            f"SentencePiece cannot learn {vocab_size} pieces from the training text "
+            f"({str(error).rpartition('] ')[2] or 'it is empty'}).",
+            where="vocab_size",
+            remedy="Ask for another number, or give more text.",
+        ) from None
+    return SentencePieceTokenizer(written.getvalue())
+
+
+def _import() -> Any:
+    try:
+        import sentencepiece
+    except ImportError:
+        raise MissingExtra("sentencepiece", "sentencepiece", "a SentencePiece model") from None
+    return sentencepiece
+
+
+def _open(model: bytes) -> tuple[SentencePieceProcessor, ModelFacts]:
+    processor: SentencePieceProcessor = _import().SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(model)
+        facts = read_model_facts(model)
+    except (RuntimeError, OSError, ValueError) as error:
+        raise TokenizerError(
+            f"not a SentencePiece model ({str(error).rpartition('] ')[2] or 'its bytes cannot be parsed'}).",
+            where=MODEL_FILE,
+            remedy="Give the .model file whole; where a tokenizer.json lies beside a file of another format, use that.",
+        ) from None
+    if facts.denormalizes:
+        raise TokenizerError(
+            "the model rewrites what it decodes (a denormalizer_spec), which Weft does not do.",
+            where=MODEL_FILE,
+            remedy="Train the model without denormalization rules.",
+        )
+    return processor, facts
+
+
+def _table(library: SentencePieceProcessor, added: Sequence[AddedToken], facts: ModelFacts) -> PieceTable:
+    size = max([library.get_piece_size(), *(1 + token.id for token in added)])
+    pieces, specials, opening = [b""] * size, {}, {}
+    for place in range(library.get_piece_size()):
+        piece: str = library.id_to_piece(place)
+        if library.is_control(place):
+            specials[place] = piece.encode()
+        elif library.is_byte(place):
+            pieces[place] = bytes([int(piece[3:5], 16)])
+        elif library.is_unknown(place):
+            pieces[place] = library.decode([place]).encode()
+        else:
+            pieces[place] = piece.replace(SPACE, " ").encode()
+            if piece.startswith(SPACE) and (facts.add_dummy_prefix or facts.remove_extra_whitespaces):
+                opening[place] = pieces[place][1:]
+    for token in added:
+        pieces[token.id] = b"" if token.special else token.content.encode()
+        opening.pop(token.id, None)
+        if token.special:
+            specials[token.id] = token.content.encode()
+    return PieceTable(pieces, specials, opening=opening, patient=facts.remove_extra_whitespaces)

@@ -1,0 +1,98 @@
+"""The unigram language model over subwords, learned from the training text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, ClassVar, final
+
+import tokenizers
+
+from weft.core.errors import TokenizerError
+from weft.tokenizers.library import LibraryTokenizer, require_size
+from weft.tokenizers.library_pieces import SPACE
+
+UNKNOWN, OPENING, CLOSING = SPECIALS = ("<unk>", "<s>", "</s>")
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+SMALLEST_UNIGRAM = len(SPECIALS) + len(BYTES) + 32
+"""Special tokens, bytes, and a few characters to cut words into."""
+
+BYTE_SCORE = -1e4
+"""Log-probability of a byte: so low that a text that spells ``<0x0A>`` is never read as the byte, whose spelling the
+alphabet can always express."""
+
+SCORE_DIGITS = 4
+"""Decimals of a log-probability that are kept."""
+
+SPACING = 1e-4
+"""Between the scores of characters that the library keeps without having learned a score for them."""
+
+
+@final
+class UnigramTokenizer(LibraryTokenizer):
+    """The most probable of all ways to cut a text into pieces, each with a probability of its own, learned by
+    expectation maximisation and pruning (Kudo 2018, section 3.2), with SentencePiece's conventions.
+
+    A space is the mark U+2581 and belongs to the word after it; one is put before the text and taken away again by
+    decoding. A character that the vocabulary lacks becomes its UTF-8 bytes, and nothing is normalised, so any text is
+    decoded exactly, except that a U+2581 of the text's own comes back as a space. Pieces do not cross spaces or line
+    ends.
+    """
+
+    kind: ClassVar[str] = "unigram"
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> UnigramTokenizer:
+        """A unigram model learned from ``texts``: ``<unk>``, ``<s>``, ``</s>``, the 256 bytes, and pieces.
+
+        Raises:
+            TokenizerError: a ``vocab_size`` below 291, or one that the characters alone exceed or the text cannot fill.
+        """
+        if vocab_size < SMALLEST_UNIGRAM:
+            raise TokenizerError(
+                f"a unigram vocabulary needs at least {SMALLEST_UNIGRAM} ids (256 bytes, special tokens, characters), "
+                f"received {vocab_size}.",
+                where="vocab_size",
+                remedy="Raise it, or use the tokenizer 'bytes'.",
+            )
+        library = _untrained()
+        trainer = tokenizers.trainers.UnigramTrainer(
+            vocab_size=vocab_size - len(BYTES),
+            special_tokens=list(SPECIALS),
+            unk_token=UNKNOWN,
+            initial_alphabet=list("<0x123456789ABCDEF>"),
+            show_progress=False,
+        )
+        library.train_from_iterator(texts, trainer)
+        return cls(_with_bytes(library, vocab_size).to_str(), bos=OPENING, eos=CLOSING)
+
+
+def _untrained() -> tokenizers.Tokenizer:
+    parts, cuts = tokenizers.normalizers, tokenizers.pre_tokenizers
+    library = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    library.normalizer = parts.Sequence([parts.Prepend(SPACE), parts.Replace(" ", SPACE)])
+    library.pre_tokenizer = cuts.Sequence([cuts.Split("\n", "isolated"), cuts.Split(SPACE, "merged_with_next")])
+    ends = tokenizers.decoders
+    library.decoder = ends.Sequence([ends.Replace(SPACE, " "), ends.ByteFallback(), ends.Fuse(), ends.Strip(" ", 1, 0)])
+    return library
+
+
+def _with_bytes(library: tokenizers.Tokenizer, vocab_size: int) -> tokenizers.Tokenizer:
+    """The same with a piece for each byte behind the special tokens, where SentencePiece has them.
+
+    What the library learns depends on the order of its hash tables, which changes from run to run, in the last digits
+    of its scores, in which of two equal ones comes first, and in the characters that it keeps only so that all can be
+    expressed, whose scores it spaces by 1e-4 above the lowest. So scores are rounded, these characters share the
+    lowest, and pieces are sorted by score and then by their characters.
+    """
+    learned: dict[str, Any] = json.loads(library.to_str())["model"]
+    require_size(len(learned["vocab"]) + len(BYTES), vocab_size)
+    at = len(SPECIALS)
+    known = {piece: round(score, SCORE_DIGITS) for piece, score in learned["vocab"][at:]}
+    lowest, single = min(known.values()), [piece for piece in known if len(piece) == 1]
+    spaced = lowest + len(single) * SPACING
+    known.update({piece: lowest for piece in single if known[piece] <= spaced})
+    ordered = sorted(known.items(), key=lambda item: (-item[1], item[0]))
+    pieces = [*((special, 0.0) for special in SPECIALS), *((byte, BYTE_SCORE) for byte in BYTES), *ordered]
+    library.model = tokenizers.models.Unigram(pieces, unk_id=learned["unk_id"], byte_fallback=True)
+    return library
