@@ -40,6 +40,17 @@ def same(a: Batch, b: Batch) -> bool:
     return a.fresh == b.fresh and all(np.array_equal(getattr(a, name), getattr(b, name)) for name in fields)
 
 
+@KINDS
+def test_without_reshuffling_every_epoch_is_the_first(kind: type[Batches]) -> None:
+    stream = numbered(64)
+    fixed, anew = (kind(stream, rows=2, length=3, seed=1, reshuffle=value) for value in (False, True))
+    epoch = 21 if kind is ShuffledBatches else 10  # epochs of 21 windows are whole after 21 batches of 2
+    first = [fixed.batch(step) for step in range(epoch)]
+    assert all(same(fixed.batch(2 * epoch + step), batch) for step, batch in enumerate(first))
+    assert all(same(anew.batch(step), first[step]) for step in range(epoch // 2))
+    assert not all(same(anew.batch(2 * epoch + step), batch) for step, batch in enumerate(first))
+
+
 @settings(max_examples=60, deadline=None)
 @given(size=st.integers(1, 300), seed=SHAPES["seed"], epoch=st.integers(0, 10**9))
 def test_a_permutation_has_every_place_once(size: int, seed: int, epoch: int) -> None:

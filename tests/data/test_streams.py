@@ -10,7 +10,8 @@ import pytest
 
 from weft.core.errors import DataError, TokenizerError
 from weft.data import Corpus, Document, embedded_corpus, encode_corpus
-from weft.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer
+from weft.data.stream import Layout
+from weft.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, Encoded, WordTokenizer
 
 END = "<|endoftext|>"
 TWO = Corpus("two", (Document("a", "ab"), Document("b", "é")))
@@ -36,6 +37,24 @@ def test_distinct_begin_and_end_enclose_each_document() -> None:
     assert np.flatnonzero(stream.begins).tolist() == [0, 3]
     assert stream.byte_lengths.tolist() == [0, 1, 0, 0, 1, 1, 0]
     assert not stream.begins_scored
+
+
+def test_an_end_that_the_text_spells_is_not_doubled() -> None:
+    texts = ("ab c\n", "c")
+    tokenizer = WordTokenizer.train(texts, end_of_line=True)
+    end, ab, c = tokenizer.eos_id, *(tokenizer.encode(word)[0] for word in ("ab", "c"))
+    stream = encode_corpus(Corpus("c", (Document("x", texts[0]), Document("y", texts[1]))), tokenizer)
+    assert stream.tokens.tolist() == [end, ab, c, end, c, end]
+    assert np.flatnonzero(stream.begins).tolist() == [0, 3, 5]
+    assert stream.byte_lengths.sum() == 6 and stream.byte_lengths[3] == 1, "the line end's byte is kept"
+    assert encode_corpus(Corpus("c", (Document("x", "ab\n"),)), tokenizer).byte_lengths.tolist()[-1] == 1
+
+
+def test_a_closing_token_that_the_text_spells_is_not_doubled() -> None:
+    encoded = [Encoded(np.array([5, 2]), np.array([3, 1])), Encoded(np.array([5]), np.array([3]))]
+    rows = list(Layout(opening=1, closing=2, final=None).rows(encoded))
+    assert [row.ids.tolist() for row in rows] == [[1, 5, 2], [1, 5, 2]]
+    assert [row.byte_lengths.tolist() for row in rows] == [[0, 3, 1], [0, 3, 0]]
 
 
 def test_without_begin_and_end_documents_touch() -> None:

@@ -61,16 +61,16 @@ def cut(
         score_from: position in the stream of each row's first target that counts; all count by default.
         fresh: see `Batch`.
     """
-    inputs = starts[:, None] + np.arange(length)
-    targets = inputs + 1
-    scored = ~stream.begins[targets] | stream.begins_scored
+    places = starts[:, None] + np.arange(length + 1)
+    tokens, begins = stream.tokens[places].astype(np.int64), stream.begins[places]
+    scored = ~begins[:, 1:] | stream.begins_scored
     if score_from is not None:
-        scored &= targets >= score_from[:, None]
+        scored &= places[:, 1:] >= score_from[:, None]
     return Batch(
-        inputs=stream.tokens[inputs].astype(np.int64),
-        targets=stream.tokens[targets].astype(np.int64),
-        begins=stream.begins[inputs],
+        inputs=np.ascontiguousarray(tokens[:, :-1]),
+        targets=np.ascontiguousarray(tokens[:, 1:]),
+        begins=np.ascontiguousarray(begins[:, :-1]),
         scored=scored,
-        target_bytes=stream.byte_lengths[targets].astype(np.int64),
+        target_bytes=stream.byte_lengths[places[:, 1:]].astype(np.int64),
         fresh=fresh,
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import final
 
 import numpy as np
+from jaxtyping import Int64
 
 from weft.core.errors import DataError
 from weft.data.batch import Batch, cut
@@ -24,20 +25,43 @@ class Batches(ABC):
         rows: B, rows per batch.
         length: T, inputs per row.
         seed: any integer.
+        reshuffle: every epoch has its own order; False: all have the first one's.
 
     Raises:
         DataError: no row or no length, or a stream shorter than one window.
     """
 
-    def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0) -> None:
+    def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
         for name, value in (("rows", rows), ("length", length)):
             if value < 1:
                 raise DataError(f"must be at least 1, received {value}.", where=name, remedy="Raise it.")
-        self.stream, self.rows, self.length, self.seed = stream, rows, length, seed
+        self.stream, self.rows, self.length, self.seed, self.reshuffle = stream, rows, length, seed, reshuffle
+
+    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
+        """The batch of that step, from 0, or one rank's share of it.
+
+        Of ``world`` ranks each takes as many rows, in order, so that together they have the batch of one process, row
+        by row. A row keeps its place, so a state that is carried stays with its rank.
+
+        Raises:
+            DataError: a world that does not divide the rows, or a rank outside it.
+        """
+        starts, fresh = self._starts(step)
+        return cut(self.stream, starts[self._share(rank, world)], self.length, fresh=fresh)
 
     @abstractmethod
-    def batch(self, step: int) -> Batch:
-        """The batch of that step, from 0."""
+    def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
+        """Where the rows of that step start in the stream, and whether they start without a state."""
+
+    def _share(self, rank: int, world: int) -> slice:
+        if world < 1 or self.rows % world:
+            raise DataError(f"{self.rows} rows do not divide into {world} ranks.", where="world",
+                            remedy="Choose a batch size that is a multiple of the number of ranks.")
+        if not 0 <= rank < world:
+            raise DataError(f"must be from 0 to {world - 1}, received {rank}.", where="rank",
+                            remedy="Give each process its own number below the number of ranks.")
+        each = self.rows // world
+        return slice(rank * each, (rank + 1) * each)
 
     @property
     @abstractmethod
@@ -65,8 +89,8 @@ class ShuffledBatches(Batches):
     so that over epochs every token is seen and windows begin at different places.
     """
 
-    def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0) -> None:
-        super().__init__(stream, rows=rows, length=length, seed=seed)
+    def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
+        super().__init__(stream, rows=rows, length=length, seed=seed, reshuffle=reshuffle)
         stream.require(length + 1, f"one window of context {length}", _remedy(len(stream) - 1))
         self.windows = (len(stream) - 1) // length
 
@@ -74,11 +98,12 @@ class ShuffledBatches(Batches):
     def steps_per_epoch(self) -> float:
         return self.windows / self.rows
 
-    def batch(self, step: int) -> Batch:
+    def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
         sample = step * self.rows + np.arange(self.rows, dtype=np.int64)
         epoch, place = np.divmod(sample, self.windows)
+        epoch = epoch if self.reshuffle else np.zeros_like(epoch)
         window = permute(place, self.windows, seed=self.seed, epoch=epoch)
-        return cut(self.stream, window * self.length + self._offset(epoch), self.length)
+        return window * self.length + self._offset(epoch), True
 
     def _offset(self, epoch: np.ndarray) -> np.ndarray:
         slack = len(self.stream) - 1 - self.windows * self.length
@@ -94,8 +119,8 @@ class SequentialBatches(Batches):
     out, at either end, at a place drawn for each epoch.
     """
 
-    def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0) -> None:
-        super().__init__(stream, rows=rows, length=length, seed=seed)
+    def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
+        super().__init__(stream, rows=rows, length=length, seed=seed, reshuffle=reshuffle)
         purpose = f"one window of context {length} in each of {rows} lanes"
         stream.require(rows * length + 1, purpose, _remedy((len(stream) - 1) // rows))
         self.windows = (len(stream) - 1) // (rows * length)
@@ -104,11 +129,11 @@ class SequentialBatches(Batches):
     def steps_per_epoch(self) -> float:
         return float(self.windows)
 
-    def batch(self, step: int) -> Batch:
+    def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
         epoch, place = divmod(step, self.windows)
         lanes = np.arange(self.rows, dtype=np.int64) * (self.windows * self.length)
-        starts = lanes + self._offset(epoch) + place * self.length
-        return cut(self.stream, starts, self.length, fresh=place == 0)
+        starts = lanes + self._offset(epoch if self.reshuffle else 0) + place * self.length
+        return starts, place == 0
 
     def _offset(self, epoch: int) -> int:
         slack = len(self.stream) - 1 - self.rows * self.windows * self.length

@@ -23,10 +23,10 @@ def permute(index: Int64[np.ndarray, " n"], size: int, *, seed: int, epoch: Int6
         epoch: which permutation, for each item.
     """
     bits = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
-    keys = hashed(seed, epoch)
-    value = _feistel(index.astype(np.uint64), keys, bits)
+    secrets = _mix(hashed(seed, epoch) + np.arange(ROUNDS, dtype=np.uint64)[:, None])
+    value = _feistel(index.astype(np.uint64), secrets, bits)
     while (outside := np.flatnonzero(value >= size)).size:
-        value[outside] = _feistel(value[outside], keys[outside], bits)
+        value[outside] = _feistel(value[outside], secrets[:, outside], bits)
     return value.astype(np.int64)
 
 
@@ -35,11 +35,11 @@ def hashed(seed: int, counter: Int64[np.ndarray, " n"]) -> UInt64[np.ndarray, " 
     return _mix(_mix(np.array([seed % 2**64], dtype=np.uint64)) + counter.astype(np.uint64) * GOLDEN)
 
 
-def _feistel(value: np.ndarray, keys: np.ndarray, bits: np.uint64) -> np.ndarray:
+def _feistel(value: np.ndarray, secrets: np.ndarray, bits: np.uint64) -> np.ndarray:
     mask = (np.uint64(1) << bits) - np.uint64(1)
     left, right = value >> bits, value & mask
-    for turn in range(ROUNDS):
-        left, right = right, left ^ (_mix(right + _mix(keys + np.uint64(turn))) & mask)
+    for secret in secrets:
+        left, right = right, left ^ (_mix(right + secret) & mask)
     return (left << bits) | right
 
 

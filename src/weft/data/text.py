@@ -7,53 +7,82 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from weft.core.errors import DataError
+from weft.data.compression import content_suffix, read_bytes
 from weft.data.corpus import Corpus, Document
+from weft.data.division import Division, divide
+from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, record_texts
 
 PROSE = frozenset({".txt", ".text", ".md", ".rst", ".tex", ".html"})
-RECORDS = frozenset({".xml", ".json", ".jsonl", ".csv", ".tsv", ".yaml", ".yml", ".toml", ".ini", ".cfg"})
+TABLES = frozenset({".xml", ".json", ".csv", ".tsv", ".yaml", ".yml", ".toml", ".ini", ".cfg"})
 SOURCE = frozenset(
     {".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".java", ".js", ".ts", ".rb", ".sh"}
 )
-TEXT_SUFFIXES = PROSE | RECORDS | SOURCE
+TEXT_SUFFIXES = PROSE | TABLES | SOURCE | RECORD_SUFFIXES
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-def read_text(path: str | Path, *, suffixes: Collection[str] = TEXT_SUFFIXES) -> Corpus:
-    """The corpus of a text file, or of a folder: one document per file, in the order of their paths.
+def read_text(
+    path: str | Path,
+    *,
+    suffixes: Collection[str] = TEXT_SUFFIXES,
+    text_field: str = TEXT_FIELD,
+    documents: Division = "file",
+) -> Corpus:
+    """The corpus of a file, or of a folder: its files in the order of their paths.
 
-    In a folder, files count whose name ends in one of ``suffixes`` and which are not empty; hidden files and folders
-    do not. A file that is named itself may end in anything.
+    A text file is one document unless ``documents`` divides it; each record of a JSON Lines (``.jsonl``, ``.ndjson``)
+    or Parquet file is one. Any of them may be compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``). In a folder, files
+    count whose name, but for the compression, ends in one of ``suffixes``; hidden files and folders do not. A file that
+    is named itself may end in anything. What is empty is no document.
+
+    Args:
+        path: the file or folder.
+        suffixes: which files of a folder count.
+        text_field: the field of a record that holds its text.
+        documents: how text files are divided.
 
     Raises:
-        DataError: a path that is missing or cannot be read, a file that is empty, binary or not UTF-8, a folder
-            without text.
+        DataError: a path that is missing or cannot be read, a file that is damaged, empty, binary or not UTF-8, a
+            record without the text, a folder without text, an option that concerns none of the files.
+        MissingExtra: Parquet or ``.zst`` without the package that reads it.
     """
     path = Path(path)
+    files = source_files(path, suffixes)
+    _require_used(path, files, text_field, documents)
+    base = path if path.is_dir() else path.parent
+    found = tuple(
+        document
+        for file in files
+        for document in _documents(file, file.relative_to(base).as_posix(), text_field, documents)
+    )
+    if not found:
+        raise _nothing(path, suffixes)
+    return Corpus(path.resolve().name if path.is_dir() else path.name, found)
+
+
+def source_files(path: Path, suffixes: Collection[str] = TEXT_SUFFIXES) -> list[Path]:
+    """The files that `read_text` reads, in order.
+
+    Raises:
+        DataError: a path that is missing, or neither a file nor a folder.
+    """
     if path.is_dir():
-        return Corpus(path.resolve().name, _folder(path, suffixes))
+        names = (file.relative_to(path).as_posix() for file in _files(path) if content_suffix(file) in suffixes)
+        return [path / name for name in sorted(names)]
     if not path.exists():
         raise DataError("no such file or folder.", where=str(path), remedy="Check the path.")
     if not path.is_file():
         raise DataError("neither a file nor a folder.", where=str(path), remedy="Give the path of a text file.")
-    text = read_document(path)
-    if not text:
-        raise DataError("the file is empty.", where=str(path), remedy="Give a file that has text.")
-    return Corpus(path.name, (Document(path.name, text),))
+    return [path]
 
 
 def read_document(path: Path) -> str:
-    """The text of one file.
+    """The text of one file, which may be compressed.
 
     Raises:
-        DataError: a file that cannot be read, is binary or is not UTF-8.
+        DataError: a file that cannot be read, is damaged, binary or not UTF-8.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"the file cannot be read ({error.strerror or error}).", where=str(path), remedy="Check its permissions."
-        ) from None
-    return _decode(content, path)
+    return _decode(read_bytes(path), path)
 
 
 def _decode(content: bytes, path: Path) -> str:
@@ -77,17 +106,35 @@ def _not_utf8(path: Path, what: str, guess: str) -> DataError:
     return DataError(what, where=str(path), remedy=remedy)
 
 
-def _folder(folder: Path, suffixes: Collection[str]) -> tuple[Document, ...]:
-    names = (file.relative_to(folder).as_posix() for file in _files(folder) if file.suffix.lower() in suffixes)
-    read = (Document(name, read_document(folder / name)) for name in sorted(names))
-    documents = tuple(document for document in read if document.text)
-    if not documents:
-        raise DataError(
-            f"no text file in the folder that is not empty (looked for names ending in {' '.join(sorted(suffixes))}).",
-            where=str(folder),
-            remedy="Give a folder with text, or name the file itself.",
-        )
-    return documents
+def _documents(file: Path, name: str, field: str, how: Division) -> Iterator[Document]:
+    suffix = content_suffix(file)
+    if suffix in RECORD_SUFFIXES:
+        records = record_texts(file, suffix, field)
+        yield from (Document(f"{name}:{number}", text) for number, text in records if text)
+    elif text := read_document(file):
+        yield from divide(Document(name, text), how)
+
+
+def _require_used(path: Path, files: list[Path], field: str, how: Division) -> None:
+    """Refuse an option that no file is concerned by."""
+    holds_records = {content_suffix(file) in RECORD_SUFFIXES for file in files}
+    if field != TEXT_FIELD and holds_records == {False}:
+        raise DataError(f"text_field is {field!r}, while no file here holds records.", where=str(path),
+                        remedy="Leave it out: it is for JSONL and Parquet.")
+    if how != "file" and holds_records == {True}:
+        raise DataError(f"documents is {how!r}, while every file here holds records, each of which is a document.",
+                        where=str(path), remedy="Leave it out: it is for text files.")
+
+
+def _nothing(path: Path, suffixes: Collection[str]) -> DataError:
+    if not path.is_dir():
+        return DataError("the file is empty.", where=str(path), remedy="Give a file that has text.")
+    listed = " ".join(sorted(suffixes))
+    return DataError(
+        f"no text file in the folder that is not empty (looked for names ending in {listed}).",
+        where=str(path),
+        remedy="Give a folder with text, or name the file itself.",
+    )
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -11,9 +11,9 @@ import yaml
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig
-from weft.tokenizers.config import BPETokenizerConfig, ByteTokenizerConfig, TokenizerConfig, TokenizerFileConfig
+from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training.config import DataSettings, RunConfig
-from weft.training.material import split_corpus
+from weft.training.material import split_corpus, with_prepared
 from weft.training.overrides import apply_overrides
 
 
@@ -52,7 +52,8 @@ def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: 
         ConfigError: listing every problem.
     """
     plain = {"model": dict(data)} if "kind" in data else dict(data)
-    return parse(RunConfig, _with_vocabulary(apply_overrides(plain, overrides)), where=where)
+    filled = _with_vocabulary(with_prepared(apply_overrides(plain, overrides)))
+    return parse(RunConfig, filled, where=where)
 
 
 def read_plain(path: str | Path) -> dict[str, Any]:
@@ -111,8 +112,7 @@ def _with_vocabulary(plain: dict[str, Any]) -> dict[str, Any]:
 def _vocab_size(plain: dict[str, Any]) -> int:
     tokenizer = parse_part(("tokenizer",), plain.get("tokenizer", ByteTokenizerConfig.kind))
     assert isinstance(tokenizer, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
-    if isinstance(tokenizer, BPETokenizerConfig):
-        return tokenizer.vocab_size
-    if isinstance(tokenizer, ByteTokenizerConfig | TokenizerFileConfig):
-        return tokenizer.fit(()).vocab_size
+    known = tokenizer.known_vocab_size()
+    if known is not None:
+        return known
     return tokenizer.fit(split_corpus(parse(DataSettings, plain.get("data", {})))[0].texts()).vocab_size

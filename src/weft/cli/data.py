@@ -1,0 +1,135 @@
+"""``weft data``: prepare, inspect and sample the tokens that models are trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.options import Json, Plugin, Seed, guarded, prepare, print_json
+from weft.cli.text import console, in_bytes, section, short, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.data.inspection import Inspection, PartFacts, SampleWindow
+
+data_app = typer.Typer(no_args_is_help=True, help="Tokenise text once, look at it, and sample it.")
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that weft data prepare has made.")]
+BORDER = "──── a document begins ────"
+
+
+@data_app.command("prepare")
+@guarded
+def prepare_data(
+        source: Annotated[str, typer.Argument(metavar="CONFIG|TEXT", help="A run's YAML or JSON file or a preset, of "
+                                              "which data and tokenizer are taken; or a file or folder of text, JSONL "
+                                              "or Parquet.")],
+        overrides: Annotated[list[str] | None, typer.Argument(metavar="data.key=value", help="Changes to those "
+                                                              "sections: data.validation=0.05 "
+                                                              "tokenizer.vocab_size=8192.")] = None,
+        out: Annotated[Path, typer.Option("--out", help="The folder to make.")] = ...,  # type: ignore[assignment]
+        tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="A kind, a mapping such as '{kind: bpe, "
+                                                      "vocab_size: 8192}', or a tokenizer.json; by default the "
+                                                      "configuration's, else bytes.")] = None,
+        replace: Annotated[bool, typer.Option("--replace", help="Make it anew, whatever was prepared there.")] = False,
+        plugin: Plugin = None, json: Json = False) -> None:
+    """Tokenise a text once, into memory-mapped shards with a manifest.
+
+    A run takes the folder as data.path. What stands in --out already is kept if nothing has changed.
+    """
+    prepare(plugin)
+    from weft import api
+
+    made = api.data_prepare(source, overrides or [], out=out, tokenizer=tokenizer, replace=replace,
+                            on_progress=None if json else lambda progress: typer.echo(progress.line(), err=True))
+    manifest = made.data.manifest
+    if json:
+        print_json({"path": made.data.path, "reused": made.reused, "corpus": manifest.corpus,
+                    "corpus_sha256": manifest.corpus_sha256, "tokenizer": manifest.tokenizer.model_dump(),
+                    "tokens": {name: part.tokens for name, part in manifest.parts.items()}})
+        return
+    tokens = ", ".join(f"{name} {part.tokens:,} tokens" for name, part in manifest.parts.items())
+    typer.echo(f"{'kept' if made.reused else 'prepared'} {made.data.path}: {tokens}; {manifest.tokenizer.name}")
+
+
+@data_app.command("inspect")
+@guarded
+def inspect_data(folder: Folder,
+                 verify: Annotated[bool, typer.Option("--verify", help="Compare every byte of the shards with the "
+                                                      "manifest, and the sources with what they were.")] = False,
+                 plugin: Plugin = None, json: Json = False) -> None:
+    """Sizes, documents, bytes per token, frequent tokens, longest documents, hashes."""
+    prepare(plugin)
+    from weft import api
+
+    found = api.data_inspect(folder, verify=verify)
+    if json:
+        print_json(found.to_json())
+        return
+    _show(found)
+
+
+@data_app.command("sample")
+@guarded
+def sample_data(folder: Folder,
+                windows: Annotated[int, typer.Option("-n", "--windows", help="How many.")] = 3,
+                context: Annotated[int, typer.Option("--context", help="Tokens of a window.")] = 128,
+                part: Annotated[str, typer.Option("--part", help="train, validation or test.")] = "train",
+                seed: Seed = 0, plugin: Plugin = None, json: Json = False) -> None:
+    """Windows as training with that order seed reads them first, with the borders of documents."""
+    prepare(plugin)
+    from weft import api
+
+    found = api.data_sample(folder, part, windows=windows, context=context, seed=seed)
+    if json:
+        print_json([{"tokens": window.ids, "begins": window.begins, "pieces": window.pieces} for window in found])
+        return
+    for number, window in enumerate(found, 1):
+        typer.echo(f"window {number} of {len(found)}, {window.tokens} tokens")
+        typer.echo(_bordered(window))
+        typer.echo()
+
+
+def _bordered(window: SampleWindow) -> str:
+    first, *others = window.pieces
+    opening = f"{BORDER}\n" if window.begins else ""
+    return opening + "".join([first, *(f"\n{BORDER}\n{piece}" for piece in others)])
+
+
+def _show(found: Inspection) -> None:
+    out = console()
+    rows = table("", "", header=False)
+    sources = f"{found.sources} file{'' if found.sources == 1 else 's'}"
+    for name, text in {"text": found.corpus, "sources": sources,
+                       "tokenizer": f"{found.tokenizer}, {found.vocab_size:,} ids",
+                       "fingerprint": found.tokenizer_sha256, "state": _state(found)}.items():
+        rows.add_row(name, text)
+    section(out, str(found.path), rows)
+    sizes = table("part", ">documents", ">text", ">tokens", ">bytes/token", ">shards", ">on disk")
+    for part in found.parts:
+        sizes.add_row(part.name, f"{part.documents:,}", in_bytes(part.text_bytes), short(part.tokens),
+                      f"{part.bytes_per_token:.3f}", str(part.shards), in_bytes(part.shard_bytes))
+    section(out, "parts", sizes)
+    for part in found.parts:
+        _show_part(out, part)
+
+
+def _show_part(out: Console, part: PartFacts) -> None:
+    frequent = table("token", ">id", ">count", ">share")
+    for token in part.frequent:
+        frequent.add_row(repr(token.text), str(token.id), f"{token.count:,}", f"{token.count / part.tokens:.2%}")
+    section(out, f"{part.name}: most frequent tokens ({part.unused_ids:,} ids never occur)", frequent)
+    longest = table(">document", ">tokens", "begins")
+    for document in part.longest:
+        longest.add_row(str(document.number), f"{document.tokens:,}", repr(document.opening))
+    section(out, f"{part.name}: longest documents", longest)
+
+
+def _state(found: Inspection) -> str:
+    if found.changed_sources is None:
+        return "sizes and samples of the shards are as prepared (--verify compares every byte)"
+    missing = sum(how == "missing" for how in found.changed_sources.values())
+    return f"every byte of the shards is as prepared; sources unchanged{f', {missing} no longer there' * bool(missing)}"

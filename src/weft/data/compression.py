@@ -1,0 +1,97 @@
+"""Files that may be compressed: what they hold, whole, or an error that says what is wrong with them."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from weft.core.errors import DataError, MissingExtra
+
+
+def read_bytes(path: Path) -> bytes:
+    """What a file holds, decompressed when its name ends in .gz, .bz2, .xz or .zst.
+
+    Raises:
+        DataError: a file that cannot be read, or whose compressed content is truncated or damaged.
+        MissingExtra: a .zst file without the package ``zstandard``.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"the file cannot be read ({error.strerror or error}).", where=str(path), remedy="Check its permissions."
+        ) from None
+    expand = COMPRESSIONS.get(path.suffix.lower())
+    return content if expand is None else _expanded(path, content, expand)
+
+
+def content_suffix(path: Path) -> str:
+    """The suffix that says what a file holds, in lower case, that of its compression set aside: ``.jsonl`` for
+    ``a.jsonl.gz``."""
+    suffix = path.suffix.lower()
+    return path.with_suffix("").suffix.lower() if suffix in COMPRESSIONS else suffix
+
+
+def _expanded(path: Path, content: bytes, expand: Callable[[bytes], bytes]) -> bytes:
+    try:
+        return expand(content)
+    except EOFError:
+        what = f"the compressed file is truncated: its content breaks off after {len(content):,} bytes."
+        raise DataError(what, where=str(path), remedy="Copy or download it again, whole.") from None
+    except (OSError, ValueError, lzma.LZMAError, zlib.error) as error:
+        what = f"the file is not {path.suffix} data, or is damaged ({error})."
+        remedy = "Copy or download it again, or name it after what it holds."
+        raise DataError(what, where=str(path), remedy=remedy) from None
+
+
+def _bz2(content: bytes) -> bytes:
+    # bz2.decompress calls truncation a ValueError of its own; the decompressor knows whether the end was reached.
+    return _streams(content, bz2.BZ2Decompressor)
+
+
+def _xz(content: bytes) -> bytes:
+    return _streams(content, lzma.LZMADecompressor)
+
+
+def _streams(content: bytes, make: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> bytes:
+    """One or more compressed streams, one after the other.
+
+    Raises:
+        EOFError: the last one has no end.
+    """
+    pieces: list[bytes] = []
+    while True:
+        one = make()
+        pieces.append(one.decompress(content))
+        if not one.eof:
+            raise EOFError
+        content = one.unused_data
+        if not content.strip(b"\0"):  # xz allows padding with zeros
+            return b"".join(pieces)
+
+
+def _zst(content: bytes) -> bytes:
+    try:
+        import zstandard
+    except ImportError:
+        raise MissingExtra("zstandard", "data", "reading .zst files") from None
+    pieces: list[bytes] = []
+    while content:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            pieces.append(frame.decompress(content))
+        except zstandard.ZstdError as error:
+            raise ValueError(str(error)) from None
+        if not frame.eof:
+            raise EOFError
+        content = frame.unused_data
+    return b"".join(pieces)
+
+
+COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress, ".bz2": _bz2, ".xz": _xz, ".zst": _zst}
+"""How to expand a file, by the end of its name."""

@@ -1,0 +1,193 @@
+"""What a prepared folder holds, in figures, and windows of it as a model would read them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Int64
+
+from weft.data.array import TokenArray
+from weft.data.batches import ShuffledBatches
+from weft.data.manifest import Part
+from weft.data.prepared import PreparedData
+from weft.data.stream import TokenStream
+from weft.tokenizers import Tokenizer
+
+PIECE = 1 << 22
+OPENING = 24
+"""Tokens of a document that are shown."""
+
+
+@final
+@dataclass(frozen=True)
+class FrequentToken:
+    """An id, its text, and how often it stands in a part."""
+
+    id: int
+    text: str
+    count: int
+
+
+@final
+@dataclass(frozen=True)
+class LongDocument:
+    """A document by its number, from 0, its tokens (what opens and closes it included), and how it begins."""
+
+    number: int
+    tokens: int
+    opening: str
+
+
+@final
+@dataclass(frozen=True)
+class PartFacts:
+    """One part of a prepared folder.
+
+    Attributes:
+        name: train, validation or test.
+        documents: number of documents.
+        text_bytes: UTF-8 bytes of their text.
+        tokens: ids in the row, those between documents included.
+        shards: number of shards.
+        shard_bytes: size of the shards' files.
+        bytes_per_token: of text, over all tokens of the row.
+        unused_ids: ids of the vocabulary that do not occur.
+        frequent: the most frequent ids.
+        longest: the longest documents.
+        corpus_sha256: hash of the part's text.
+    """
+
+    name: str
+    documents: int
+    text_bytes: int
+    tokens: int
+    shards: int
+    shard_bytes: int
+    bytes_per_token: float
+    unused_ids: int
+    frequent: tuple[FrequentToken, ...]
+    longest: tuple[LongDocument, ...]
+    corpus_sha256: str
+
+
+@final
+@dataclass(frozen=True)
+class Inspection:
+    """A prepared folder.
+
+    Attributes:
+        path: the folder.
+        corpus: the whole text in one line.
+        corpus_sha256: its hash.
+        tokenizer: name of the tokenizer.
+        vocab_size: its number of ids.
+        tokenizer_sha256: its fingerprint.
+        recipe: how the folder was made.
+        sources: number of files that it was made from.
+        parts: train, validation and perhaps test.
+        verified: whether every byte of every shard was compared with the manifest.
+        changed_sources: sources that are not what they were, and how; None: not looked at.
+    """
+
+    path: Path
+    corpus: str
+    corpus_sha256: str
+    tokenizer: str
+    vocab_size: int
+    tokenizer_sha256: str
+    recipe: dict[str, Any]
+    sources: int
+    parts: tuple[PartFacts, ...]
+    verified: bool
+    changed_sources: dict[str, str] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def inspect_data(data: PreparedData, *, verified: bool = False, most: int = 10, longest: int = 5) -> Inspection:
+    """Figures of prepared data; it reads all tokens once.
+
+    Args:
+        data: the folder.
+        verified: whether it was opened with all its content checked; its sources are then compared too.
+        most: number of frequent tokens that are listed.
+        longest: number of long documents that are listed.
+    """
+    manifest, tokenizer = data.manifest, data.tokenizer()
+    parts = tuple(_facts(name, part, data.stream(name), tokenizer, most, longest)
+                  for name, part in manifest.parts.items())
+    return Inspection(data.path, manifest.corpus, manifest.corpus_sha256, manifest.tokenizer.name,
+                      manifest.tokenizer.vocab_size, manifest.tokenizer.fingerprint,
+                      manifest.recipe.model_dump(mode="json"), len(manifest.sources), parts, verified,
+                      data.changed_sources() if verified else None)
+
+
+@final
+@dataclass(frozen=True)
+class SampleWindow:
+    """A window of tokens as training reads it.
+
+    Attributes:
+        pieces: its text, cut where documents begin.
+        begins: whether a document begins with its first token.
+        tokens: number of its tokens.
+        ids: the tokens.
+    """
+
+    pieces: tuple[str, ...]
+    begins: bool
+    tokens: int
+    ids: tuple[int, ...]
+
+
+def sample_data(data: PreparedData, part: str = "train", *, windows: int = 3, context: int = 128,
+                seed: int = 0) -> list[SampleWindow]:
+    """The first windows that a training run with that context and order seed would read.
+
+    Raises:
+        DataError: no such part, no window asked for, or a context beyond the part's tokens.
+    """
+    batch = ShuffledBatches(data.stream(part), rows=windows, length=context, seed=seed).batch(0)
+    tokenizer = data.tokenizer()
+    return [_window(ids, begins, tokenizer) for ids, begins in zip(batch.inputs, batch.begins, strict=True)]
+
+
+def _window(ids: Int64[np.ndarray, " T"], begins: np.ndarray, tokenizer: Tokenizer) -> SampleWindow:
+    places = np.flatnonzero(begins)
+    pieces = np.split(ids, places[places > 0])
+    return SampleWindow(tuple(tokenizer.decode(piece) for piece in pieces), bool(begins[0]), len(ids),
+                        tuple(ids.tolist()))
+
+
+def _facts(name: str, part: Part, stream: TokenStream, tokenizer: Tokenizer, most: int, longest: int) -> PartFacts:
+    counts = _counts(stream.tokens, stream.vocab_size)
+    ranked = [int(token) for token in np.argsort(-counts, kind="stable")[:most] if counts[token]]
+    files = [file for shard in part.shards for file in shard.files]
+    return PartFacts(
+        name, part.documents, part.text_bytes, part.tokens, len(part.shards), sum(file.bytes for file in files),
+        part.text_bytes / part.tokens, int((counts == 0).sum()),
+        tuple(FrequentToken(token, tokenizer.decode([token]), int(counts[token])) for token in ranked),
+        _longest(stream, tokenizer, longest), part.corpus_sha256)
+
+
+def _counts(tokens: TokenArray, vocab_size: int) -> Int64[np.ndarray, " V"]:
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for first in range(0, len(tokens), PIECE):
+        counts += np.bincount(tokens[first:first + PIECE], minlength=vocab_size)
+    return counts
+
+
+def _longest(stream: TokenStream, tokenizer: Tokenizer, count: int) -> tuple[LongDocument, ...]:
+    starts = np.concatenate([first + np.flatnonzero(stream.begins[first:first + PIECE])
+                             for first in range(0, len(stream), PIECE)])
+    # A row whose separators are scored ends with one that opens no document.
+    ends = np.append(starts[1:], len(stream))[:-1 if stream.begins_scored else None]
+    sizes = ends - starts[:len(ends)]
+    order = np.argsort(-sizes, kind="stable")[:count].tolist()
+    return tuple(LongDocument(number, int(sizes[number]), tokenizer.decode(
+        stream.tokens[int(starts[number]):int(min(ends[number], starts[number] + OPENING))])) for number in order)

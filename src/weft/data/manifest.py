@@ -1,0 +1,210 @@
+"""The manifest of a prepared folder: what it was made from, how, and what its files must be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from weft.core.errors import DataError
+
+MANIFEST_FILE = "MANIFEST.json"
+FORMAT_VERSION = 1
+SAMPLE_BLOCKS, SAMPLE_BLOCK = 256, 1 << 16
+AGAIN = "Prepare the data again, with --replace, or copy the folder again, whole."
+Depth: TypeAlias = Literal["size", "sample", "full"]
+
+
+class Entry(BaseModel):
+    """Base of what a manifest is made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Source(Entry):
+    """A file that text was read from."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class ArrayFile(Entry):
+    """A file that holds one array, little-endian.
+
+    Attributes:
+        name: of the file.
+        dtype: of the items.
+        bytes: size of the file.
+        sha256: hash of the file.
+        sample_sha256: hash of a sample of the file, see `sample_hash`.
+    """
+
+    name: str = Field(pattern=r"^[a-z]+-\d{5}\.(tokens|begins|bytes)\.bin$")
+    dtype: Literal["uint8", "uint16", "uint32", "bool"]
+    bytes: int
+    sha256: str
+    sample_sha256: str
+
+
+class Shard(Entry):
+    """A stretch of the row of tokens, in three files: ids, where documents begin, bytes per token."""
+
+    length: int
+    tokens: ArrayFile
+    begins: ArrayFile
+    byte_lengths: ArrayFile
+
+    @property
+    def files(self) -> tuple[ArrayFile, ...]:
+        """All three."""
+        return self.tokens, self.begins, self.byte_lengths
+
+
+class Part(Entry):
+    """Train, validation or test: its text, and its row of tokens."""
+
+    corpus: str
+    corpus_sha256: str
+    documents: int
+    text_bytes: int
+    tokens: int
+    shards: tuple[Shard, ...]
+
+
+class Recipe(Entry):
+    """How a folder was made: the same text and the same recipe give the same folder.
+
+    Attributes:
+        path: where the text is; None: the Python standard library's source.
+        data: the data settings but for the path.
+        tokenizer: the tokenizer's configuration.
+    """
+
+    path: str | None
+    data: dict[str, Any]
+    tokenizer: dict[str, Any]
+
+
+class TokenizerEntry(Entry):
+    """The tokenizer whose files lie in the folder."""
+
+    name: str
+    vocab_size: int
+    fingerprint: str
+
+
+class Manifest(Entry):
+    """All of it. ``corpus`` and ``corpus_sha256`` describe the whole text, before it was split."""
+
+    purpose: Literal["prepared data"] = "prepared data"
+    format: int = FORMAT_VERSION
+    weft: str
+    corpus: str
+    corpus_sha256: str
+    recipe: Recipe
+    sources: tuple[Source, ...]
+    tokenizer: TokenizerEntry
+    begins_scored: bool
+    parts: dict[str, Part]
+
+    @property
+    def files(self) -> list[ArrayFile]:
+        """Every array's file."""
+        return [file for part in self.parts.values() for shard in part.shards for file in shard.files]
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether a folder holds prepared data, in whatever state."""
+    return path.is_dir() and any(path.glob("train-[0-9]*.bin"))
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest with a digest of itself."""
+    content = manifest.model_dump(mode="json")
+    text = json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n"
+    (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a prepared folder.
+
+    Raises:
+        DataError: missing, damaged, changed by hand, or of a format that this Weft does not know.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        content = json.loads(path.read_bytes())
+        version = content["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, repr(error)) from None
+    if version != FORMAT_VERSION:
+        raise DataError(f"the prepared data have format {version!r}, this Weft reads format {FORMAT_VERSION}.",
+                        where=str(path), remedy="Upgrade Weft, or prepare the data again with this one.")
+    found = content.pop("digest", None)
+    if found != _digest(content):
+        raise _damaged(path, "its digest does not fit its content")
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _damaged(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def check_files(folder: Path, manifest: Manifest, depth: Depth) -> None:
+    """Compare the arrays' files with the manifest: their sizes, samples of them too, or all their content.
+
+    Raises:
+        DataError: listing every file that is missing, truncated or changed.
+    """
+    problems = [what for file in manifest.files if (what := _problem(folder / file.name, file, depth))]
+    if problems:
+        count = "1 shard file is" if len(problems) == 1 else f"{len(problems)} shard files are"
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        raise DataError(f"{count} not as prepared:{listed}\n", where=str(folder), remedy=AGAIN)
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a whole file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sample_hash(path: Path) -> str:
+    """SHA-256 of 256 blocks of 64 KiB, spread evenly over the file from its first byte to its last: of the whole file
+    up to 16 MiB, and never of more than that."""
+    size = path.stat().st_size
+    if size <= SAMPLE_BLOCKS * SAMPLE_BLOCK:
+        return file_hash(path)
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in range(SAMPLE_BLOCKS):
+            file.seek((size - SAMPLE_BLOCK) * block // (SAMPLE_BLOCKS - 1))
+            digest.update(file.read(SAMPLE_BLOCK))
+    return digest.hexdigest()
+
+
+def _problem(path: Path, entry: ArrayFile, depth: Depth) -> str:
+    if not path.is_file():
+        return f"{path.name} is missing."
+    size = path.stat().st_size
+    if size != entry.bytes:
+        how = "truncated" if size < entry.bytes else "too long"
+        return f"{path.name} is {how}: {size:,} bytes instead of {entry.bytes:,}."
+    if depth == "sample" and sample_hash(path) != entry.sample_sha256:
+        return f"{path.name} has changed: the SHA-256 of a sample of it differs."
+    if depth == "full" and file_hash(path) != entry.sha256:
+        return f"{path.name} has changed: its SHA-256 differs."
+    return ""
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(f"the manifest is damaged ({why}).", where=str(path), remedy=AGAIN)

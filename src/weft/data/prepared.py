@@ -1,0 +1,211 @@
+"""A prepared folder: its streams, its tokenizer, and how it is made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+import weft
+from weft.core.errors import DataError, nearest
+from weft.data.corpus import Corpus
+from weft.data.manifest import (
+    AGAIN,
+    Depth,
+    Manifest,
+    Part,
+    Recipe,
+    Source,
+    TokenizerEntry,
+    check_files,
+    file_hash,
+    is_prepared,
+    read_manifest,
+    write_manifest,
+)
+from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
+from weft.data.stream import TokenStream, encode_documents, layout_of, require_tokens
+from weft.tokenizers import Tokenizer
+
+
+@final
+@dataclass(frozen=True)
+class Progress:
+    """How far a preparation has come.
+
+    Attributes:
+        part: what is being encoded: train, validation or test.
+        done: bytes of text that have been encoded.
+        total: bytes of text in the part.
+        seconds: since the part was begun.
+    """
+
+    part: str
+    done: int
+    total: int
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float:
+        """If it goes on at the same speed."""
+        return self.seconds * (self.total - self.done) / self.done if self.done else float("inf")
+
+    def line(self) -> str:
+        """One line for people."""
+        speed = self.done / self.seconds / 1e6 if self.seconds else 0.0
+        return (f"{self.part}: {self.done / self.total:4.0%} of {self.total / 1e6:,.1f} MB, {speed:.2f} MB/s, "
+                f"{self.seconds_left:,.0f} s left")
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@final
+@dataclass(frozen=True)
+class PreparedData:
+    """A folder of tokens that has been checked, see `open_prepared`."""
+
+    path: Path
+    manifest: Manifest
+
+    def part(self, name: str) -> Part:
+        """Train, validation or test.
+
+        Raises:
+            DataError: the folder lacks it.
+        """
+        if name not in self.manifest.parts:
+            raise DataError(f"the folder has no part {name!r}.", where=str(self.path),
+                            remedy=nearest(name, self.manifest.parts))
+        return self.manifest.parts[name]
+
+    def stream(self, name: str) -> TokenStream:
+        """The row of tokens of a part, mapped into memory: what is not asked for is not read."""
+        part = self.part(name)
+        tokens, begins, byte_lengths = map_part(self.path, part)
+        return TokenStream(tokens, begins, byte_lengths, self.manifest.begins_scored,
+                           self.manifest.tokenizer.vocab_size, part.corpus, part.corpus_sha256,
+                           self.manifest.tokenizer.fingerprint)
+
+    def tokenizer(self) -> Tokenizer:
+        """What the tokens were made with.
+
+        Raises:
+            CheckpointError: its files are missing, damaged or changed.
+            DataError: they belong to another tokenizer.
+        """
+        from weft.tokenizers.config import known_tokenizers
+        from weft.tokenizers.files import load_tokenizer
+
+        tokenizer = load_tokenizer(self.path, kinds=known_tokenizers())
+        if tokenizer.fingerprint() != self.manifest.tokenizer.fingerprint:
+            raise DataError("the tokenizer is not the one that the tokens were made with.", where=str(self.path),
+                            remedy=AGAIN)
+        return tokenizer
+
+    def changed_sources(self) -> dict[str, str]:
+        """Sources that are no longer what they were: path, and ``changed`` or ``missing``."""
+        found: dict[str, str] = {}
+        for source in self.manifest.sources:
+            path = Path(source.path)
+            if not path.is_file():
+                found[source.path] = "missing"
+            elif path.stat().st_size != source.bytes or file_hash(path) != source.sha256:
+                found[source.path] = "changed"
+        return found
+
+
+def open_prepared(path: str | Path, *, check: Depth = "sample") -> PreparedData:
+    """The prepared data of a folder.
+
+    Args:
+        path: the folder.
+        check: what is compared with the manifest, besides the manifest's own digest: the files' sizes; samples of at
+            most 16 MiB of each file too, which is a whole file up to that size; or all their content.
+
+    Raises:
+        DataError: no prepared folder, or one that is damaged or of a newer format.
+    """
+    folder = Path(path)
+    if not is_prepared(folder):
+        raise DataError("not a folder of prepared data.", where=str(folder),
+                        remedy="Make one with: weft data prepare SOURCE --out FOLDER")
+    manifest = read_manifest(folder)
+    check_files(folder, manifest, check)
+    return PreparedData(folder, manifest)
+
+
+@final
+@dataclass(frozen=True)
+class EncodingTexts:
+    """What is to be encoded.
+
+    Attributes:
+        parts: ``train``, ``validation`` and perhaps ``test``.
+        corpus: the whole in one line.
+        corpus_sha256: hash of the whole.
+        sources: the files it was read from; none for the text that comes with Python.
+        recipe: how it was read.
+    """
+
+    parts: Mapping[str, Corpus]
+    corpus: str
+    corpus_sha256: str
+    sources: tuple[Source, ...]
+    recipe: Recipe
+
+
+def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, shard_tokens: int = SHARD_TOKENS,
+                   on_progress: OnProgress | None = None) -> Manifest:
+    """Encode texts into an empty folder; the manifest is written last. The caller makes the folder atomic.
+
+    Raises:
+        DataError: a part that gives no token.
+        TokenizerError: text that the tokenizer cannot express.
+        OSError: the folder cannot be written to.
+    """
+    parts = {name: _write_part(folder, name, corpus, tokenizer, shard_tokens, on_progress)
+             for name, corpus in texts.parts.items()}
+    tokenizer.save(folder)
+    manifest = Manifest(
+        weft=weft.__version__, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,
+        sources=texts.sources, begins_scored=layout_of(tokenizer).begins_scored, parts=parts,
+        tokenizer=TokenizerEntry(name=tokenizer.name, vocab_size=tokenizer.vocab_size,
+                                 fingerprint=tokenizer.fingerprint()))
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def source_of(path: Path) -> Source:
+    """A file's path, size and hash.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        return Source(path=str(path.resolve()), bytes=path.stat().st_size, sha256=file_hash(path))
+    except OSError as error:
+        raise DataError(f"the file cannot be read ({error.strerror or error}).", where=str(path),
+                        remedy="Check its permissions.") from None
+
+
+def _write_part(folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer, shard_tokens: int,
+                on_progress: OnProgress | None) -> Part:
+    layout, begun = layout_of(tokenizer), time.perf_counter()
+    ends = np.cumsum([document.size_bytes for document in corpus.documents])
+    writer = ShardWriter(folder, name, tokenizer.vocab_size, shard_tokens)
+
+    def tell(documents: int) -> None:
+        if on_progress is not None:
+            on_progress(Progress(name, int(ends[documents - 1]), int(ends[-1]), time.perf_counter() - begun))
+
+    for piece in layout.rows(encoded for _, encoded in encode_documents(corpus.documents, tokenizer, tell)):
+        writer.add(piece)
+    require_tokens(writer.tokens if corpus.documents else 0, corpus)
+    writer.flush()
+    return Part(corpus=corpus.name, corpus_sha256=corpus.sha256, documents=len(corpus.documents),
+                text_bytes=corpus.size_bytes, tokens=writer.tokens, shards=tuple(writer.shards))

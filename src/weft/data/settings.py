@@ -1,0 +1,106 @@
+"""What a run reads: the ``data`` section of its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from weft.core.config import Settings, rule
+from weft.core.errors import DataError
+from weft.data.division import Division, Heading
+from weft.data.manifest import is_prepared, read_manifest
+from weft.data.records import TEXT_FIELD
+
+
+class HeadingSettings(Settings):
+    """Documents begin at lines that match.
+
+    Attributes:
+        heading: a regular expression, matched from the start of a line on.
+    """
+
+    heading: str
+
+    @field_validator("heading")
+    @classmethod
+    def _is_an_expression(cls, value: str) -> str:
+        try:
+            return Heading(value).pattern
+        except DataError as error:
+            raise rule("heading", error.what, error.remedy or "") from None
+
+
+class DataSettings(Settings):
+    """What a run reads.
+
+    A folder that ``weft data prepare`` has made may stand as ``path``: then all but ``order_seed`` comes from it, and
+    what is given must agree with it.
+
+    Attributes:
+        path: a file or folder of text, JSONL or Parquet, or a prepared folder; None: the Python standard library's
+            source.
+        validation_path: a text of its own to hold out, instead of a share.
+        test_path: a text for a last evaluation, which training never reads.
+        max_bytes: take no more than this of the text in ``path``.
+        validation: share held out, by document where there are enough; 0.1 unless there is a ``validation_path``.
+        order_seed: decides the order of the training windows, and nothing else.
+        split_seed: decides what a limit takes and what is held out.
+        text_field: the field that holds the text of a JSONL or Parquet record.
+        documents: what is one document in a text file: the ``file``, each ``line``, each ``paragraph``, or what a
+            heading begins: ``{heading: '= [^=]+ =$'}``.
+    """
+
+    path: str | None = None
+    validation_path: str | None = None
+    test_path: str | None = None
+    max_bytes: int | None = Field(default=None, gt=0)
+    validation: float | None = Field(default=0.1, gt=0, lt=1)
+    order_seed: int = 0
+    split_seed: int = 0
+    text_field: str = TEXT_FIELD
+    documents: Literal["file", "line", "paragraph"] | HeadingSettings = "file"
+
+    @property
+    def division(self) -> Division:
+        """``documents``, for `read_text`."""
+        return self.documents if isinstance(self.documents, str) else Heading(self.documents.heading)
+
+    @property
+    def prepared(self) -> Path | None:
+        """``path``, if a prepared folder stands there."""
+        return Path(self.path) if self.path is not None and is_prepared(Path(self.path)) else None
+
+    def recipe(self) -> dict[str, Any]:
+        """All that decides what the text is and how it is split, but for the path."""
+        return self.model_dump(mode="json", exclude={"path", "order_seed"})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        """What a prepared folder was made with, where nothing else is given; no share beside a held-out text."""
+        if not isinstance(value, Mapping):
+            return value
+        filled, path = dict(value), value.get("path")
+        if isinstance(path, str) and is_prepared(Path(path)):
+            filled = {**read_manifest(Path(path)).recipe.data, **filled}
+        if filled.get("validation_path") is not None:
+            filled.setdefault("validation", None)
+        return filled
+
+    @model_validator(mode="after")
+    def _one_way_to_hold_out(self) -> Self:
+        if self.validation_path is not None and self.validation is not None:
+            raise rule("validation", f"a share of {self.validation:g} beside the held-out text {self.validation_path}.",
+                       "Give one of them.")
+        if self.validation_path is None and self.validation is None:
+            raise rule("validation", "null, and no validation_path.", "Give a share such as 0.1, or a text.")
+        for name in ("validation_path", "test_path"):
+            if self.path is not None and getattr(self, name) == self.path:
+                raise rule(name, f"{self.path} is the training text.", "Hold out a text that is not trained on.")
+        if self.path is None and self.text_field != TEXT_FIELD:
+            raise rule("text_field", f"{self.text_field!r}, while the Python standard library's source has no records.",
+                       "Leave it out, or give a path.")
+        return self
