@@ -20,6 +20,8 @@ MLP = {"kind": "mlp", "d_ff": 12}
 LONGROPE = {"kind": "rope", "scaling": {"kind": "longrope", "short_factor": [1.0, 1.5], "long_factor": [3.0, 7.0],
                                         "original_length": 8, "extended_length": 32}}
 
+DYNAMIC = {"kind": "rope", "scaling": {"kind": "dynamic", "factor": 2.0, "original_length": 8}}
+
 
 def decoder(*layers: Any, **options: Any) -> LanguageModel:
     """A decoder of two blocks in float64, with weights large enough for decided predictions."""
@@ -44,6 +46,7 @@ def kinds() -> dict[str, LanguageModel]:
     models = {
         "rope": decoder(ROPE, MLP), "window": decoder(window, MLP), "lstm": decoder("lstm"),
         "s4d": decoder({"kind": "s4d"}, MLP), "longrope": decoder({**ROPE, "position": LONGROPE}, MLP),
+        "dynamic": decoder({**ROPE, "position": DYNAMIC}, MLP),
         "alibi": decoder({**ROPE, "position": "alibi"}, MLP), "hybrid": decoder("gru", window, MLP),
         "learned": decoder({"kind": "attention", "n_heads": 2}, MLP, position={"kind": "learned", "std": 1.0}),
         "moe": decoder("gru", {"kind": "moe", "n_experts": 3, "top_k": 2, "expert": MLP}),

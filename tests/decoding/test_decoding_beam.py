@@ -29,7 +29,7 @@ def log_prob(model: LanguageModel, row: Row, new: tuple[int, ...]) -> float:
     """Of a continuation, by one call without a state."""
     tokens = torch.tensor([[*row.tokens, *new]])
     memory = None if row.source is None else model.encode(EncoderInputs(tokens=torch.tensor([row.source])))
-    span = Span(memory=memory, horizon=torch.tensor([len(row.tokens) + STEPS]))
+    span = Span(memory=memory)
     values = model.eval()(tokens, None, span).y[0].log_softmax(-1)
     return sum(float(values[len(row.tokens) + place - 1, token]) for place, token in enumerate(new))
 
@@ -62,7 +62,7 @@ def test_enough_beams_are_exhaustive(kind: str, penalty: float) -> None:
 def plain_search(model: LanguageModel, row: Row, beams: int, stop: int, penalty: float) -> list[Hypothesis]:
     """The same rule, written without batches, states or early ends."""
     memory = None if row.source is None else model.encode(EncoderInputs(tokens=torch.tensor([row.source])))
-    span = Span(memory=memory, horizon=torch.tensor([len(row.tokens) + STEPS]))
+    span = Span(memory=memory)
     live: dict[tuple[int, ...], float] = {(): 0.0}
     done: dict[tuple[int, ...], float] = {}
     for _ in range(STEPS):
@@ -78,7 +78,7 @@ def plain_search(model: LanguageModel, row: Row, beams: int, stop: int, penalty:
     return [Hypothesis(new, found[new], found[new] / len(new) ** penalty, new[-1] == stop) for new in best]
 
 
-@pytest.mark.parametrize("name", ["rope", "window", "hybrid", "longrope", "ngram-4", "feedforward-0",
+@pytest.mark.parametrize("name", ["rope", "window", "hybrid", "longrope", "dynamic", "ngram-4", "feedforward-0",
                                   "encoder_decoder-0"])
 def test_states_follow_their_beams(name: str) -> None:
     model = KINDS[name]

@@ -38,10 +38,9 @@ def recomputed(model: LanguageModel, row: Row, steps: int) -> tuple[list[int], l
     memory = None
     if row.source is not None:
         memory = model.encode(EncoderInputs(tokens=torch.tensor([row.source])))
-    horizon = torch.tensor([len(row.tokens) + steps])
     tokens, values = list(row.tokens), []
     for _ in range(steps):
-        out = model(torch.tensor([tokens]), None, Span(memory=memory, horizon=horizon))
+        out = model(torch.tensor([tokens]), None, Span(memory=memory))
         best = out.y[0, -1].log_softmax(-1).max(-1)
         tokens.append(int(best.indices))
         values.append(float(best.values))

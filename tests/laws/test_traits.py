@@ -20,9 +20,8 @@ HOLDERS = {
     "position.fraction.0": {Trait.DECLARED_LENGTH},
     "position.fraction.1": {Trait.DECLARED_LENGTH},
     "position.rope.2": {Trait.DECLARED_LENGTH},
-    "position.rope.3": {Trait.DECLARED_LENGTH},
-    "rope_scaling.longrope.0": {Trait.DECLARED_LENGTH},
-    "rope_scaling.longrope.1": {Trait.DECLARED_LENGTH},
+    "rope_scaling.dynamic.0": {Trait.DECLARED_LENGTH},
+    **{f"rope_scaling.longrope.{index}": {Trait.DECLARED_LENGTH} for index in range(3)},
 }
 """Everything else obeys the laws in full. A line here is a decision: add one only with its reason in `Trait`."""
 

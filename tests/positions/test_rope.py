@@ -177,7 +177,7 @@ def test_compiles_as_one_graph_and_agrees(scaling: Any) -> None:
 def test_examples_cover_every_option_and_build() -> None:
     examples = RopeConfig.examples()
     assert {example.layout for example in examples} == {"interleaved", "half_split"}
-    assert {example.scaling.kind for example in examples} == {"none", "longrope"}
+    assert {example.scaling.kind for example in examples} == {"none", "dynamic", "yarn"}
     for example in examples:
         assert parse(RopeConfig, {k: v for k, v in example.dump().items() if k != "kind"}) == example
         example.build_for_heads(DIMS, 2, 4)
@@ -191,7 +191,7 @@ def test_n_dimensional_coordinates_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("fields", "d_head", "message"), [
-    ({"rot": 3}, 6, r"rot: features are turned in pairs, got 3. Give an even number."),
+    ({"rot": 7}, 7, r"mixer.position.rot: 7 turned features in heads of d_head 7. Give an even number of at most 7"),
     ({"rot": 8}, 6, r"mixer.position.rot: 8 turned features in heads of d_head 6. Give an even number of at most 6"),
     ({}, 5, r"mixer.position.rot: 5 turned features in heads of d_head 5. Give an even number of at most 5"),
     ({"base": 1.0}, 6, r"base: .*greater than 1, got 1.0"),

@@ -15,6 +15,7 @@ from weft.core.traits import Trait
 from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention
 from weft.ops.attention import AttentionInputs, choose
+from weft.positions.regimes import regimes
 
 DEFINITION = ("A multiplication and an addition are two operations. Matrix products, convolutions, Fourier transforms "
               "and recurrent scans are counted; element-wise work (activations, norms, softmax, rotations, the "
@@ -34,12 +35,28 @@ def all_notes(model: LanguageModel, flops: Flops | None) -> tuple[str, ...]:
 def _trait_notes(model: LanguageModel, flops: Flops | None) -> Iterator[str]:
     traits = traits_of(model)
     if Trait.DECLARED_LENGTH in traits:
-        cost = "" if flops is None else (f": about {flops.visible:.3g} operations for each token so far, at a length "
-                                         f"of {flops.context}")
-        yield ("Its rotation is fixed by the length that a document declares. A generation that grows beyond what it "
-               f"declared, into another regime, runs its whole text again{cost}.")
+        yield _regime_note(model, flops)
     for trait in sorted(traits - {Trait.DECLARED_LENGTH}, key=lambda trait: trait.name):
         yield f"{trait.name.lower().replace('_', ' ').capitalize()}: {trait.value}."
+
+
+def _regime_note(model: LanguageModel, flops: Flops | None) -> str:
+    """At which lengths generation starts over, and what that costs."""
+    context = model.config.context if flops is None else flops.context
+    places = (regimes(model, context)[1:].diff().nonzero()[:, 0] + 2).tolist()
+    what = "Its rotation depends on the length of the document"
+    if not places:
+        return f"{what}, and is the same for all lengths up to {context} tokens."
+    first, last = places[0], places[-1]
+    if len(places) == 1:
+        when = f"At {first} tokens"
+    elif len(places) == last - first + 1:
+        when = f"At every length from {first} to {last} tokens"
+    else:
+        when = f"At {len(places)} of the lengths from {first} to {last} tokens"
+    cost = "" if flops is None else (f": about {flops.visible:.3g} operations for each token so far, at a length of "
+                                     f"{context}")
+    return f"{what}. {when} a generated row outgrows its state and runs its whole text again{cost}."
 
 
 def _backend_notes(model: LanguageModel) -> Iterator[str]:

@@ -125,7 +125,7 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
         max_new_tokens: tokens that a row gets at most; 0 is lawful.
         sampling: how tokens are chosen.
         ending: stop tokens and stop strings.
-        tokenizer: gives the text; needed for stop strings.
+        tokenizer: gives the text; needed for stop strings; ids that it lacks (rounded-up vocabulary) are never chosen.
         start: the token that opens a document, put before prompts that are empty.
         seed: of the draws.
         log_probs: give the model's log-probability of each token.
@@ -146,7 +146,7 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
         with evaluation_mode(model):
             for first in range(0, len(prompts) if max_new_tokens else 0, size):
                 group = range(first, min(first + size, len(prompts)))
-                writers = [_Writer(row, max_new_tokens, ending, tokenizer) for row in group]
+                writers = [_Writer(row, prompts[row], max_new_tokens, ending, tokenizer) for row in group]
                 chooser = _Chooser(model, [prompts[row] for row in group], sampling, Noise(seed, group), log_probs)
                 yield from _continue(model, [prompts[row] for row in group], writers, chooser, max_new_tokens)
 
@@ -196,7 +196,9 @@ class _Chooser:
         uniform = None
         if not self._sampling.greedy:
             uniform = self._noise.at(step, [writer.row for writer in writers]).to(session.device)
-        tokens = self._sampling.choose(session.logits, self._seen, uniform)
+        known = writers[0].known
+        seen = None if self._seen is None else self._seen[:, :known]
+        tokens = self._sampling.choose(session.logits[:, :known], seen, uniform)
         if self._seen is not None:
             self._seen.scatter_(1, tokens[:, None], True)
         if not self._log_probs:
@@ -212,9 +214,15 @@ class _Chooser:
 class _Writer:
     """One row's output: its text so far and whether it has ended."""
 
-    def __init__(self, row: int, max_new_tokens: int, ending: Ending, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, row: int, prompt: Row, max_new_tokens: int, ending: Ending,
+                 tokenizer: Tokenizer | None) -> None:
         self.row, self._left, self._stops = row, max_new_tokens, frozenset(ending.tokens)
-        self._text = None if tokenizer is None else GrowingText(tokenizer.stream(), ending.strings)
+        self.known = None if tokenizer is None else tokenizer.vocab_size
+        self._text: GrowingText | None = None
+        if tokenizer is not None:
+            decoder = tokenizer.stream()
+            decoder.follow(token for token in prompt.tokens if token < tokenizer.vocab_size)
+            self._text = GrowingText(decoder, ending.strings)
         self.finish: Finish | None = None
 
     def write(self, token: int, log_prob: float | None) -> NewToken:

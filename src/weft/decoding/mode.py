@@ -45,7 +45,8 @@ def require_causal(model: LanguageModel, purpose: str) -> None:
 
 
 def declares_length(model: LanguageModel) -> bool:
-    """Whether a state of this model must be started with the document's length (LongRoPE)."""
+    """Whether a state of this model must be started with the document's length (LongRoPE, dynamic NTK); which lengths
+    share a state, `weft.positions.regimes` tells."""
     return Trait.DECLARED_LENGTH in traits_of(model)
 
 

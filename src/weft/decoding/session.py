@@ -1,4 +1,8 @@
-"""Rows that a model continues token by token: one ragged prefill, then steps of one token."""
+"""Rows that a model continues token by token: one ragged prefill, then steps of one token.
+
+Every row equals that row alone, recomputed in full at every token. Where a model treats a document's tokens by the
+document's length (`weft.positions.regimes`), a row that has grown into another regime is prefilled anew, by itself.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ from torch import Tensor
 
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel, ModelState
-from weft.core.span import Span
+from weft.core.span import Memory, Span
 from weft.decoding.mode import declares_length, device_of, require_causal, require_room
 from weft.decoding.prompts import encode_sources, ragged
 from weft.decoding.rows import Row, check_rows, with_start
+from weft.positions.regimes import regimes
 
 
 def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, start: int | None) -> list[Row]:
@@ -53,24 +58,22 @@ class Session:
     Args:
         model: in evaluation mode.
         prompts: from `prepare`.
-        max_new_tokens: tokens that each row may get; state is reserved for them, and a model that needs its
-            documents' length is told the prompt's length plus this many.
+        max_new_tokens: tokens that each row may get; state is reserved for them.
     """
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int) -> None:
         self.model = model
         self.device = device_of(model)
-        batch = ragged([row.tokens for row in prompts], self.device)
-        self._level, self._lagging, self._bound = batch.level, False, batch.longest
+        lengths = [len(row.tokens) for row in prompts]
+        self._level, self._lagging, self._bound = len(set(lengths)) <= 1, False, max(lengths)
+        self._capacity = self._bound + max(0, max_new_tokens - 1)
         with torch.inference_mode():
-            horizon = batch.count + max_new_tokens if declares_length(model) else None
-            state = model.init_state(len(prompts), capacity=batch.longest + max(0, max_new_tokens - 1),
-                                     device=self.device, memory=encode_sources(model, prompts, self.device),
-                                     horizon=horizon)
-            span = Span(count=batch.counts, fresh=True, bound=batch.longest, uniform=batch.level)
-            out = model.hidden(batch.tokens, state, span)
-            last = out.y[torch.arange(len(prompts), device=self.device), batch.count - 1][:, None]
-            self.state = _kept(out.state)
+            memory = encode_sources(model, prompts, self.device)
+            self._history: _History | None = None
+            if declares_length(model):
+                self._history = _History([list(row.tokens) for row in prompts], memory,
+                                         regimes(model, self._bound + max_new_tokens).tolist())
+            self.state, last = self._prefill([row.tokens for row in prompts], memory)
             self.logits = self._read(last)
 
     @torch.inference_mode()
@@ -78,11 +81,14 @@ class Session:
         """Read one token in every row, or in those that are ``moving``; the others stand still."""
         self._bound += 1
         self._lagging = self._lagging or moving is not None
-        count = None if moving is None else moving.long()
-        span = Span(count=count, bound=self._bound, uniform=self._level and not self._lagging)
-        out = self.model.hidden(tokens[:, None], self.state, span)
-        self.state = _kept(out.state)
-        self.logits = self._read(out.y)
+        stale = [] if self._history is None else self._history.push(tokens, moving)
+        if stale:
+            moving = torch.ones_like(tokens, dtype=torch.bool) if moving is None else moving.clone()
+            moving[stale] = False
+        if len(stale) < tokens.shape[0]:
+            self._step(tokens, moving)
+        if stale:
+            self._restart(stale)
 
     @torch.inference_mode()
     def select(self, rows: Int64[Tensor, " rows"]) -> None:
@@ -90,6 +96,8 @@ class Session:
         self.state = self.state.select(rows)
         self.logits = self.logits.index_select(0, rows)
         self._lagging = False
+        if self._history is not None:
+            self._history = self._history.select(rows)
 
     @torch.inference_mode()
     def log_probs(self) -> Float[Tensor, "B V"]:
@@ -125,6 +133,33 @@ class Session:
                 raise FailedError("the model gives every token the probability zero.", where=f"rows[{row}]",
                                   remedy="Use a model with smoothing.")
 
+    def _prefill(self, rows: Sequence[Sequence[int]], memory: Memory | None) -> tuple[ModelState, Tensor]:
+        """The state after whole rows, each started with its own length, and their last hidden vectors [B,1,D]."""
+        batch = ragged(rows, self.device)
+        state = self.model.init_state(len(rows), capacity=self._capacity, device=self.device, memory=memory,
+                                      horizon=batch.count)
+        span = Span(count=batch.counts, fresh=True, bound=batch.longest, uniform=batch.level)
+        out = self.model.hidden(batch.tokens, state, span)
+        return _kept(out.state), out.y[torch.arange(len(rows), device=self.device), batch.count - 1][:, None]
+
+    def _step(self, tokens: Tensor, moving: Tensor | None) -> None:
+        count = None if moving is None else moving.long()
+        uniform = self._level and not self._lagging and moving is None
+        out = self.model.hidden(tokens[:, None], self.state, Span(count=count, bound=self._bound, uniform=uniform))
+        self.state = _kept(out.state)
+        self.logits = self._read(out.y)
+
+    def _restart(self, places: list[int]) -> None:
+        """Run the rows at ``places`` again, whole, and leave the others as they are."""
+        assert self._history is not None, "only rows with a history can be run again"
+        state, last = self._prefill(*self._history.texts(places))
+        logits = self._read(last)
+        if len(places) == self.logits.shape[0]:
+            self.state, self.logits = state, logits
+            return
+        self.state = self.state.assign(places, state)
+        self.logits = self.logits.index_copy(0, torch.tensor(places, device=self.device), logits)
+
     def _read(self, h: Tensor) -> Float[Tensor, "B V"]:
         logits = self.model.readout.logits(h)[:, -1]
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -133,3 +168,32 @@ class Session:
 def _kept(state: ModelState | None) -> ModelState:
     assert state is not None, "a call with a state gives one back"
     return state
+
+
+class _History:
+    """What rows of a model with several regimes are run again from: their tokens so far, and their sources."""
+
+    def __init__(self, rows: list[list[int]], memory: Memory | None, regime: list[int]) -> None:
+        self._rows, self._memory, self._regime = rows, memory, regime
+
+    def push(self, tokens: Tensor, moving: Tensor | None) -> list[int]:
+        """Append a token to the rows that move; gives the places of those whose state does not serve them any more."""
+        moves = [True] * len(self._rows) if moving is None else moving.tolist()
+        stale = []
+        for place, (row, token) in enumerate(zip(self._rows, tokens.tolist(), strict=True)):
+            if moves[place]:
+                row.append(token)
+                if self._regime[len(row)] != self._regime[len(row) - 1]:
+                    stale.append(place)
+        return stale
+
+    def texts(self, places: list[int]) -> tuple[list[list[int]], Memory | None]:
+        """All tokens of the rows at ``places``, and what their sources were encoded to."""
+        memory = self._memory
+        chosen = None if memory is None else memory.select(torch.tensor(places, device=memory.h.device))
+        return [self._rows[place] for place in places], chosen
+
+    def select(self, rows: Tensor) -> _History:
+        """These rows, in this order, repeats allowed."""
+        memory = None if self._memory is None else self._memory.select(rows)
+        return _History([list(self._rows[place]) for place in rows.tolist()], memory, self._regime)

@@ -20,9 +20,14 @@ from weft.core.registry import register
 from weft.positions.constants import Constant
 
 
+def pairs(rot: int) -> int:
+    """Pairs that ``rot`` turned features make; an odd number takes in one feature more."""
+    return (rot + 1) // 2
+
+
 def base_frequencies(rot: int, base: float) -> list[float]:
-    """theta_i = base^(-2i/rot) for i = 0 .. rot/2 - 1; Su et al. 2021, equation 15."""
-    return [base ** (-2 * i / rot) for i in range(rot // 2)]
+    """theta_i = base^(-2i/rot), one for each pair from i = 0; Su et al. 2021, equation 15."""
+    return [base ** (-2 * i / rot) for i in range(pairs(rot))]
 
 
 class Frequencies(Part, ABC):

@@ -6,15 +6,16 @@ import math
 from typing import ClassVar, Self
 
 import torch
+from jaxtyping import Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.config import Dims, rule
 from weft.core.registry import register
-from weft.core.traits import Trait
 from weft.positions.constants import Constant
-from weft.positions.frequencies import Frequencies, RopeScalingConfig, base_frequencies
+from weft.positions.frequencies import Frequencies, RopeScalingConfig, base_frequencies, pairs
+from weft.positions.regimes import LengthDependent
 
 
 @register
@@ -26,6 +27,7 @@ class LongRopeConfig(RopeScalingConfig):
         long_factor: lambda for longer documents.
         original_length: tokens that the model was first trained for, L0.
         extended_length: tokens that it was extended to, s L0.
+        factor: s, where it is given in place of ``extended_length``.
         attention_factor: on cos and sin, whatever the length; None: sqrt(1 + ln s / ln L0), or 1 where s <= 1.
     """
 
@@ -34,8 +36,9 @@ class LongRopeConfig(RopeScalingConfig):
     short_factor: tuple[float, ...]
     long_factor: tuple[float, ...]
     original_length: int = Field(gt=1)
-    extended_length: int = Field(gt=1)
-    attention_factor: float | None = Field(default=None, gt=0)
+    extended_length: int | None = Field(default=None, gt=1)
+    factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    attention_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _require_positive(self) -> Self:
@@ -44,10 +47,21 @@ class LongRopeConfig(RopeScalingConfig):
                 raise rule(name, f"factors divide frequencies, got {list(factors)}.", "Give positive finite numbers.")
         return self
 
+    @model_validator(mode="after")
+    def _require_one_extent(self) -> Self:
+        given = (self.extended_length is not None) + (self.factor is not None)
+        if given > 1:
+            raise rule("factor", "both it and extended_length say how far the context was extended.",
+                       "Give one of them.")
+        if given == 0 and self.attention_factor is None:
+            raise rule("extended_length", "the attention factor follows from how far the context was extended.",
+                       "Give extended_length, factor or attention_factor.")
+        return self
+
     def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
         for name, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
-            if len(factors) != rot // 2:
-                raise dims.problem(name, f"{len(factors)} factors for the {rot // 2} pairs of {rot} turned features.",
+            if len(factors) != pairs(rot):
+                raise dims.problem(name, f"{len(factors)} factors for the {pairs(rot)} pairs of {rot} turned features.",
                                    "Give one factor for each pair.")
         theta = base_frequencies(rot, base)
         return LongRopeFrequencies([[f / factor for f, factor in zip(theta, factors, strict=True)]
@@ -58,17 +72,22 @@ class LongRopeConfig(RopeScalingConfig):
         """The factor on cos and sin."""
         if self.attention_factor is not None:
             return self.attention_factor
-        ratio = self.extended_length / self.original_length
+        if self.factor is not None:
+            ratio = self.factor
+        else:
+            assert self.extended_length is not None, "the configuration asks for one of the two"
+            ratio = self.extended_length / self.original_length
         return math.sqrt(1 + math.log(ratio) / math.log(self.original_length)) if ratio > 1 else 1.0
 
     @classmethod
     def examples(cls) -> list[Self]:
         short, long = (1.0, 1.5), (1.0, 4.0)
         return [cls(short_factor=short, long_factor=long, original_length=6, extended_length=24),
-                cls(short_factor=short, long_factor=long, original_length=6, extended_length=24, attention_factor=1.1)]
+                cls(short_factor=short, long_factor=long, original_length=6, attention_factor=1.1),
+                cls(short_factor=short, long_factor=long, original_length=6, factor=2.5)]
 
 
-class LongRopeFrequencies(Frequencies):
+class LongRopeFrequencies(LengthDependent, Frequencies):
     """Long factors where the document's declared length exceeds the original one, chosen for each row and document.
 
     A document that declared none (horizon 0) is short. Common implementations choose once for the whole batch, and
@@ -79,9 +98,9 @@ class LongRopeFrequencies(Frequencies):
         super().__init__(amplitude)
         self.theta, self.original_length = Constant(theta), original_length
 
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset({Trait.DECLARED_LENGTH})
+    def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+        return (length > self.original_length).long()
 
     def at(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         short, long = self.theta.at(dtype).unbind()
-        return torch.where((ticks.length > self.original_length)[..., None], long, short)
+        return torch.where(self.regime(ticks.length)[..., None] > 0, long, short)

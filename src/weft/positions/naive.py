@@ -11,17 +11,17 @@ from abc import abstractmethod
 from typing import ClassVar, Literal, Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.config import Dims
 from weft.core.registry import register
-from weft.core.traits import Trait
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import angle_dtype
 from weft.positions.coordinates import counted_position, one_dimensional, require_positions
+from weft.positions.regimes import LengthDependent
 
 Join = Literal["add", "concatenate"]
 
@@ -93,11 +93,11 @@ class FractionCodeConfig(NaiveConfig):
         return FractionCode(1, self.join, dims)
 
 
-class FractionCode(NaiveCode):
+class FractionCode(LengthDependent, NaiveCode):
     """code(p) = p / (N - 1), 0 for N = 1. N is the length that the document declares (`Ticks.length`)."""
 
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset({Trait.DECLARED_LENGTH})
+    def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+        return length
 
     def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         position, length = one_dimensional(ticks.position, "fraction"), ticks.length

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Self
 
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.config import Dims, PartField, rule
+from weft.core.config import Dims, PartField
 from weft.core.registry import register
 from weft.ops.rotary import Layout, rotate
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import angle_dtype
 from weft.positions.coordinates import one_dimensional
-from weft.positions.frequencies import Frequencies, NoScalingConfig, RopeScalingConfig
-from weft.positions.longrope import LongRopeConfig
+from weft.positions.frequencies import Frequencies, NoScalingConfig, RopeScalingConfig, pairs
+from weft.positions.ntk import DynamicScalingConfig
+from weft.positions.yarn import YarnConfig
 
 
 @register
@@ -28,22 +29,17 @@ class RopeConfig(PositionConfig):
             ``half_split`` (GPT-NeoX; Llama, Mistral, Qwen as Hugging Face stores them). Models of the two layouts are
             the same up to `weft.ops.rotary.permute_heads`.
         base: of the wavelengths, which run from 2 pi to about 2 pi base tokens.
-        rot: features of each head that are turned, the first ones; the exponent divides by it. None: all.
+        rot: R, features of each head that are turned, the first ones; exponents divide by it. Features turn in pairs,
+            so an odd R takes in one more (GPT-NeoX). None: all.
         scaling: how the frequencies are stretched for longer contexts.
     """
 
     kind: ClassVar[str] = "rope"
     source: ClassVar[str] = "Su et al. 2021, equations 12 to 16 and 34"
     layout: Layout = "interleaved"
-    base: float = Field(default=10000.0, gt=1)
+    base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
     rot: int | None = Field(default=None, gt=0)
     scaling: Annotated[RopeScalingConfig, PartField("rope_scaling")] = NoScalingConfig()
-
-    @model_validator(mode="after")
-    def _require_pairs(self) -> Self:
-        if self.rot is not None and self.rot % 2:
-            raise rule("rot", f"features are turned in pairs, got {self.rot}.", "Give an even number.")
-        return self
 
     def build(self, dims: Dims) -> PositionScheme:
         raise dims.problem("", "'rope' turns queries and keys, so it has no place outside attention.",
@@ -51,15 +47,16 @@ class RopeConfig(PositionConfig):
 
     def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> Rope:
         rot = d_head if self.rot is None else self.rot
-        if rot > d_head or rot % 2:
+        if 2 * pairs(rot) > d_head:
             raise dims.problem("rot", f"{rot} turned features in heads of d_head {d_head}.",
                                f"Give an even number of at most {d_head}, or another d_head.")
         return Rope(self.scaling.frequencies(dims.at("scaling"), rot, self.base), self.layout)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(layout="half_split", base=100.0, rot=2),
-                *(cls(rot=4, base=50.0, scaling=scaling) for scaling in LongRopeConfig.examples())]
+        return [cls(), cls(layout="half_split", base=100.0, rot=3),
+                *(cls(rot=4, base=50.0, scaling=scaling) for scaling in (DynamicScalingConfig.examples()[0],
+                                                                         YarnConfig.examples()[0]))]
 
 
 class Rope(PositionScheme):
