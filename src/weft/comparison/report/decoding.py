@@ -1,0 +1,75 @@
+"""What a token costs: time and state of decoding against context, speed and memory of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.comparison.report.axes import Axis, logarithmic, powers_of_two
+from weft.comparison.report.marks import Label, line, marker
+from weft.comparison.report.markup import Markup, join
+from weft.comparison.report.numbers import brief, duration, integer, octets
+from weft.comparison.report.panel import Box, Hover, Panel, Series, draw
+from weft.comparison.report.table import Column, folded, table
+from weft.comparison.report.view import View
+from weft.comparison.results import DecodePoint, Entry
+
+
+def decoding(view: View) -> Markup:
+    """Two charts, both axes logarithmic, and their numbers."""
+    charts = [_panel(view, "decode-seconds", "Time per decoded token", lambda point: point.seconds, duration),
+              _panel(view, "decode-state", "State of one row", lambda point: float(point.state_bytes), octets)]
+    drawn = [chart for chart in charts if chart]
+    if not drawn:
+        return Markup("")
+    return join(drawn)
+
+
+def decoding_numbers(view: View) -> Markup:
+    """The numbers of both charts, folded; nothing when nothing was measured."""
+    contexts = sorted({point.context for entry in view.result.entries for point in entry.decode})
+    if not contexts:
+        return Markup("")
+    columns = [Column("Model", number=False), *(Column(integer(context)) for context in contexts)]
+    rows = []
+    for entry in view.result.entries:
+        found = {point.context: f"{duration(point.seconds)}, {octets(point.state_bytes)}" for point in entry.decode}
+        rows.append([view.name(entry), *(found.get(context, "\u2013") for context in contexts)])
+    return folded("Decoding: the numbers", table(
+        "Median time per token and bytes of state of one row, behind so many tokens", columns, rows,
+        name="decode-numbers"))
+
+
+def _panel(view: View, name: str, heading: str, read: Callable[[DecodePoint], float | None],
+           write: Callable[[float], str]) -> Markup:
+    box = Box(left=56)
+    points = [(point.context, read(point)) for entry in view.result.entries for point in entry.decode]
+    x = powers_of_two([context for context, value in points if value is not None], *box.x,
+                      lambda value: integer(round(value)))
+    y = logarithmic([value for _, value in points], *box.y, brief(write), count=6, at_least=2.0)
+    if x is None or y is None:
+        return Markup("")
+    series = [_series(view, entry, x, y, read, write) for entry in view.result.entries]
+    shown = [each for each in series if each.points]
+    spoken = "; ".join(f"{each.name}: {each.points[0].value} to {each.points[-1].value}" for each in shown)
+    absent = [each.name for each in series if not each.points]
+    return draw(Panel(name, heading, f"{heading} against context", f"Both axes logarithmic. {spoken}.", x, y,
+                      "context, tokens", heading, shown, box, note=_absent(absent)))
+
+
+def _absent(names: Sequence[str]) -> str:
+    return f"not drawn (none or zero): {', '.join(names)}" if names else "against context, both axes logarithmic"
+
+
+def _series(view: View, entry: Entry, x: Axis, y: Axis, read: Callable[[DecodePoint], float | None],
+            write: Callable[[float], str]) -> Series:
+    style = view.styles[entry.name]
+    hover = []
+    for point in sorted(entry.decode, key=lambda each: each.context):
+        value = read(point)
+        if value is not None and y.holds(value) and x.holds(point.context):
+            hover.append(Hover(x.place(point.context), y.place(value), f"{integer(point.context)} tokens",
+                               write(value)))
+    path = [(point.x, point.y) for point in hover]
+    drawing = join(line(path, {"class": "mean", "stroke-dasharray": style.dash or None}),
+                   [marker(*place, style, 2.4) for place in path])
+    return Series(entry.name, style, drawing, tuple(hover), Label(path[-1][1], entry.name, style) if path else None)

@@ -1,0 +1,132 @@
+"""What is needed to judge and to repeat the study: every run, configurations, protocol, data, machine, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.comparison.report.markup import Child, Markup, join, tag
+from weft.comparison.report.numbers import (
+    MISSING,
+    confidence,
+    duration,
+    fixed,
+    integer,
+    learning_rate,
+    moment,
+    octets,
+    si,
+)
+from weft.comparison.report.table import Column, facts, folded, table
+from weft.comparison.report.view import View
+from weft.comparison.results import Entry, RunResult
+
+
+def runs(view: View) -> Markup:
+    """Those that did not finish in the open, all of them folded."""
+    everything = [(entry, run) for entry in view.result.entries for run in entry.runs]
+    if not everything:
+        return tag("p", {"class": "none"}, "The study has no runs yet.")
+    lost = [(entry, run) for entry, run in everything if run.status != "finished"]
+    columns = [Column("Model", number=False), Column("Run"), Column("Seed"), Column("Order seed"),
+               Column("Outcome", number=False),
+               Column("Steps"), Column("Reason", number=False)]
+    rows = [[view.key(entry), integer(run.index), str(run.seed), str(run.order_seed),
+             tag("span", {"class": "flag"}, run.status),
+             integer(run.steps), run.note or "no reason recorded"] for entry, run in lost]
+    first = table("Runs that did not finish", columns, rows, name="lost") if lost else tag(
+        "p", None, f"All {len(everything)} runs finished.")
+    return join(first, folded(f"All {len(everything)} runs", _all_runs(view, everything)))
+
+
+def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Markup:
+    columns = [Column("Model", number=False), Column("Run"), Column("Seed"), Column("Order seed"),
+               Column("Outcome", number=False),
+               Column("Bits per byte"), Column("Nats per token"), Column("Steps"), Column("Tokens"), Column("FLOPs"),
+               Column("Time"), Column("Tokens/s"), Column("Peak memory"), Column("Folder", number=False)]
+    rows = [[view.name(entry), integer(run.index), str(run.seed), str(run.order_seed), run.status,
+             fixed(run.bits_per_byte, 4),
+             fixed(run.loss, 4), integer(run.steps), si(run.tokens), si(run.flops), duration(run.seconds),
+             si(run.tokens_per_second),
+             octets(run.peak_memory_bytes), tag("code", None, run.folder)] for entry, run in everything]
+    return table("Run i of every model saw the same data in the same order", columns, rows, name="all-runs")
+
+
+def repeat(view: View) -> Markup:
+    """The command and the exact configuration of every row."""
+    whole = join(tag("p", None, "The whole study:"), block(view.result.command),
+                 folded(join("Study file ", _hash(view.result.study_sha256)), block(view.result.study_config)))
+    return join(whole, [_repeat_row(view, entry) for entry in view.ranked])
+
+
+def _repeat_row(view: View, entry: Entry) -> Markup:
+    counts: list[tuple[str, Child]] = []
+    if entry.trainable:
+        counts = [("Parameters", integer(entry.parameters)),
+                  ("of which embeddings", integer(entry.embedding_parameters)),
+                  ("FLOPs per token", si(entry.flops_per_token)), ("Learning rate", _rate(entry))]
+    counts += [("Window", f"{integer(entry.context)} tokens"),
+               ("Solved for the budget", ", ".join(entry.solved) or "nothing")]
+    return tag("section", {"class": "repeat", "data-model": str(view.styles[entry.name].index)},
+               tag("h3", None, view.key(entry)), _whole_name(view, entry), tag("p", {"class": "kind"}, entry.kind),
+               facts(counts),
+               block(entry.repeat), folded(join("Exact configuration ", _hash(entry.config_sha256)),
+                                           block(entry.config)))
+
+
+def _whole_name(view: View, entry: Entry) -> Child:
+    return "" if view.name(entry) == tag("b", {"class": "model"}, entry.name) else tag("p", {"class": "small whole"},
+                                                                                       entry.name)
+
+
+def _rate(entry: Entry) -> str:
+    if entry.lr is None:
+        return MISSING
+    return learning_rate(entry.lr) + (", at the edge of those tried" if entry.edge else "")
+
+
+def block(text: str) -> Markup:
+    """Text to copy."""
+    return tag("pre", {"class": "copy", "tabindex": "0"}, tag("code", None, text or MISSING))
+
+
+def _hash(value: str) -> Markup:
+    return tag("code", {"class": "hash", "title": f"SHA-256 {value}"}, f"sha256 {value[:12]}\u2026" if len(value) > 12
+               else value)
+
+
+def protocol(view: View) -> Markup:
+    """How it was counted."""
+    result = view.result
+    own = [f"Intervals are two-sided, at {confidence(result.confidence)}. A model's own interval is Student's t over "
+           f"its runs; that of a "
+           "difference is over the pairs of runs, and by a bootstrap of whole documents over the text.",
+           "p-values are corrected for all pairs by Holm's method; models whose corrected test does not separate them "
+           "share a letter.",
+           "Time, speed, memory and tokens in the table are medians over the finished runs."]
+    return tag("ul", {"class": "sentences"}, [tag("li", None, sentence) for sentence in (*result.protocol, *own)])
+
+
+def data(view: View) -> Markup:
+    """Text and tokenizer, with hashes."""
+    corpus = view.result.corpus
+    return facts([("Corpus", corpus.name), ("Training text",
+                                            f"{octets(corpus.train_bytes)}, {integer(corpus.train_tokens)} tokens"),
+                  ("Validation text", f"{octets(corpus.validation_bytes)}, {integer(corpus.validation_tokens)} tokens, "
+                   f"{integer(corpus.validation_documents)} documents"),
+                  ("Tokenizer", f"{corpus.tokenizer}, {integer(corpus.vocab_size)} types"),
+                  ("Corpus SHA-256", tag("code", None, corpus.sha256)),
+                  ("Tokenizer SHA-256", tag("code", None, corpus.tokenizer_sha256))])
+
+
+def machine(view: View) -> Markup:
+    """Hardware and versions."""
+    found, result = view.result.machine, view.result
+    return facts([("Processor", found.processor), ("Cores, threads", f"{found.cores}, {found.threads} used"),
+                  ("Memory", octets(found.memory_bytes)), ("Device", found.device), ("System", found.system),
+                  ("Python", found.python), ("PyTorch", found.torch), ("Weft", found.weft),
+                  ("Started", moment(result.started)), ("Finished", moment(result.finished))])
+
+
+def notes(view: View) -> Markup:
+    """What a reader must know to judge."""
+    return tag("ul", {"class": "sentences"}, [tag("li", None, note) for note in view.result.notes])

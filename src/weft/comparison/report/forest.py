@@ -1,0 +1,135 @@
+"""Paired differences: each model minus the best one on a chart with both intervals, and every other pair in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.comparison.report.axes import Axis, linear
+from weft.comparison.report.dots import ROW, at, rule, scale, strip
+from weft.comparison.report.marks import marker
+from weft.comparison.report.markup import Markup, join, tag
+from weft.comparison.report.numbers import confidence, decimals_of, known, p_value, signed
+from weft.comparison.report.table import Column, folded, table
+from weft.comparison.report.view import View, half_width
+from weft.comparison.results import Difference, Interval
+
+
+def forest(view: View) -> Markup:
+    """The chart against the best model, and all pairs folded below it."""
+    if view.best is None or not view.result.differences:
+        return tag("p", {"class": "none"}, "No two models have finished runs to compare.")
+    main = [difference for entry in view.ranked if (difference := view.against_best(entry)) is not None]
+    axis = _axis(main)
+    chart = _chart(view, main, axis) if axis is not None else Markup("")
+    return join(chart, folded(f"All {len(view.result.differences)} pairs, with variances", _all_pairs(view)))
+
+
+def decimals(difference: Difference) -> int:
+    """Of a difference: those that the wider interval allows, and three at least, so that small ones are seen."""
+    halves = [half for half in map(half_width, (difference.over_seeds, difference.over_documents)) if half is not None]
+    return max(3, decimals_of(max(halves, default=None)))
+
+
+def bounds(interval: Interval, places: int) -> str:
+    """``[low, high]``, or a dash."""
+    if interval.low is None or interval.high is None:
+        return "\u2013"
+    return f"[{signed(interval.low, places)}, {signed(interval.high, places)}]"
+
+
+def outcome(difference: Difference) -> str:
+    """In words, for a difference from the best model."""
+    if difference.p_holm is None:
+        return "not tested"
+    return "tied" if difference.tied else "told apart"
+
+
+def _axis(main: Sequence[Difference]) -> Axis | None:
+    means = [difference.over_documents.mean for difference in main] + [difference.over_seeds.mean
+                                                                       for difference in main]
+    reach = max((abs(mean) for mean in means if known(mean)), default=0.0)
+    near = [bound for difference in main for interval in (difference.over_seeds, difference.over_documents)
+            for bound in (interval.low, interval.high) if bound is not None and known(bound)
+            and abs(bound) <= 3 * reach]
+    return linear([*means, *near], 0, 1, include=(0.0,), count=4, margin=0.05)
+
+
+def _chart(view: View, main: Sequence[Difference], axis: Axis) -> Markup:
+    assert view.best is not None
+    level = confidence(view.result.confidence)
+    spoken = "; ".join(f"{each.first} {signed(each.over_seeds.mean, decimals(each))}, {outcome(each)}" for each in main)
+    chart = scale(axis, f"Differences from {view.best.name} in bits per byte", f"Above zero is worse. {spoken}.",
+                  "forest")
+    legend = tag("span", {"class": "panel-note"}, " Bits per byte, paired by run; to the right is worse. ",
+                 _legend("inner"), f" {level} over seeds ", _legend("outer"), f" {level} over documents")
+    heads = [tag("th", {"scope": "col", "class": kind}, text) for kind, text in (
+        ("number", "Difference"), ("number", "over seeds"), ("number", "over documents"), ("number", "p (Holm)"),
+        ("", "Outcome"))]
+    head = tag("tr", None, tag("th", {"scope": "col"}, "Model"), tag("td", {"class": "strip-cell"}, chart), heads)
+    body = tag("tbody", None, [_row(view, difference, axis) for difference in main])
+    caption = tag("caption", {"id": "forest-caption"}, tag("strong", None, "Behind ", view.name(view.best)), legend)
+    return tag("table", {"class": "strips forest"}, caption, tag("thead", None, head), body)
+
+
+def _legend(kind: str) -> Markup:
+    line = tag("line", {"class": kind, "x1": 0, "x2": 26, "y1": 7, "y2": 7})
+    return tag("svg", {"class": "swatch", "width": "26", "height": "14", "aria-hidden": "true", "focusable": "false"},
+               line)
+
+
+def _row(view: View, difference: Difference, axis: Axis) -> Markup:
+    style, places = view.styles[difference.first], decimals(difference)
+    middle = difference.over_seeds.mean
+    marks = [_interval(difference.over_documents, axis, "outer"), _interval(difference.over_seeds, axis, "inner"),
+             at(axis, middle, marker(0, 0, style, 4)) if axis.holds(middle) else Markup("")]
+    cells = [(f"strip-cell {style.colour}", "", strip(axis, *marks, zero=True)),
+             ("number", "", signed(middle, places)),
+             ("number bounds", "seeds ", bounds(difference.over_seeds, places)),
+             ("number bounds", "documents ", bounds(difference.over_documents, places)),
+             ("number p", "p ", p_value(difference.p_holm)), ("outcome", "", outcome(difference))]
+    return tag("tr", {"data-model": str(style.index)}, tag("th", {"scope": "row"}, view.key(difference.first, 26)),
+               [tag("td", {"class": kind}, tag("span", {"class": "narrow", "aria-hidden": "true"}, short) if short
+                    else "", cell)
+                for kind, short, cell in cells])
+
+
+def _interval(interval: Interval, axis: Axis, kind: str) -> Markup:
+    low, high = interval.low, interval.high
+    if low is None or high is None or not (known(low) and known(high)) or high < axis.low or low > axis.high:
+        return Markup("")
+    arrows = [_arrow(axis, bound, kind) for bound, beyond in ((axis.low, low < axis.low),
+                                                              (axis.high, high > axis.high)) if beyond]
+    return join(rule(axis, max(low, axis.low), min(high, axis.high), ROW / 2, kind), arrows)
+
+
+def _arrow(axis: Axis, bound: float, kind: str) -> Markup:
+    """Says that the interval goes on outside the chart."""
+    way = -1 if bound == axis.low else 1
+    return at(axis, bound, tag("path", {"class": f"beyond {kind}", "d": f"M{-7 * way} -5L{-way} 0L{-7 * way} 5",
+                                        "fill": "none"}))
+
+
+def _all_pairs(view: View) -> Markup:
+    columns = [Column("Pair, first minus second", number=False), Column("Difference"), Column("over seeds"),
+               Column("over documents"), Column("Seed variance"), Column("Document variance"), Column("p"),
+               Column("p (Holm)"), Column("Outcome", number=False), Column("Order changes", number=False)]
+    rows = []
+    for each in view.result.differences:
+        places = decimals(each)
+        rows.append([join(view.name(each.first), " \u2212 ", view.name(each.second)),
+                     signed(each.over_seeds.mean, places),
+                     bounds(each.over_seeds, places), bounds(each.over_documents, places), variance(each.seed_variance),
+                     variance(each.document_variance), p_value(each.p_value), p_value(each.p_holm), outcome(each),
+                     "yes" if each.crosses else "no"])
+    return table("Every pair of the study, in bits per byte", columns, rows, name="pairs")
+
+
+def variance(value: float | None) -> str:
+    """Two digits, with its power of ten."""
+    if value is None or not known(value):
+        return "\u2013"
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}\u00b710" + str(int(exponent)).translate(str.maketrans("-0123456789",
+                                                                              "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"))

@@ -1,0 +1,141 @@
+"""Numbers as a reader should see them: as many digits as are known, with units, thousands apart."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Callable
+
+THIN = "\u202f"
+"""A narrow space that does not break, between a number and its unit."""
+MISSING = "\u2013"
+PREFIXES = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15), ("E", 1e18), ("Z", 1e21))
+SMALL = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+FEWEST, MOST = 2, 4
+
+
+def known(value: float | None) -> bool:
+    """Whether there is a finite number."""
+    return value is not None and math.isfinite(value)
+
+
+def decimals_of(half_width: float | None) -> int:
+    """Decimals of a figure whose interval reaches so far to each side: two digits of the half width, 2 to 4 in all.
+
+    Without an interval three: nothing says how many are known, and the third is the last that studies argue about.
+    """
+    if half_width is None or not math.isfinite(half_width):
+        return 3
+    if half_width <= 0:
+        return MOST
+    return min(MOST, max(FEWEST, 1 - math.floor(math.log10(half_width))))
+
+
+def fixed(value: float | None, decimals: int) -> str:
+    """With so many decimals and a true minus sign; a dash for what is missing or not finite."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return _signless_zero(f"{value:,.{decimals}f}").replace("-", "\u2212")
+
+
+def signed(value: float | None, decimals: int) -> str:
+    """As `fixed`, with a plus sign above zero."""
+    shown = fixed(value, decimals)
+    return f"+{shown}" if shown[0] not in "\u2212\u2013" and shown.strip("0.,") else shown
+
+
+def _signless_zero(shown: str) -> str:
+    return shown.removeprefix("-") if not shown.strip("-0.,") else shown
+
+
+def integer(value: int) -> str:
+    """All digits, thousands apart."""
+    return f"{value:,}".replace("-", "\u2212")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Three significant digits, never in exponents."""
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    exponent = math.floor(math.log10(abs(round(value, digits - 1 - exponent))))
+    return f"{round(value, digits - 1 - exponent):,.{max(0, digits - 1 - exponent)}f}".replace("-", "\u2212")
+
+
+def si(value: float | None, unit: str = "", digits: int = 3) -> str:
+    """Three significant digits with an SI prefix: ``3.42 M``, ``1.20 GB``."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    index = _prefix(abs(value))
+    if index and float(significant(value / PREFIXES[index][1], digits).replace(",", "").replace("\u2212", "-")) >= 1000:
+        index = min(index + 1, len(PREFIXES) - 1)
+    prefix, scale = PREFIXES[index]
+    whole = index == 0 and float(value).is_integer()
+    shown = integer(int(value)) if whole else significant(value / scale, digits)
+    return f"{shown}{THIN}{prefix}{unit}".rstrip(THIN)
+
+
+def _prefix(size: float) -> int:
+    return max((index for index, (_, scale) in enumerate(PREFIXES) if size >= scale), default=0)
+
+
+def octets(value: float | None) -> str:
+    """Bytes: ``65.5 kB``."""
+    return si(value, "B")
+
+
+def duration(value: float | None) -> str:
+    """Seconds of a computation: ``842 s``, ``1.30 ms``."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value >= 1 or value == 0:
+        return f"{significant(value) if value < 1000 else integer(round(value))}{THIN}s"
+    unit, scale = next(((unit, scale) for unit, scale in SMALL if value >= scale), SMALL[-1])
+    return f"{significant(value / scale)}{THIN}{unit}"
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """``0.034`` as ``3.4 %``."""
+    return f"{significant(100 * share, digits)}{THIN}%"
+
+
+def confidence(level: float) -> str:
+    """``0.95`` as ``95 %``."""
+    return f"{level * 100:g}{THIN}%"
+
+
+def p_value(value: float | None) -> str:
+    """Two significant digits, and no false precision below a thousandth."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return "< 0.001" if value < 0.001 else fixed(value, 2 if value >= 0.1 else 3)
+
+
+def ratio(spread: float) -> str:
+    """A largest over smallest value minus one: ``3.4 %``, from a doubling on ``2.4×``."""
+    return f"{significant(1 + spread, 2)}×" if spread >= 1 else percent(spread)
+
+
+def learning_rate(value: float) -> str:
+    """Shortest decimal of two digits: ``0.003``, ``3e-05``."""
+    return f"{value:.2g}".replace("e-0", "e\u2212").replace("e-", "e\u2212")
+
+
+def brief(write: Callable[[float], str]) -> Callable[[float], str]:
+    """As ``write``, without the zeros after a decimal point: for the round numbers of an axis."""
+    return lambda value: re.sub(r"\.0+(?!\d)|(\.\d*?[1-9])0+(?!\d)", r"\1", write(value))
+
+
+def moment(stamp: str) -> str:
+    """An ISO 8601 time as ``20 November 2026, 23:41 UTC``; what is none as it stands."""
+    try:
+        when = datetime.datetime.fromisoformat(stamp)
+    except ValueError:
+        return stamp
+    if when.tzinfo is not None:
+        when = when.astimezone(datetime.UTC)
+    month = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+             "November",
+             "December")[when.month - 1]
+    return f"{when.day} {month} {when.year}, {when:%H:%M} UTC"

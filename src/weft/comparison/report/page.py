@@ -1,0 +1,160 @@
+"""The page: sections in their order, style and script inside it, and a policy that forbids every request."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from typing import final
+
+from weft.comparison.report import (
+    bowls,
+    context,
+    curves,
+    decoding,
+    details,
+    dots,
+    forest,
+    gaps,
+    ranking,
+    samples,
+    verdict,
+)
+from weft.comparison.report.markup import Child, Markup, join, tag
+from weft.comparison.report.numbers import confidence, integer, moment
+from weft.comparison.report.palette import themes
+from weft.comparison.report.view import View
+from weft.comparison.results import StudyResult
+
+
+@final
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        short: its name in the table of contents.
+        lead: what is to be seen, in a sentence or two.
+    """
+
+    name: str
+    short: str
+    heading: str
+    lead: str
+    content: Callable[[View], Markup]
+
+
+SECTIONS = (
+    Section("results", "Results", "Results", "Lower bits per byte are better. Models that share a letter are not told "
+            "apart.",
+            ranking.ranking),
+    Section("differences", "Differences", "How sure are the differences?",
+            "Run i of one model is paired with run i of the other, which saw the same data, so the difference is "
+            "known better "
+            "than either figure.", forest.forest),
+    Section("training", "Training", "Training",
+            "Bits per byte on the validation text. Thin lines are single runs, bold ones the mean of a model's runs; "
+            "a model "
+            "that is counted, not trained, is a level line.", curves.curves),
+    Section("gaps", "Order", "Does the order change during training?",
+            "Bits per byte above the model that ended best, at several shares of the budget, with the interval over "
+            "seeds. "
+            "Above the line is worse; all charts share one scale.", gaps.gaps),
+    Section("tuning", "Tuning", "Learning rates",
+            "Every model had the same number of trials. The ring marks the rate that was chosen, a cross a trial that "
+            "did not "
+            "finish. Heights are each chart's own.", bowls.bowls),
+    Section("context", "Context", "What context is worth",
+            "How well a token is predicted by the number of tokens before it, and how the figure changes with the "
+            "length of "
+            "the window in evaluation.", context.context),
+    Section("cost", "Cost", "What it costs",
+            "Decoding one row behind a context, and training. The lines of attention rise with context, those of a "
+            "fixed "
+            "state stay level.", lambda view: join(
+                tag("div", {"class": "panels"}, decoding.decoding(view), dots.dots(view)),
+                decoding.decoding_numbers(view))),
+    Section("samples", "Samples", "Samples", "Unselected, and no measure of quality: they show what the figures feel "
+            "like.",
+            samples.samples),
+    Section("runs", "Runs", "Runs", "", details.runs),
+    Section("repeat", "Repeat", "Repeat it", "Each command repeats the first run of its row from the configuration "
+            "below it.",
+            details.repeat),
+    Section("protocol", "Protocol", "Protocol", "", details.protocol),
+    Section("data", "Data", "Data", "", details.data),
+    Section("machine", "Machine", "Machine", "", details.machine),
+)
+NOTES = Section("notes", "Notes", "Notes", "What a reader must know to judge.", details.notes)
+
+
+def render(result: StudyResult) -> str:
+    """The report: one file of HTML that asks nothing of any other; equal results give equal pages."""
+    view = View(result)
+    sections = SECTIONS + ((NOTES,) if result.notes else ())
+    script = _file("script.js")
+    head = tag("head", None, _meta(script), tag("title", None, f"{result.name} \u2013 Weft"),
+               tag("style", None, Markup(themes() + _file("style.css"))))
+    body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"), _header(view),
+               _bar(view, sections), tag("main", {"id": "main"}, _verdict(view),
+                                         [_section(each, view) for each in sections]),
+               _footer(view), tag("script", None, Markup(script)))
+    return f"<!DOCTYPE html>\n{tag('html', {'lang': 'en'}, head, body)}\n"
+
+
+def _file(name: str) -> str:
+    return resources.files("weft.comparison.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _meta(script: str) -> Markup:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
+              "base-uri 'none'; form-action 'none'")
+    return join(tag("meta", {"charset": "utf-8"}),
+                tag("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
+                tag("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+                tag("meta", {"name": "color-scheme", "content": "light dark"}),
+                tag("link", {"rel": "icon", "href": "data:,"}))
+
+
+def _header(view: View) -> Markup:
+    result = view.result
+    entries, seeds = len(result.entries), result.seeds
+    line = (f"{entries} models, {integer(seeds)} {'run' if seeds == 1 else 'runs'} of each, intervals at "
+            f"{confidence(result.confidence)}. {result.corpus.name}; {result.machine.device}; "
+            f"{moment(result.finished or result.started)}.")
+    buttons = tag("p", {"class": "tools", "hidden": True}, tag("button", {"type": "button", "id": "theme"}, "Dark"),
+                  tag("button", {"type": "button", "id": "print"}, "Print"))
+    return tag("header", {"class": "top"}, buttons, tag("p", {"class": "kicker"}, "Weft study"),
+               tag("h1", None, result.name),
+               tag("p", {"class": "line"}, line))
+
+
+def _verdict(view: View) -> Markup:
+    return tag("section", {"id": "verdict", "aria-labelledby": "verdict-h"}, tag("h2", {"id": "verdict-h"}, "Findings"),
+               tag("div", {"class": "verdict"}, verdict.verdict(view)))
+
+
+def _bar(view: View, sections: tuple[Section, ...]) -> Markup:
+    """Contents, and the key of the models, which stays in sight."""
+    links = [tag("li", None, tag("a", {"href": f"#{each.name}"}, each.short)) for each in sections]
+    keys = [tag("li", {"data-model": str(view.styles[entry.name].index)}, view.key(entry, 24))
+            for entry in view.result.entries]
+    return join(tag("nav", {"class": "contents", "aria-label": "Contents"}, tag("ul", None, links)),
+                tag("div", {"class": "legend", "role": "region", "aria-label": "Key of the models"},
+                    tag("ul", None, keys)))
+
+
+def _section(section: Section, view: View) -> Markup:
+    lead: Child = tag("p", {"class": "section-lead"}, section.lead) if section.lead else ""
+    return tag("section", {"id": section.name, "aria-labelledby": f"{section.name}-h"},
+               tag("h2", {"id": f"{section.name}-h"}, section.heading), lead, section.content(view))
+
+
+def _footer(view: View) -> Markup:
+    result = view.result
+    return tag("footer", None, tag("p", None, f"Made by Weft {result.machine.weft} from study ",
+                                   tag("code", None, result.study_sha256[:12]),
+                                   f", {moment(result.finished or result.started)}."))

@@ -1,0 +1,186 @@
+"""The main table: what each model is worth, what it took, and what of that was held equal."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from weft.comparison.report.markup import Child, Markup, join, tag
+from weft.comparison.report.numbers import MISSING, decimals_of, duration, fixed, known, octets, ratio, si
+from weft.comparison.report.numbers import confidence as level_of
+from weft.comparison.report.table import Column, table
+from weft.comparison.report.view import View, half_width
+from weft.comparison.results import Entry, Interval, Matched, RunResult
+from weft.comparison.statistics import t_test
+
+FIGURE_SPACE = "\u2007"
+
+
+@final
+@dataclass(frozen=True)
+class Quantity:
+    """A column of what a model took.
+
+    Attributes:
+        names: under which the study says whether it was matched.
+    """
+
+    head: str
+    names: tuple[str, ...]
+    show: Callable[[Entry], str]
+
+
+def _per_run(read: Callable[[RunResult], float], write: Callable[[float], str]) -> Callable[[Entry], str]:
+    """The median over the finished runs."""
+    def show(entry: Entry) -> str:
+        values = [read(run) for run in entry.finished if known(read(run))]
+        return write(statistics.median(values)) if values else MISSING
+
+    return show
+
+
+def _parameters(entry: Entry) -> str:
+    return si(entry.parameters) if entry.trainable else "counted"
+
+
+def _parts(entry: Entry) -> str:
+    body = entry.parameters - entry.embedding_parameters
+    return f"{si(body)} + {si(entry.embedding_parameters)}" if entry.trainable else MISSING
+
+
+def _flops(entry: Entry) -> str:
+    return _per_run(lambda run: run.flops, si)(entry) if entry.trainable else MISSING
+
+
+def _state(entry: Entry) -> str:
+    """At the length of a training window, or the measured one nearest to it."""
+    if not entry.decode:
+        return MISSING
+    return octets(min(entry.decode, key=lambda point: (abs(point.context - entry.context), point.context)).state_bytes)
+
+
+QUANTITIES = (
+    Quantity("Parameters", ("parameters",), _parameters),
+    Quantity("Body + embeddings", ("parameters without embeddings",), _parts),
+    Quantity("FLOPs", ("flops", "training flops"), _flops),
+    Quantity("Tokens", ("tokens", "training tokens"), _per_run(lambda run: float(run.tokens), si)),
+    Quantity("Time", ("seconds", "training seconds", "time"), _per_run(lambda run: run.seconds, duration)),
+    Quantity("Tokens/s", ("tokens per second", "tokens/s"), _per_run(lambda run: run.tokens_per_second, si)),
+    Quantity("Peak memory", ("memory", "peak memory", "peak memory bytes", "memory bytes"),
+             _per_run(lambda run: float(run.peak_memory_bytes), octets)),
+    Quantity("State", ("state bytes", "state", "decode state bytes"), _state),
+)
+
+
+def ranking(view: View) -> Markup:
+    """Best first."""
+    level = level_of(view.result.confidence)
+    interval = f"\u00b1 {level} over seeds" if any(len(entry.finished) > 1 for entry in view.ranked) else "one run each"
+    columns = [Column("Model", number=False), Column("Bits per byte", interval), Column("Tied", number=False),
+               *(Column(each.head, match_note(each, view.result.budget.matched)) for each in QUANTITIES),
+               Column("Runs", "finished", number=False)]
+    most = max((_decimals(entry, view) for entry in view.ranked if known(entry.bits_per_byte)), default=3)
+    rows: list[list[Child]] = [[
+        join(view.key(entry), tag("span", {"class": "kind"}, entry.kind)), worth(entry, view, most),
+        letters(entry, view),
+        *(each.show(entry) for each in QUANTITIES), run_count(entry)] for entry in view.ranked]
+    given = [{"data-model": str(view.styles[entry.name].index), "class": "top" if _at_top(entry, view) else None}
+             for entry in view.ranked]
+    return join(table(f"On the validation text. Budget: {view.result.budget.statement} Embeddings include the "
+                      f"readout. Under a heading: "
+                      "what was held equal and what was not, and by how much the largest exceeds the smallest.",
+                      columns, rows,
+                      name="ranking", attributes={"class": "ranking"}, row_attributes=given), _other_matches(view))
+
+
+def interval_of(entry: Entry, confidence: float) -> Interval | None:
+    """Mean of the finished runs, and Student's interval where there are two or more; None without a finished run."""
+    values = [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None and known(run.bits_per_byte)]
+    return t_test(values, confidence).interval if values else None
+
+
+def _decimals(entry: Entry, view: View) -> int:
+    interval = interval_of(entry, view.result.confidence)
+    return decimals_of(half_width(interval) if interval is not None else None)
+
+
+def worth(entry: Entry, view: View, most: int) -> Child:
+    """The mean with the digits that its interval allows; decimal points stand below each other."""
+    interval = interval_of(entry, view.result.confidence)
+    if interval is None:
+        return MISSING
+    decimals = _decimals(entry, view)
+    half = half_width(interval)
+    spread = "" if half is None else " no spread" if half == 0 else f" \u00b1{fixed(half, decimals)}"
+    pad = FIGURE_SPACE * (most - decimals)
+    return join(tag("span", {"class": "figure"}, fixed(interval.mean, decimals)), pad,
+                tag("span", {"class": "spread"}, spread) if spread else "")
+
+
+def letters(entry: Entry, view: View) -> str:
+    """Of the tied sets that hold the model; sets may overlap."""
+    return " ".join(letter(index) for index, names in enumerate(view.result.tied_sets)
+                    if entry.name in names) or MISSING
+
+
+def letter(index: int) -> str:
+    """a, b, ..., z, a2, b2, ..."""
+    return chr(ord("a") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
+
+
+def _at_top(entry: Entry, view: View) -> bool:
+    return bool(view.result.tied_sets) and entry.name in view.result.tied_sets[0]
+
+
+def run_count(entry: Entry) -> Child:
+    """Finished of all, and what became of the others."""
+    counts = [(status, sum(run.status == status for run in entry.runs)) for status in ("diverged", "failed", "pending")]
+    lost = ", ".join(f"{count} {status}" for status, count in counts if count)
+    whole = f"{len(entry.finished)} of {len(entry.runs)}"
+    return join(whole, " ", tag("span", {"class": "flag"}, lost)) if lost else whole
+
+
+def match_of(quantity: Quantity, matched: Sequence[Matched]) -> Matched | None:
+    """What the study says of a column."""
+    return next((each for each in matched if plain_name(each.quantity) in quantity.names), None)
+
+
+def plain_name(name: str) -> str:
+    """Of a quantity, to be compared: small letters, spaces for underscores."""
+    return re.sub(r"[_\s]+", " ", name).strip().lower()
+
+
+def shown_name(name: str) -> str:
+    """In a sentence."""
+    return plain_name(name).replace("flops", "FLOPs")
+
+
+def match_note(quantity: Quantity, matched: Sequence[Matched]) -> Child:
+    """Under the head of a column."""
+    found = match_of(quantity, matched)
+    if found is None:
+        return ""
+    sign, words = ("=", "matched") if found.matched else ("\u2260", "unmatched")
+    return join(tag("span", {"class": words}, f"{sign}\u00a0{words}"), tag("br"), " ", extent(found))
+
+
+def extent(found: Matched) -> str:
+    """How far the largest exceeds the smallest."""
+    if not known(found.spread):
+        return "by an unknown amount"
+    if found.spread == 0:
+        return "exactly" if found.matched else "equal here"
+    return f"{'within' if found.matched else 'up to'} {ratio(found.spread)}"
+
+
+def _other_matches(view: View) -> Markup:
+    taken = {name for quantity in QUANTITIES for name in quantity.names}
+    others = [each for each in view.result.budget.matched if plain_name(each.quantity) not in taken]
+    if not others:
+        return Markup("")
+    words = "; ".join(f"{shown_name(each.quantity)} {'matched' if each.matched else 'not matched'}, {extent(each)}"
+                      for each in others)
+    return tag("p", {"class": "small"}, f"Outside the table: {words}.")

@@ -1,0 +1,182 @@
+"""The study in a few sentences, each drawn from its statistics, and none that says more than they do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.comparison.report.forest import decimals
+from weft.comparison.report.markup import Child, Markup, join, listed, tag
+from weft.comparison.report.numbers import confidence, decimals_of, fixed, known
+from weft.comparison.report.ranking import extent, interval_of, shown_name
+from weft.comparison.report.view import View, half_width
+from weft.comparison.results import Difference, Entry, Interval, Matched
+
+
+def verdict(view: View) -> Markup:
+    """The lead, and what it rests on."""
+    if view.best is None:
+        return join(tag("p", {"class": "lead"}, "No run finished, so nothing can be said about which model is better. "
+                        "The reasons stand under ", tag("a", {"href": "#runs"}, "Runs"), "."))
+    lead = tag("p", {"class": "lead"}, _top(view))
+    following = _next(view)
+    after = tag("p", None, _joined(following)) if following else Markup("")
+    rest = [_seeds(view), _detectable(view), _matched(view), _crossing(view), _edges(view), _lost(view)]
+    return join(tag("div", {"class": "finding"}, lead, after),
+                tag("div", {"class": "grounds"}, [tag("p", None, sentences) for sentences in rest if sentences]))
+
+
+def _joined(sentences: Sequence[Markup]) -> Markup:
+    return join([join(sentence, " ") for sentence in sentences])
+
+
+def _figure(entry: Entry, view: View) -> Markup:
+    interval = interval_of(entry, view.result.confidence)
+    half = half_width(interval) if interval is not None else None
+    return join(f"{fixed(entry.bits_per_byte, decimals_of(half))} bits per byte")
+
+
+def at_the_top(view: View) -> list[str]:
+    """The best model and those that the study does not tell apart from it."""
+    assert view.best is not None
+    top = view.result.tied_sets[0] if view.result.tied_sets else (view.best.name,)
+    return list(top)
+
+
+def _top(view: View) -> Markup:
+    assert view.best is not None
+    top = at_the_top(view)
+    finished = [entry for entry in view.ranked if known(entry.bits_per_byte)]
+    if len(finished) == 1:
+        return join("Only ", view.name(view.best), " finished, at ", _figure(view.best, view),
+                    "; there is nothing to compare it with.")
+    if _untested(view):
+        return join(view.name(view.best), " has the lowest figure, ", _figure(view.best, view),
+                    ", but no difference could be tested, so this is an order of figures and no finding.")
+    if len(top) == 1:
+        return join(view.name(view.best), " predicts this text best of the ", f"{len(finished)} models: ",
+                    _figure(view.best, view), ".")
+    names = [view.name(name) for name in top]
+    if len(top) == len(finished):
+        who = "Both models" if len(top) == 2 else f"All {len(top)} models"
+        return join(who, " are tied: this study does not tell ", listed(names), " apart. The lowest mean is ",
+                    _figure(view.best, view), ".")
+    return join(listed(names), " are tied at the top: this study does not tell them apart. The lowest mean is ",
+                _figure(view.best, view), ", of ", names[0], ".")
+
+
+def _untested(view: View) -> bool:
+    return all(difference.p_holm is None for difference in view.result.differences)
+
+
+def _next(view: View) -> list[Markup]:
+    """How far the models behind the tied set lie from the best."""
+    assert view.best is not None
+    top = at_the_top(view)
+    behind = [difference for entry in view.ranked if entry.name not in top
+              and (difference := view.against_best(entry)) is not None]
+    if not behind or _untested(view):
+        return []
+    first, *others = behind
+    level = confidence(view.result.confidence)
+    sentences = [join("Next, ", view.name(first.first), " needs ", _amount(first), " bits per byte more than ",
+                      view.name(view.best), f" ({level} interval{_intervals(first)}).")]
+    if others:
+        sentences.append(join("Then come ", listed([join(view.name(each.first), f" (+{_amount(each)})")
+                                                    for each in others]), "."))
+    return sentences
+
+
+def _amount(difference: Difference) -> str:
+    return fixed(difference.over_seeds.mean, decimals(difference))
+
+
+def _intervals(difference: Difference) -> str:
+    places = decimals(difference)
+    seeds, documents = _range(difference.over_seeds, places), _range(difference.over_documents, places)
+    if difference.over_seeds.low is None:
+        return f" over documents {documents}"
+    return f"s: over seeds {seeds}, over documents {documents}"
+
+
+def _range(interval: Interval, places: int) -> str:
+    if interval.low is None or interval.high is None:
+        return "unknown"
+    return f"{fixed(interval.low, places)} to {fixed(interval.high, places)}"
+
+
+def _seeds(view: View) -> Markup | None:
+    if view.result.seeds > 1:
+        return None
+    return join("Each model ran once. ", tag("strong", None, "Nothing can be said about other seeds"),
+                ": another initialisation or order of the data may change the order of the models, and no interval "
+                "here "
+                "covers that. The intervals over documents only say how far another text of this kind might move the "
+                "figures.")
+
+
+def _detectable(view: View) -> Markup | None:
+    result = view.result
+    if result.detectable is None:
+        return None
+    basis = f" ({result.detectable_basis})" if result.detectable_basis else ""
+    amount = fixed(result.detectable, 4 if result.detectable < 0.01 else 3)
+    return join(f"With {result.seeds} runs of each model, this study could expect to find, with a power of 0.8, "
+                f"differences "
+                "of about ", tag("strong", None, f"{amount} bits per byte"),
+                f" or more{basis}. Models that are tied may "
+                "differ by less; a tie is no proof of equality.")
+
+
+def _matched(view: View) -> Markup | None:
+    held = [each for each in view.result.budget.matched if each.matched]
+    free = [each for each in view.result.budget.matched if not each.matched
+            and (not known(each.spread) or each.spread > 0)]
+    sentences = [join(view.result.budget.statement.rstrip(". "), ".")]
+    if held:
+        sentences.append(join("Matched: ", listed([_extent(each) for each in held]), "."))
+    if free:
+        sentences.append(join("Not matched, so the models may owe their places to it: ",
+                              listed([_extent(each) for each in free]), "."))
+    return _joined(sentences)
+
+
+def _extent(found: Matched) -> str:
+    return f"{shown_name(found.quantity)} ({extent(found)})"
+
+
+def _crossing(view: View) -> Markup | None:
+    crossed = [each for each in view.result.differences if each.crosses]
+    if not crossed:
+        return None
+    shown: list[Child] = [join("between ", view.name(each.first), " and ", view.name(each.second))
+                          for each in crossed[:3]]
+    if len(crossed) > 3:
+        shown.append(f"in {len(crossed) - 3} more of the {len(view.result.differences)} pairs")
+    return join("The order changes during training ", listed(shown),
+                ": a smaller budget would have said otherwise, and a larger "
+                "one may.")
+
+
+def _edges(view: View) -> Markup | None:
+    edged = [view.name(entry) for entry in view.result.entries if entry.edge]
+    if not edged:
+        return None
+    verb = "lies" if len(edged) == 1 else "lie"
+    return join("The best learning rate of ", listed(edged),
+                f" {verb} at the edge of those tried; a wider search may improve ",
+                "it." if len(edged) == 1 else "them.")
+
+
+def _lost(view: View) -> Markup | None:
+    runs = [(entry, run) for entry in view.result.entries for run in entry.runs]
+    counts = [(status, sum(run.status == status for _, run in runs)) for status in ("diverged", "failed", "pending")]
+    words = [f"{count} {'is' if count == 1 else 'are'} {status}" if status == "pending" else f"{count} {status}"
+             for status, count in counts if count]
+    if not words:
+        return None
+    names = [view.name(entry) for entry in view.result.entries if any(run.status != "finished" for run in entry.runs)]
+    empty = [view.name(entry) for entry in view.result.entries if not entry.finished]
+    none = join(" No run of ", listed(empty, "or"), " finished.") if empty else ""
+    return join(f"Of {len(runs)} runs, ", listed(words), " (", listed(names),
+                "). Means are over the runs that finished, which "
+                "flatters a model that loses some.", none)

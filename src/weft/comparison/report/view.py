@@ -1,0 +1,94 @@
+"""What every section needs to know of a study: the order of the models, how each looks, and what was compared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+from weft.comparison.report.marks import Style, swatch
+from weft.comparison.report.markup import Markup, join, shorten, tag
+from weft.comparison.report.numbers import known
+from weft.comparison.results import Difference, Entry, Interval, StudyResult
+
+COLUMNS = 40
+"""Longest name in running text and tables; the whole name stands with the model's configuration."""
+
+
+@final
+@dataclass(frozen=True)
+class View:
+    """A study as the report reads it."""
+
+    result: StudyResult
+
+    @cached_property
+    def styles(self) -> dict[str, Style]:
+        """By the order of entry, so that a model keeps its colour whatever its rank."""
+        return {entry.name: Style(index) for index, entry in enumerate(self.result.entries)}
+
+    @cached_property
+    def ranked(self) -> tuple[Entry, ...]:
+        """Best first; models without a figure last, in the order of entry."""
+        def key(entry: Entry) -> float:
+            mean = entry.bits_per_byte
+            return mean if mean is not None and math.isfinite(mean) else math.inf
+
+        return tuple(sorted(self.result.entries, key=key))
+
+    @cached_property
+    def best(self) -> Entry | None:
+        """The model of the lowest mean; None when no run finished."""
+        return self.ranked[0] if self.ranked and known(self.ranked[0].bits_per_byte) else None
+
+    def name(self, entry: Entry | str, columns: int = COLUMNS) -> Markup:
+        """A model's name in text."""
+        name = entry if isinstance(entry, str) else entry.name
+        short = shorten(name, columns)
+        return tag("b", {"class": "model", "title": name if short != name else None}, short)
+
+    def key(self, entry: Entry | str, columns: int = COLUMNS) -> Markup:
+        """Swatch and name, for tables."""
+        name = entry if isinstance(entry, str) else entry.name
+        return tag("span", {"class": "key"}, swatch(self.styles[name]), join(" "), self.name(name, columns))
+
+    def against_best(self, entry: Entry) -> Difference | None:
+        """``entry`` minus the best model."""
+        if self.best is None or entry.name == self.best.name:
+            return None
+        return self.difference(entry.name, self.best.name)
+
+    def difference(self, first: str, second: str) -> Difference | None:
+        """The comparison of two models, whichever way round the study holds it, as ``first`` minus ``second``."""
+        for each in self.result.differences:
+            if (each.first, each.second) == (first, second):
+                return each
+            if (each.first, each.second) == (second, first):
+                return turned(each)
+        return None
+
+
+def turned(difference: Difference) -> Difference:
+    """The same comparison the other way round."""
+    return Difference(
+        first=difference.second, second=difference.first, over_seeds=negated(difference.over_seeds),
+        over_documents=negated(difference.over_documents), seed_variance=difference.seed_variance,
+        document_variance=difference.document_variance, p_value=difference.p_value, p_holm=difference.p_holm,
+        tied=difference.tied, crosses=difference.crosses,
+        gaps=tuple(type(gap)(gap.share, negated(gap.difference)) for gap in difference.gaps))
+
+
+def negated(interval: Interval) -> Interval:
+    """The interval of the opposite sign."""
+    low = None if interval.high is None else -interval.high
+    high = None if interval.low is None else -interval.low
+    return Interval(-interval.mean, low, high)
+
+
+def half_width(interval: Interval) -> float | None:
+    """Half of the interval; None without one."""
+    if interval.low is None or interval.high is None:
+        return None
+    half = (interval.high - interval.low) / 2
+    return half if math.isfinite(half) else None

@@ -1,0 +1,378 @@
+"""What a study found, as plain data: the one thing that the table, the report and later readers are made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+RESULT_FORMAT = 1
+BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
+Status: TypeAlias = Literal["finished", "diverged", "failed", "pending"]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A validation during a run.
+
+    Attributes:
+        step: updates done.
+        tokens: trained on so far.
+        flops: spent so far, forward and backward.
+        seconds: of training so far.
+        bits_per_byte: on the validation text.
+        loss: the same in nats per token.
+    """
+
+    step: int
+    tokens: int
+    flops: float
+    seconds: float
+    bits_per_byte: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class PositionPoint:
+    """Bits per byte of the targets whose context is ``first`` to ``last`` tokens long."""
+
+    first: int
+    last: int
+    bits_per_byte: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class LengthPoint:
+    """An evaluation with windows of ``context`` tokens; None beyond the model's reach.
+
+    Attributes:
+        trained: whether the model was trained on windows this long.
+    """
+
+    context: int
+    bits_per_byte: float | None
+    perplexity: float | None
+    trained: bool
+
+
+@dataclass(frozen=True)
+class DecodePoint:
+    """Decoding one row behind ``context`` tokens.
+
+    Attributes:
+        seconds: per token, median.
+        state_bytes: of the row's state.
+    """
+
+    context: int
+    seconds: float | None
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the search for a learning rate.
+
+    Attributes:
+        lr: peak.
+        bits_per_byte: on the validation text; None when it did not finish.
+        note: why it failed.
+    """
+
+    lr: float
+    status: Status
+    bits_per_byte: float | None
+    seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run with the chosen learning rate.
+
+    Attributes:
+        index: i; the i-th run of every model sees the same data in the same order.
+        seed: of the initial weights and dropout.
+        order_seed: of the order of the data.
+        bits_per_byte: at the end, on the whole validation text; None when it did not finish.
+        loss: nats per token.
+        folder: the run's, relative to the study's.
+        note: why it failed.
+    """
+
+    index: int
+    seed: int
+    order_seed: int
+    status: Status
+    bits_per_byte: float | None
+    loss: float | None
+    steps: int
+    tokens: int
+    flops: float
+    seconds: float
+    tokens_per_second: float
+    peak_memory_bytes: int
+    curve: tuple[CurvePoint, ...]
+    by_position: tuple[PositionPoint, ...]
+    by_length: tuple[LengthPoint, ...]
+    folder: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A continuation of the study's prompt.
+
+    Attributes:
+        how: the sampling, in words.
+    """
+
+    prompt: str
+    text: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model of the study.
+
+    Attributes:
+        name: in the study.
+        kind: one phrase, such as ``decoder: attention, glu`` for the table.
+        config: the resolved run configuration (widths solved, learning rate chosen), as YAML.
+        config_sha256: of ``config``.
+        repeat: the command that repeats its first run.
+        parameters: all, shared ones once.
+        embedding_parameters: token embeddings and readout among them.
+        solved: what the budget was solved for, such as ``model.d_model: 192``; empty when nothing was.
+        trainable: False for a model that is counted, not trained by gradients.
+        flops_per_token: of one training token, forward and backward; None for counting.
+        context: tokens of a training window.
+        trials: of the learning rate; empty for counting.
+        lr: chosen; None for counting.
+        edge: the best trial lies at the edge of those tried.
+        runs: one for each pair of seeds.
+        decode: cost against context.
+        sample: None when no run finished.
+    """
+
+    name: str
+    kind: str
+    config: str
+    config_sha256: str
+    repeat: str
+    parameters: int
+    embedding_parameters: int
+    solved: tuple[str, ...]
+    trainable: bool
+    flops_per_token: float | None
+    context: int
+    trials: tuple[Trial, ...]
+    lr: float | None
+    edge: bool
+    runs: tuple[RunResult, ...]
+    decode: tuple[DecodePoint, ...]
+    sample: Sample | None
+
+    @property
+    def finished(self) -> tuple[RunResult, ...]:
+        """Runs that ended with a figure."""
+        return tuple(run for run in self.runs if run.bits_per_byte is not None)
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Mean over the finished runs."""
+        values = [run.bits_per_byte for run in self.runs if run.bits_per_byte is not None]
+        return sum(values) / len(values) if values else None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with a two-sided interval at the study's confidence; the bounds are None where one run gives none."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class GapPoint:
+    """The difference of a pair at one share of the budget."""
+
+    share: float
+    difference: Interval
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``first`` minus ``second``, in bits per byte: below zero, ``first`` predicts better. Run i is paired with run i.
+
+    Attributes:
+        over_seeds: Student's t over the pairs of runs: would other seeds say the same.
+        over_documents: bootstrap clustered by document, over the test text: would another text say the same.
+        seed_variance: of the paired differences between runs.
+        document_variance: of the bootstrap's means.
+        p_value: two-sided, of the wider of both sources of doubt; None when it cannot be had.
+        p_holm: after Holm's correction over all pairs of the study.
+        tied: the corrected test does not tell the two apart.
+        gaps: the difference at several shares of the budget.
+        crosses: the sign of the difference changes during training, beyond the interval.
+    """
+
+    first: str
+    second: str
+    over_seeds: Interval
+    over_documents: Interval
+    seed_variance: float | None
+    document_variance: float
+    p_value: float | None
+    p_holm: float | None
+    tied: bool
+    gaps: tuple[GapPoint, ...]
+    crosses: bool
+
+
+@dataclass(frozen=True)
+class Matched:
+    """One quantity of the table and whether the study held it equal.
+
+    Attributes:
+        quantity: such as ``parameters``.
+        matched: held equal, up to ``spread``.
+        spread: largest over smallest value, minus one.
+    """
+
+    quantity: str
+    matched: bool
+    spread: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What was held equal.
+
+    Attributes:
+        amount: in the unit of ``kind``.
+        statement: in one sentence.
+    """
+
+    kind: BudgetKind
+    amount: float
+    statement: str
+    matched: tuple[Matched, ...]
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """The data.
+
+    Attributes:
+        train_tokens: under the study's tokenizer, before any repetition.
+    """
+
+    name: str
+    sha256: str
+    train_bytes: int
+    validation_bytes: int
+    validation_documents: int
+    train_tokens: int
+    validation_tokens: int
+    tokenizer: str
+    tokenizer_sha256: str
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it ran."""
+
+    processor: str
+    cores: int
+    threads: int
+    memory_bytes: int
+    device: str
+    system: str
+    python: str
+    torch: str
+    weft: str
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A study.
+
+    Attributes:
+        started: and ``finished``: date and time, ISO 8601, UTC.
+        confidence: of every interval.
+        detectable: the smallest difference in bits per byte that this study can tell from zero with a power of 0.8,
+            computed before the runs from ``detectable_basis``; None with a single run.
+        tied_sets: names from best to worst; those in one set are not told apart from the set's best.
+        protocol: how tokens were counted, in sentences.
+        command: what was run.
+        notes: what a reader must know to judge, one sentence each.
+    """
+
+    name: str
+    started: str
+    finished: str
+    confidence: float
+    seeds: int
+    budget: Budget
+    corpus: CorpusFacts
+    machine: Machine
+    entries: tuple[Entry, ...]
+    differences: tuple[Difference, ...]
+    tied_sets: tuple[tuple[str, ...], ...]
+    detectable: float | None
+    detectable_basis: str
+    protocol: tuple[str, ...]
+    command: str
+    study_config: str
+    study_sha256: str
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {"format": RESULT_FORMAT, **dataclasses.asdict(self)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> StudyResult:
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError: of a newer format, or not a study.
+        """
+        version = data.get("format")
+        if version != RESULT_FORMAT:
+            raise ValueError(f"study format {version!r}, and this Weft reads {RESULT_FORMAT}")
+        return build(StudyResult, {key: value for key, value in data.items() if key != "format"})
+
+
+T = TypeVar("T")
+
+
+def build(kind: type[T], data: Mapping[str, Any]) -> T:
+    """A dataclass of this module's kind from the plain data that `dataclasses.asdict` and JSON make of it.
+
+    Raises:
+        ValueError: fields that it does not have.
+    """
+    hints = get_type_hints(kind)
+    names = {field.name for field in fields(cast(Any, kind))}
+    if unknown := sorted(set(data) - names):
+        raise ValueError(f"unknown fields of {kind.__name__}: {', '.join(unknown)}")
+    return kind(**{name: _value(hints[name], value) for name, value in data.items()})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _value(next(each for each in arguments if each is not type(None)), value)
+    if origin is tuple:
+        return tuple(_value(arguments[0], each) for each in value)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return build(hint, value)
+    return value

@@ -1,0 +1,140 @@
+"""The page as a whole: one file, offline, whole, accessible, the same every time, whatever the study brings."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import pytest
+
+from comparison.report.fixture import HOSTILE, bare, foreign, hostile, identical, study, unfinished
+from comparison.report.reading import Node, drawings, read, rows
+from weft.comparison.report import render
+from weft.comparison.results import StudyResult
+
+STUDIES: dict[str, Callable[[], StudyResult]] = {
+    "six": study, "two": lambda: study(2), "twelve": lambda: study(12, 2), "one seed": lambda: study(seeds=1),
+    "all failed": lambda: unfinished(study()), "some failed": lambda: unfinished(study(), ("lstm", "s4d")),
+    "bare": lambda: bare(study()), "hostile": lambda: hostile(study()), "identical": lambda: identical(study(3)),
+    "foreign": lambda: foreign(study()), "one model": lambda: study(1), "none": lambda: study(0)}
+
+
+@pytest.fixture(params=list(STUDIES), scope="module")
+def page(request: pytest.FixtureRequest) -> str:
+    return render(STUDIES[request.param]())
+
+
+@pytest.fixture(scope="module")
+def tree(page: str) -> Node:
+    return read(page)
+
+
+def test_a_page_is_whole_and_can_be_encoded(page: str, tree: Node) -> None:
+    assert page.startswith("<!DOCTYPE html>\n<html lang=\"en\">")
+    assert len(tree.all("main")) == len(tree.all("h1")) == len(tree.all("nav")) == len(tree.all("footer")) == 1
+    assert page.encode("utf-8")
+
+
+def test_nothing_is_asked_of_another_file(tree: Node) -> None:
+    for name, attribute in (("script", "src"), ("img", "src"), ("iframe", "src"), ("object", "data"),
+                            ("image", "href")):
+        assert [each for each in tree.all(name) if attribute in each.attributes] == []
+    assert [each.attributes["href"] for each in tree.all("link")] == ["data:,"]
+    assert all(each.attributes["href"].startswith("#") for each in tree.all("a"))
+    sheet = "".join(each.raw() for each in tree.all("style"))
+    assert "url(" not in sheet and "@import" not in sheet
+    script = "".join(each.raw() for each in tree.all("script"))
+    assert not re.search(r"\bfetch\(|XMLHttpRequest|WebSocket|import\(|sendBeacon|\bImage\(", script)
+    policy = [each.attributes["content"] for each in tree.all("meta") if "http-equiv" in each.attributes]
+    assert len(policy) == 1 and policy[0].startswith("default-src 'none'; ")
+
+
+def test_the_only_script_is_the_reports_own(tree: Node) -> None:
+    assert len(tree.all("script")) == 1
+    assert all(not name.startswith("on") for node in everything(tree) for name in node.attributes)
+    assert tree.all("img") == tree.all("iframe") == []
+
+
+def test_every_id_is_single_and_every_reference_meets_one(tree: Node) -> None:
+    names = [node.attributes["id"] for node in everything(tree) if "id" in node.attributes]
+    assert len(names) == len(set(names))
+    wanted = {each.attributes["href"][1:] for each in tree.all("a")}
+    wanted |= {name for node in everything(tree) for name in node.attributes.get("aria-labelledby", "").split()}
+    assert wanted <= set(names)
+
+
+def test_headings_go_down_one_level_at_a_time(tree: Node) -> None:
+    levels = [int(node.name[1]) for node in everything(tree) if re.fullmatch(r"h[1-6]", node.name)]
+    levels = [level for level in levels if level != 4]  # h4 stands over a chart, in a section that has no parts.
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_every_table_has_a_caption_and_headers_with_a_scope(tree: Node) -> None:
+    for table in tree.all("table"):
+        assert len(table.all("caption")) == 1 and table.all("caption")[0].text()
+        assert all(head.attributes.get("scope") in ("row", "col") for head in table.all("th"))
+        assert len({len(row) for row in rows(table)}) == 1
+
+
+def test_every_chart_is_well_formed_and_speaks(page: str) -> None:
+    for drawing in drawings(page):
+        if drawing.get("role") == "img":
+            title, description = drawing[0], drawing[1]
+            assert (title.tag, description.tag) == ("title", "desc")
+            assert title.text and description.text
+            assert drawing.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+        else:
+            assert drawing.get("aria-hidden") == "true"
+
+
+def test_no_drawing_holds_what_is_not_a_number(page: str) -> None:
+    for drawing in drawings(page):
+        for element in drawing.iter():
+            for name, value in element.items():
+                if name in ("d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "viewBox",
+                            "points"):
+                    assert not re.search(r"nan|inf|e[+-]\d|None", value), f"{element.tag} {name}={value}"
+
+
+def test_drawings_stay_inside_their_frame(page: str) -> None:
+    for drawing in drawings(page):
+        if "viewBox" not in drawing.attrib:
+            continue
+        width, height = map(float, drawing.attrib["viewBox"].split()[2:])
+        for path in drawing.iter("path"):
+            for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.attrib["d"]):
+                assert -1 <= float(x) <= width + 1 and -1 <= float(y) <= height + 1
+
+
+@pytest.mark.parametrize("name", ["six", "some failed", "hostile"])
+def test_equal_studies_give_equal_pages(name: str) -> None:
+    assert render(STUDIES[name]()) == render(STUDIES[name]())
+
+
+def test_a_study_read_from_its_json_gives_the_same_page() -> None:
+    result = study(3)
+    assert render(StudyResult.from_json(result.to_json())) == render(result)
+
+
+def test_twelve_models_of_five_seeds_stay_under_a_megabyte() -> None:
+    assert len(render(study(12, 5, validations=200)).encode("utf-8")) < 1_000_000
+
+
+def test_what_data_brings_is_text_and_its_hidden_characters_are_seen() -> None:
+    page = render(hostile(study()))
+    assert "<script>alert" not in page and "<img" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert not {"\u202e", "\x07", "\ud800"} & set(page)
+    assert "\u27e8202E\u27e9" in page and "\u2407" in page and "\u27e8D800\u27e9" in page
+    tree = read(page)
+    assert HOSTILE.split("\u202e")[0] in tree.all("h1")[0].raw()
+
+
+def everything(node: Node) -> list[Node]:
+    found = []
+    for child in node.children:
+        if isinstance(child, Node):
+            found += [child, *everything(child)]
+    return found

@@ -1,0 +1,107 @@
+"""The verdict says what the statistics say, and no more."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from comparison.report.fixture import bare, identical, study, unfinished
+from comparison.report.reading import read
+from weft.comparison.report import render
+from weft.comparison.results import Difference, Interval, StudyResult
+
+
+def words(result: StudyResult) -> str:
+    section = next(each for each in read(render(result)).all("section") if each.attributes.get("id") == "verdict")
+    return section.text()
+
+
+def changed(result: StudyResult, first: str, second: str, change: Callable[[Difference], Difference]) -> StudyResult:
+    """With another difference between two models."""
+    return dataclasses.replace(result, differences=tuple(
+        change(each) if (each.first, each.second) == (first, second) else each for each in result.differences))
+
+
+def test_models_tied_at_the_top_are_named_together() -> None:
+    said = words(study())
+    assert "transformer and s4d are tied at the top: this study does not tell them apart." in said
+    assert "predicts this text best" not in said
+
+
+def test_the_next_model_comes_with_both_intervals() -> None:
+    result = changed(study(), "transformer", "lstm", lambda each: dataclasses.replace(
+        each, over_seeds=Interval(-0.0612, -0.0712, -0.0512), over_documents=Interval(-0.0612, -0.0912, -0.0312)))
+    assert ("Next, lstm needs 0.061 bits per byte more than transformer (95 % intervals: over seeds 0.051 to 0.071, "
+            "over documents 0.031 to 0.091)") in words(result)
+
+
+def test_a_single_best_model_is_said_to_predict_best() -> None:
+    result = dataclasses.replace(study(2), tied_sets=(("transformer",), ("s4d",)))
+    assert "transformer predicts this text best of the 2 models: 1.5112 bits per byte." in words(result)
+
+
+def test_all_tied() -> None:
+    said = words(identical(study(3)))
+    assert "All 3 models are tied: this study does not tell transformer, s4d and lstm apart." in said
+    assert "Next" not in said
+    assert "Both models are tied" in words(identical(study(2)))
+
+
+def test_one_seed_says_that_nothing_can_be_said_about_seeds() -> None:
+    said = words(study(seeds=1))
+    assert "Each model ran once. Nothing can be said about other seeds" in said
+    assert "power" not in said
+    assert "no difference could be tested, so this is an order of figures and no finding" in said
+    assert "Nothing can be said about other seeds" not in words(study(seeds=2))
+
+
+def test_what_could_be_detected_is_stated_with_its_ground() -> None:
+    said = words(study())
+    assert "with a power of 0.8, differences of about 0.011 bits per byte or more (from a seed" in said
+    assert "a tie is no proof of equality" in said
+
+
+def test_what_was_matched_and_what_was_not() -> None:
+    said = words(study())
+    assert "Matched: parameters (within 0.18 %) and training tokens (exactly)." in said
+    assert ("Not matched, so the models may owe their places to it: parameters without embeddings (up to 0.24 %), "
+            "training FLOPs (up to 32 %), training seconds (up to 4.1×) and state bytes (up to 2,000×).") in said
+
+
+def test_orders_that_cross_are_named() -> None:
+    result = study()
+    none = dataclasses.replace(result, differences=tuple(dataclasses.replace(each, crosses=False)
+                                                         for each in result.differences))
+    assert "The order changes" not in words(none)
+    said = words(changed(none, "transformer", "lstm", lambda each: dataclasses.replace(each, crosses=True)))
+    assert "The order changes during training between transformer and lstm: a smaller budget would have said" in said
+    every = dataclasses.replace(result, differences=tuple(dataclasses.replace(each, crosses=True)
+                                                          for each in result.differences))
+    assert "and in 12 more of the 15 pairs:" in words(every)
+
+
+def test_edges_are_named() -> None:
+    assert "The best learning rate of lstm lies at the edge of those tried" in words(study())
+
+
+def test_lost_runs_are_counted() -> None:
+    said = words(unfinished(study(), ("lstm", "s4d")))
+    assert "Of 18 runs, 6 diverged (s4d and lstm)." in said
+    assert "No run of s4d or lstm finished." in said
+    assert "best of the 4 models" in said
+
+
+def test_nothing_finished() -> None:
+    said = words(unfinished(study()))
+    assert "No run finished, so nothing can be said about which model is better." in said
+    assert "Next" not in said
+
+
+def test_one_model_has_nothing_to_be_compared_with() -> None:
+    assert "Only transformer finished, at 1.5112 bits per byte; there is nothing to compare it with." in words(study(1))
+
+
+def test_without_any_test_there_is_no_finding() -> None:
+    said = words(bare(study()))
+    assert "no difference could be tested" in said
+    assert "Next" not in said and "tied at the top" not in said
