@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from weft.training.optimizers import AdamWConfig, OptimizerConfig, SGDConfig
+from weft.blocks.pre import PreNormConfig
+from weft.core.config import Dims
+from weft.mixers.s4d import S4D
+from weft.training.optimizers import AdamWConfig, OptimizerConfig, SGDConfig, set_lr
 from weft.training.schedules import (
     ConstantConfig,
     CosineConfig,
@@ -90,3 +93,29 @@ def test_complex_parameters_have_an_optimizer() -> None:
     # The first step of Adam goes lr against the sign of each real component.
     torch.testing.assert_close(model.weight.detach(), torch.full((2, 2), 1 - 0.1j, dtype=torch.complex128), rtol=1e-6,
                                atol=1e-6)
+
+
+def test_what_moves_a_state_does_not_decay_and_has_its_own_rate() -> None:
+    model = PreNormConfig.model_validate({"layers": [{"kind": "s4d", "d_state": 4}]}).build(Dims(6, 11, 8))
+    layer = model.layers[0]
+    assert isinstance(layer, S4D)
+    optimizer = SGDConfig(lr=0.5, weight_decay=0.25, dynamics_lr=0.1).create(model)
+    decays = {id(p): (group["weight_decay"], group["factor"]) for group in optimizer.param_groups
+              for p in group["params"]}
+    assert len(decays) == len(list(model.parameters()))
+    assert {decays[id(p)] for p in (layer.log_dt, layer.log_decay, layer.frequency, layer.b)} == {(0.0, 0.1)}
+    assert {decays[id(p)] for p in (layer.c, layer.mix.weight)} == {(0.25, 1.0)}
+    assert {decays[id(p)] for p in (layer.skip, layer.mix.bias)} == {(0.0, 1.0)}
+    set_lr(optimizer, 0.4)
+    before = [p.detach().clone() for p in (layer.log_decay, layer.mix.bias)]
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    torch.testing.assert_close(layer.log_decay.detach(), before[0] - 0.04)
+    torch.testing.assert_close(layer.mix.bias.detach(), before[1] - 0.4)
+
+
+def test_an_optimizer_without_groups_of_its_own_gets_the_rate_as_it_is() -> None:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
+    set_lr(optimizer, 0.25)
+    assert optimizer.param_groups[0]["lr"] == 0.25

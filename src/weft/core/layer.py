@@ -38,6 +38,11 @@ class Part(nn.Module, ABC):
         """Ways in which this part itself does less than the law."""
         return frozenset()
 
+    def dynamics(self) -> tuple[nn.Parameter, ...]:
+        """Own parameters that say how a state moves, whatever their shape: modes, rates, time steps. Weight decay
+        would pull them to other dynamics, not to simpler ones, so optimisers do not decay them."""
+        return ()
+
 
 class Layer(Part, ABC):
     """A map from [B,T,D] to [B,T,D] that may keep a state: every token mixer, every feed-forward, a block, a stack.

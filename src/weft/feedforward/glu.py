@@ -13,6 +13,7 @@ from weft.core.layer import Pointwise
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
 from weft.ops.activations import ACTIVATIONS, Activation, ActivationName
+from weft.ops.gated_product import gated_product
 
 
 class GLU(Pointwise):
@@ -33,7 +34,7 @@ class GLU(Pointwise):
         self.down = nn.Linear(d_ff, d_model, bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        y: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        y: Tensor = self.down(gated_product(self.gate(x), self.up(x), self.activation))
         return y
 
 

@@ -104,6 +104,9 @@ class S4D(Layer):
         self.skip = nn.Parameter(torch.randn(d_model))
         self.mix = nn.Linear(d_model, 2 * d_model if config.mixing == "glu" else d_model)
 
+    def dynamics(self) -> tuple[nn.Parameter, ...]:
+        return self.log_dt, self.log_decay, self.frequency, self.b
+
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> S4DState:
         shape = (clock.seen.shape[0], *self.c.shape)
         exact = torch.promote_types(dtype, torch.float32)

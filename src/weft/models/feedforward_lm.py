@@ -27,6 +27,7 @@ class FeedForwardLMConfig(ModelConfig):
         direct: connect x with the output (W); otherwise W = 0.
         readout: from [tanh(d + H x); x] (without x unless ``direct``) to logits. Its matrix is [U W]. It can be tied
             to the embeddings where d_hidden = d_embedding and nothing is direct.
+        dropout: of the embeddings and of the hidden units, in training; the paper has none.
         std: standard deviation that embeddings start with.
     """
 
@@ -39,6 +40,7 @@ class FeedForwardLMConfig(ModelConfig):
     d_hidden: int = Field(default=128, gt=0)
     direct: bool = False
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig(tied=False, bias=True)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
     std: float = Field(default=0.1, gt=0)
 
     def build(self, dims: Dims | None = None) -> FeedForwardLM:
@@ -49,7 +51,7 @@ class FeedForwardLMConfig(ModelConfig):
         size = {"vocab_size": 11, "context": 32}
         return [cls.model_validate(size | options) for options in (
             {"order": 4, "d_embedding": 6, "d_hidden": 10, "std": 1.0},
-            {"order": 3, "d_embedding": 6, "d_hidden": 10, "direct": True},
+            {"order": 3, "d_embedding": 6, "d_hidden": 10, "direct": True, "dropout": 0.1},
             {"order": 2, "d_embedding": 8, "d_hidden": 8, "readout": {"kind": "linear", "tied": True, "bias": True}})]
 
 
@@ -69,6 +71,7 @@ class FeedForwardLM(FixedContextModel):
         nn.init.normal_(self.start_embedding, std=config.std)
         self.hidden_layer = nn.Linear(width, config.d_hidden)
         self.direct = config.direct
+        self.dropout = nn.Dropout(config.dropout)
         dims = Dims(config.d_hidden + (width if config.direct else 0), config.vocab_size, config.context,
                     tokens=self.tokens)
         self.readout = config.readout.build(dims.at("readout"))
@@ -76,5 +79,6 @@ class FeedForwardLM(FixedContextModel):
     def represent(self, contexts: Int64[Tensor, "B T P"]) -> Float[Tensor, "B T D"]:
         known = self.tokens(contexts.clamp(max=self.vocab_size - 1))
         x = torch.where((contexts == self.start_id)[..., None], self.start_embedding, known).flatten(2)
-        a = torch.tanh(self.hidden_layer(x))
+        x = self.dropout(x)
+        a = self.dropout(torch.tanh(self.hidden_layer(x)))
         return torch.cat([a, x], dim=-1) if self.direct else a

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import ClassVar, Self
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.config import Dims, PartConfig
 from weft.core.model import Readout
 from weft.core.registry import register
+from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
 
 
@@ -66,3 +67,9 @@ class LinearReadout(Readout):
 
     def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         return linear_log_prob(h, self.weight, self.bias, targets, self.softcap)
+
+    def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
+                      smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
+        """The sums over ``scored`` tokens that training needs, see `linear_cross_entropy`."""
+        return linear_cross_entropy(h, self.weight, self.bias, targets, scored, softcap=self.softcap,
+                                    smoothing=smoothing, z_loss=z_loss)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
+import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from weft.blocks.base import Composite, build_all
 from weft.core.config import Dims, PartConfig, PartField, expand
@@ -19,10 +21,15 @@ Blocks: TypeAlias = list[Annotated[PartConfig, PartField("block", repeats=True)]
 class Stack(Composite):
     """Blocks one after another."""
 
+    recompute = False
+    """Keep of each block only its input, and run it again, with the same random numbers, in the backward pass."""
+
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         outs: list[Output[LayerState]] = []
         for block, own in zip(self.children_layers(), self.states(state), strict=True):
-            out = block(x, own, span)
+            again = self.recompute and torch.is_grad_enabled()
+            out: Output[LayerState] = (checkpoint(block, x, own, span, use_reentrant=False) if again
+                                       else block(x, own, span))
             outs.append(out)
             x = out.y
         return self.together(state, outs, x, span)

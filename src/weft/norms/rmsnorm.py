@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from weft.core.config import rule
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig, widen
+from weft.ops.rms_norm import rms_norm
 
 
 class RMSNorm(Norm):
@@ -33,7 +33,7 @@ class RMSNorm(Norm):
         self.weight = nn.Parameter(start) if weight else None
 
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
-        return F.rms_norm(widen(x), (self.size,), self._scale(), self.eps).to(x.dtype)
+        return rms_norm(x, self._scale(), self.eps)
 
     def _scale(self) -> Tensor | None:
         if self.weight is None:

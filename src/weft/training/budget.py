@@ -1,4 +1,4 @@
-"""A budget in seconds as a number of steps, settled once, before the first step."""
+"""A budget in seconds, tokens or operations as a number of steps, settled once, before the first step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from copy import deepcopy
 
 import torch
 
+from weft.core.errors import ConfigError
 from weft.core.model import LanguageModel
 from weft.data import TokenStream
+from weft.training.compute import Compute
 from weft.training.config import DEFAULT_STEPS, RunConfig
+from weft.training.flops import model_flops_per_token
 from weft.training.trainer import Trainer
 
 TIMED_STEPS = 50
@@ -18,17 +21,49 @@ SHARE = 0.05
 """Of the budget that may be spent on timing, so that a passing load does not decide; at least three steps are timed."""
 
 
-def settle_steps(config: RunConfig, model: LanguageModel, stream: TokenStream, device: torch.device | str) -> int:
-    """Steps of the run. Those that are timed for a budget in seconds train a copy of ``model``."""
+def settle_steps(config: RunConfig, model: LanguageModel, stream: TokenStream, device: torch.device | str,
+                 compute: Compute | None = None) -> int:
+    """Steps of the run: as many as the budget pays for in full. Those that are timed for a budget in seconds train a
+    copy of ``model``.
+
+    Args:
+        config: of the run.
+        model: to be trained.
+        stream: the training text.
+        device: where to compute.
+        compute: how, see `Trainer`.
+
+    Raises:
+        ConfigError: tokens or operations that do not pay for one step.
+    """
     settings = config.training
-    if settings.seconds is None:
-        return settings.steps or DEFAULT_STEPS
-    return max(1, int(settings.seconds / _seconds_per_step(config, model, stream, device, settings.seconds)))
+    if settings.seconds is not None:
+        return max(1, int(settings.seconds / _seconds_per_step(config, model, stream, device, compute)))
+    tokens = tokens_per_step(config)
+    if settings.tokens is not None:
+        return _whole(settings.tokens, tokens, "tokens")
+    if settings.flops is not None:
+        return _whole(settings.flops, tokens * model_flops_per_token(model, config.context), "flops")
+    return settings.steps or DEFAULT_STEPS
+
+
+def tokens_per_step(config: RunConfig) -> int:
+    """Inputs of one step, accumulation included."""
+    return config.training.batch_size * config.context * config.training.accumulation
+
+
+def _whole(budget: float, price: float, unit: str) -> int:
+    if budget < price:
+        raise ConfigError([f"training.{unit}: a budget of {budget:g}, and one step takes {price:g}. Raise it, or lower "
+                           "training.batch_size or training.context."])
+    return int(budget // price)
 
 
 def _seconds_per_step(config: RunConfig, model: LanguageModel, stream: TokenStream, device: torch.device | str,
-                      budget: float) -> float:
-    trainer = Trainer(config, deepcopy(model), stream, steps=DEFAULT_STEPS, device=device)
+                      compute: Compute | None) -> float:
+    budget = config.training.seconds
+    assert budget is not None, "called for a budget in seconds"
+    trainer = Trainer(config, deepcopy(model), stream, steps=DEFAULT_STEPS, device=device, compute=compute)
     trainer.advance()  # the first step allocates and chooses kernels
     times: list[float] = []
     begun = time.perf_counter()

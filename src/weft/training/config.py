@@ -10,11 +10,15 @@ from pydantic import Field, field_validator, model_validator
 
 from weft.core.config import PartField, Settings, rule
 from weft.core.model import ModelConfig
+from weft.data.settings import DataSettings as DataSettings
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
+from weft.training.compute import ComputeSettings
+from weft.training.objective import ObjectiveSettings
 from weft.training.optimizers import AdamWConfig, OptimizerConfig
 from weft.training.schedules import CosineConfig, ScheduleConfig
 
 DEFAULT_STEPS = 1000
+BUDGETS = ("steps", "seconds", "tokens", "flops")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 POINTS = 50
 """Lines of progress in a run that does not say otherwise."""
@@ -22,53 +26,45 @@ EVALUATIONS = 10
 """Evaluations in a run that does not say otherwise."""
 
 
-class DataSettings(Settings):
-    """What a run reads.
-
-    Attributes:
-        path: a text file or a folder; None: the Python standard library's source.
-        max_bytes: take no more than this of it.
-        validation: share held out, by document where there are enough.
-        order_seed: decides the order of the training windows, and nothing else.
-        split_seed: decides what a limit takes and what is held out.
-    """
-
-    path: str | None = None
-    max_bytes: int | None = Field(default=None, gt=0)
-    validation: float = Field(default=0.1, gt=0, lt=1)
-    order_seed: int = 0
-    split_seed: int = 0
-
-
 class TrainingSettings(Settings):
     """How a model is trained. A model that is fitted by counting needs none of it but ``context`` and ``batch_size``,
     for its evaluation.
 
     Attributes:
-        steps: updates of the weights; 1000 when ``seconds`` is not given either.
-        seconds: a budget of training time (evaluation and saving not counted), which becomes a number of steps once,
-            before the first, by timing a few.
+        steps: updates of the weights; 1000 when no other budget is given either. Every other budget becomes a number
+            of steps once, before the first.
+        seconds: a budget of training time (evaluation and saving not counted), by timing a few steps.
+        tokens: a budget of training tokens, each pass over a token counted.
+        flops: a budget of operations of the forward and backward pass, see `weft.training.flops`.
         batch_size: rows of a batch.
         context: tokens of a row; None: the model's.
         accumulation: batches that one step adds up, each token weighing the same.
         carry_state: rows continue from batch to batch with the state of the last, gradients cut between them
             (truncated back-propagation through time); otherwise rows are shuffled and each starts afresh.
+        reshuffle: every epoch has its own order of rows; False: all have the first one's.
         optimizer: its kind may be left out (adamw).
         schedule: its kind may be left out (cosine).
         clip: largest L2 norm of all gradients together; None: as they are.
         dtype: what the model computes in. bfloat16 keeps and updates the weights in float32.
+        objective: what is minimised.
+        compute: matrix products, compilation, activation checkpointing.
     """
 
     steps: int | None = Field(default=None, gt=0)
-    seconds: float | None = Field(default=None, gt=0)
+    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     batch_size: int = Field(default=16, gt=0)
     context: int | None = Field(default=None, gt=0)
     accumulation: int = Field(default=1, gt=0)
     carry_state: bool = False
+    reshuffle: bool = True
     optimizer: Annotated[OptimizerConfig, PartField("optimizer")] = AdamWConfig()
     schedule: Annotated[ScheduleConfig, PartField("schedule")] = CosineConfig()
     clip: float | None = Field(default=1.0, gt=0)
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    objective: ObjectiveSettings = ObjectiveSettings()
+    compute: ComputeSettings = ComputeSettings()
 
     @field_validator("optimizer", mode="before")
     @classmethod
@@ -82,10 +78,25 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
-        if self.steps is not None and self.seconds is not None:
-            raise rule("steps", f"a budget of {self.steps} steps and one of {self.seconds:g} seconds.",
-                       "Give one of them, and null for the other.")
+        given = [f"{value:g} {name}" for name in BUDGETS if (value := getattr(self, name)) is not None]
+        if len(given) > 1:
+            raise rule(given[0].split()[1], f"a budget of {' and one of '.join(given)}.",
+                       "Give one of them, and null for the others.")
         return self
+
+
+class WandbSettings(Settings):
+    """A run of Weights & Biases.
+
+    Attributes:
+        project: where the run appears.
+        name: of the run; None: its folder's.
+        mode: "offline" keeps everything in the run folder, for `wandb sync`.
+    """
+
+    project: str = Field(min_length=1)
+    name: str | None = None
+    mode: Literal["online", "offline"] = "online"
 
 
 class ReportSettings(Settings):
@@ -96,12 +107,18 @@ class ReportSettings(Settings):
         eval_every: an evaluation on the validation text; None: 10 in the run.
         eval_batches: batches of an evaluation, spread evenly over the validation text; None: all of it.
         checkpoint_every: a checkpoint; None: with every evaluation.
+        keep: checkpoints that stay besides the last and the best, the newest ones.
+        tensorboard: write TensorBoard's event files too.
+        wandb: log to Weights & Biases too.
     """
 
     log_every: int | None = Field(default=None, gt=0)
     eval_every: int | None = Field(default=None, gt=0)
     eval_batches: int | None = Field(default=20, gt=0)
     checkpoint_every: int | None = Field(default=None, gt=0)
+    keep: int = Field(default=0, ge=0)
+    tensorboard: bool = False
+    wandb: WandbSettings | None = None
 
 
 class RunConfig(Settings):

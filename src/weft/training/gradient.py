@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,15 +13,21 @@ from weft.core.output import Loss
 from weft.core.span import Span
 from weft.data import Batch
 from weft.data.tensors import to_tensors
+from weft.training.objective import ObjectiveSettings, cross_entropy
 
 
 class Scored(NamedTuple):
-    """A batch under a model: summed negative log-likelihood of its scored targets in nats, the state after it, and
-    the model's own losses."""
+    """A batch under a model: summed negative log-likelihood of its scored targets in nats, the sum that is
+    differentiated, the state after it, and the model's own losses."""
 
     nats: Tensor
+    loss: Tensor
     state: ModelState | None
     losses: tuple[Loss, ...]
+
+
+Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor, ModelState | None, Span], Scored]
+"""Inputs, targets and which of them count, all [B,T], the state before, and what the batch does to each row."""
 
 
 class Sums(NamedTuple):
@@ -33,13 +39,14 @@ class Sums(NamedTuple):
     loss: float
 
 
-def negative_log_likelihood(model: LanguageModel, batch: Batch, state: ModelState | None,
-                            device: torch.device | str) -> Scored:
-    """Run a batch: -sum log p(target) over the targets that count."""
-    here = to_tensors(batch, device)
-    out = model.hidden(here.inputs, state, span_of(batch, here.begins))
-    log_prob = model.readout.log_prob(out.y, here.targets)
-    return Scored(-torch.where(here.scored, log_prob, 0.0).sum(), out.state, out.losses)
+def forward_of(model: LanguageModel, objective: ObjectiveSettings) -> Forward:
+    """The forward pass and the loss as one function of tensors, which can be compiled."""
+    def forward(inputs: Tensor, targets: Tensor, scored: Tensor, state: ModelState | None, span: Span) -> Scored:
+        out = model.hidden(inputs, state, span)
+        found = cross_entropy(model.readout, out.y, targets, scored, objective)
+        return Scored(found.nats, found.loss, out.state, out.losses)
+
+    return forward
 
 
 def span_of(batch: Batch, begins: Tensor) -> Span:
@@ -50,10 +57,10 @@ def span_of(batch: Batch, begins: Tensor) -> Span:
 
 
 def add_gradients(model: LanguageModel, batches: Sequence[Batch], state: ModelState | None, *, carry: bool,
-                  device: torch.device | str) -> tuple[Sums, ModelState | None]:
+                  device: torch.device | str, forward: Forward | None = None) -> tuple[Sums, ModelState | None]:
     """Add to the parameters' gradients those of
 
-        L = -1/N sum log p(target) + sum_i (N_i / N) (auxiliary losses of batch i)
+        L = 1/N sum (loss of each target) + sum_i (N_i / N) (auxiliary losses of batch i)
 
     with N the targets of all batches that count and N_i those of batch i.
 
@@ -63,15 +70,18 @@ def add_gradients(model: LanguageModel, batches: Sequence[Batch], state: ModelSt
         state: where rows go on, for ``carry``.
         carry: rows continue from batch to batch, with no gradient between them.
         device: the model's.
+        forward: of the model, `forward_of`, perhaps compiled; None: with the negative log-likelihood as loss.
     """
+    run = forward_of(model, ObjectiveSettings()) if forward is None else forward
     total = max(1, sum(batch.scored_tokens for batch in batches))
     nats, loss = 0.0, 0.0
     for batch in batches:
         if carry and (batch.fresh or state is None):
             state = model.init_state(batch.inputs.shape[0], device=device)
-        scored = negative_log_likelihood(model, batch, state if carry else None, device)
+        here = to_tensors(batch, device)
+        scored = run(here.inputs, here.targets, here.scored, state if carry else None, span_of(batch, here.begins))
         share = batch.scored_tokens / total
-        objective = scored.nats / total
+        objective = scored.loss / total
         for extra in scored.losses:
             objective = objective + share * extra.value
         objective.backward()

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from weft.core.config import PartConfig, rule
+from weft.core.layer import Part
 from weft.core.registry import register
 
 
@@ -18,11 +19,15 @@ class OptimizerConfig(PartConfig):
 
     Attributes:
         lr: peak learning rate.
+        dynamics_lr: factor of the learning rate of `Part.dynamics`, such as the modes and steps of state-space models
+            (Gu et al. 2022 train them with a lower one).
     """
 
     group: ClassVar[str] = "optimizer"
 
     lr: float = Field(default=1e-3, gt=0)
+
+    dynamics_lr: float = Field(default=1.0, gt=0)
 
     @abstractmethod
     def create(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -35,7 +40,7 @@ class AdamWConfig(OptimizerConfig):
 
         m <- beta1 m + (1-beta1) g;  v <- beta2 v + (1-beta2) g^2;  w <- w - lr (m^ / (sqrt(v^) + eps) + weight_decay w)
 
-    Matrices (embeddings too) decay; vectors such as biases and gains do not.
+    Matrices (embeddings too) decay; vectors such as biases and gains, and `Part.dynamics`, do not.
     """
 
     kind: ClassVar[str] = "adamw"
@@ -49,12 +54,12 @@ class AdamWConfig(OptimizerConfig):
     def create(self, model: nn.Module) -> torch.optim.Optimizer:
         # The fused kernel takes a third of the time of the others but knows no complex numbers.
         fused = not any(p.is_complex() for p in model.parameters())
-        return torch.optim.AdamW(parameter_groups(model, self.weight_decay), lr=self.lr,
+        return torch.optim.AdamW(parameter_groups(model, self.weight_decay, self.dynamics_lr), lr=self.lr,
                                  betas=(self.beta1, self.beta2), eps=self.eps, fused=fused)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(lr=1e-2, beta1=0.8, beta2=0.99, eps=1e-6, weight_decay=0.0)]
+        return [cls(), cls(lr=1e-2, dynamics_lr=0.1, beta1=0.8, beta2=0.99, eps=1e-6, weight_decay=0.0)]
 
 
 @register
@@ -79,17 +84,27 @@ class SGDConfig(OptimizerConfig):
         return self
 
     def create(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameter_groups(model, self.weight_decay), lr=self.lr, momentum=self.momentum,
-                               nesterov=self.nesterov)
+        groups = parameter_groups(model, self.weight_decay, self.dynamics_lr)
+        return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
 
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(), cls(lr=0.5, momentum=0.9, nesterov=True, weight_decay=1e-4)]
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices, which decay, and vectors, which do not; a kind that the model lacks is left out."""
+def parameter_groups(model: nn.Module, weight_decay: float, dynamics_lr: float = 1.0) -> list[dict[str, Any]]:
+    """Matrices, which decay, and vectors and `Part.dynamics`, which do not; a kind that the model lacks is left out.
+    ``factor`` is what multiplies a group's learning rate."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
-              {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0}]
+    special = {id(p) for part in model.modules() if isinstance(part, Part) for p in part.dynamics()}
+    plain = [p for p in trained if id(p) not in special]
+    groups = [{"params": [p for p in plain if p.dim() >= 2], "weight_decay": weight_decay, "factor": 1.0},
+              {"params": [p for p in plain if p.dim() < 2], "weight_decay": 0.0, "factor": 1.0},
+              {"params": [p for p in trained if id(p) in special], "weight_decay": 0.0, "factor": dynamics_lr}]
     return [group for group in groups if group["params"]]
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every group the learning rate ``lr``, times the group's own factor where it has one."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("factor", 1.0)

@@ -12,12 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.errors import ConfigError, TrainingError
+from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, ModelState
 from weft.core.state import restore, state_arrays
+from weft.core.traits import Trait
 from weft.data import Batches, SequentialBatches, ShuffledBatches, TokenStream
+from weft.models.stack import Stack
+from weft.training.compiling import compiled
+from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
-from weft.training.gradient import Sums, add_gradients
+from weft.training.gradient import Sums, add_gradients, forward_of
 from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
+from weft.training.optimizers import set_lr
 from weft.training.precision import Precision
 
 CARRIED = "carried."
@@ -42,23 +48,30 @@ class Trainer:
         stream: the training text.
         steps: of the whole run.
         device: where to compute.
+        compute: how; None: what the configuration comes to here.
 
     Raises:
-        ConfigError: a context beyond the model's limit, or a carried state that would grow without end.
+        ConfigError: a context beyond the model's limit, a carried state that would grow without end, or activations
+            that cannot be computed again.
         DataError: a text shorter than one batch needs.
     """
 
     def __init__(self, config: RunConfig, model: LanguageModel, stream: TokenStream, *, steps: int,
-                 device: torch.device | str) -> None:
-        settings = config.training
+                 device: torch.device | str, compute: Compute | None = None) -> None:
+        settings, dtype = config.training, DTYPES[config.training.dtype]
         _require_possible(config, model)
+        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device) if compute is None else compute
         self.config, self.steps, self.device = config, steps, device
-        self.precision = Precision(model.to(device), DTYPES[settings.dtype])
+        self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
         kind = SequentialBatches if settings.carry_state else ShuffledBatches
         self.batches: Batches = kind(stream, rows=settings.batch_size, length=config.context,
-                                     seed=config.data.order_seed)
+                                     seed=config.data.order_seed, reshuffle=settings.reshuffle)
+        for stack in _stacks(self.precision.working):
+            stack.recompute = settings.compute.checkpoint_activations
+        forward = forward_of(self.precision.working, settings.objective)
+        self._forward = compiled(forward) if self.compute.compile else forward
         self.step, self.seconds = 0, 0.0
         self._state: ModelState | None = None
 
@@ -68,6 +81,10 @@ class Trainer:
         Raises:
             TrainingError: the loss or the gradient is not finite; the weights are then those before the step.
         """
+        with self.compute.apply():
+            return self._advance()
+
+    def _advance(self) -> StepReport:
         begun = time.perf_counter()
         seed_step(self.config.seed, self.step)
         settings = self.config.training
@@ -76,14 +93,13 @@ class Trainer:
         self.precision.working.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums, self._state = add_gradients(self.precision.working, batches, self._state, carry=settings.carry_state,
-                                          device=self.device)
+                                          device=self.device, forward=self._forward)
         self.precision.collect_gradients()
         limit = math.inf if settings.clip is None else settings.clip
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         self._require_finite(sums, norm)
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        set_lr(self.optimizer, lr)
         self.optimizer.step()
         self.precision.refresh()
         self.step += 1
@@ -113,6 +129,10 @@ class Trainer:
                                 "training.schedule.warmup, or set training.clip.")
 
 
+def _stacks(model: LanguageModel) -> list[Stack]:
+    return [module for module in model.modules() if isinstance(module, Stack)]
+
+
 def seed_step(seed: int, step: int) -> None:
     """Seed torch for one step, so that dropout does not depend on where a run was interrupted."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint32)[0]))
@@ -132,5 +152,13 @@ def _require_possible(config: RunConfig, model: LanguageModel) -> None:
         elif limit is not None:
             problems.append(f"training.carry_state: the model's positions end at {limit} tokens, and a carried row "
                             "goes on. Leave carry_state out, or use positions without a limit.")
+    if config.training.compute.checkpoint_activations:
+        where = "training.compute.checkpoint_activations"
+        if not _stacks(model):
+            problems.append(f"{where}: this model has no blocks whose activations could be computed again. Leave it "
+                            "out.")
+        if Trait.BATCH_STATISTICS in traits_of(model):
+            problems.append(f"{where}: running statistics of batch normalisation would count every batch twice. Leave "
+                            "it out, or use another norm.")
     if problems:
         raise ConfigError(problems)

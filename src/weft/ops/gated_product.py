@@ -1,0 +1,40 @@
+"""f(gate) * up, keeping for the backward pass only its two inputs: f(gate) is worked out again, which costs less than
+to write it to memory and read it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def gated_product(gate: Float[Tensor, "... F"], up: Float[Tensor, "... F"],
+                  activation: Callable[[Tensor], Tensor]) -> Float[Tensor, "... F"]:
+    """``activation(gate) * up``; the activation works on each number by itself."""
+    if torch.compiler.is_compiling():  # the compiler decides itself what to keep
+        return activation(gate) * up
+    y: Tensor = _GatedProduct.apply(gate, up, activation)  # type: ignore[no-untyped-call]
+    return y
+
+
+@final
+class _GatedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(gate, up)
+        return activation(gate) * up
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        gate, up = ctx.saved_tensors
+        if torch.is_grad_enabled():  # second derivatives are wanted
+            return (*torch.autograd.grad(ctx.activation(gate) * up, [gate, up], dy, create_graph=True), None)
+        with torch.enable_grad():
+            leaf = gate.detach().requires_grad_()
+            active = ctx.activation(leaf)
+        dgate, = torch.autograd.grad(active, leaf, dy * up)
+        return dgate, dy * active.detach(), None

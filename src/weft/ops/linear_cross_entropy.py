@@ -1,0 +1,156 @@
+"""The cross-entropy of a linear readout, summed over tokens, with its gradients worked out on the way.
+
+    z = softcap(W h + b),   log Z = logsumexp(z),   p = softmax(z)
+    loss = sum over scored tokens of (1 - s) (log Z - z_y) + s (log Z - mean(z)) + c (log Z)^2
+
+s is label smoothing (Szegedy et al. 2016, section 7), c the weight of the z-loss (Chowdhery et al. 2022, section 5).
+Tokens go in pieces whose logits fit a cache. As the loss is one number, a piece's gradient
+
+    dloss/dz = p (1 + 2 c log Z) - (1 - s) onehot(y) - s / V
+
+is known as soon as its logits are, and only its products with W and h are kept: logits are computed once, and never
+held for all tokens (the idea of Hsu et al. 2024, Liger Kernel, section 3.2; Wijmans et al. 2024).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from weft.core.errors import UnsupportedError
+from weft.ops.linear_log_prob import linear_logits
+from weft.ops.operator import differentiate, operator
+
+PIECE_ENTRIES = 1 << 22
+"""Logits held at once, 16 MiB in float32: products that are large enough, and little beside what a model keeps."""
+
+
+class CrossEntropy(NamedTuple):
+    """Sums over the scored tokens, in nats.
+
+    Attributes:
+        nats: plain negative log-likelihood, without a gradient.
+        loss: what is differentiated: smoothed, and with the z-loss.
+    """
+
+    nats: Float[Tensor, ""]
+    loss: Float[Tensor, ""]
+
+
+def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"] | None,
+                         targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *, softcap: float | None = None,
+                         smoothing: float = 0.0, z_loss: float = 0.0,
+                         piece_entries: int = PIECE_ENTRIES) -> CrossEntropy:
+    """The two sums over ``scored`` tokens; softmax and sums in float32 or better, and so is the gradient of ``weight``
+    while pieces are added to it. It can be differentiated once.
+
+    Args:
+        h: hidden vectors.
+        weight: the readout's matrix.
+        bias: the readout's bias.
+        targets: token ids.
+        scored: tokens that count.
+        softcap: c in c tanh(z / c).
+        smoothing: share of the target that is spread evenly over the vocabulary.
+        z_loss: weight of (log Z)^2.
+        piece_entries: logits held at once; a piece is never less than one token.
+    """
+    learned = [x for x in (h, weight, bias) if x is not None]
+    gradients = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
+    step = max(1, piece_entries // weight.shape[0])
+    found = _summed(h.flatten(0, -2), weight, bias, targets.flatten(), scored.flatten(), softcap, smoothing, z_loss,
+                    step, gradients)
+    return CrossEntropy(found[0].detach(), found[1])
+
+
+def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scored: Tensor, softcap: float | None,
+            smoothing: float, z_loss: float, step: int,
+            gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    nats, loss, dh, dweight, dbias = _results(h, weight, bias, gradients)
+    for start in range(0, h.shape[0], step):
+        rows = slice(start, start + step)
+        z = linear_logits(h[rows], weight, bias, softcap).to(nats.dtype)
+        p, log_z = _softmax(z)
+        goals, counted = targets[rows, None], scored[rows]
+        plain = log_z - z.gather(1, goals)[:, 0]
+        own = plain
+        if smoothing:
+            own = (1 - smoothing) * plain + smoothing * (log_z - z.mean(1))
+        if z_loss:
+            own = own + z_loss * log_z.square()
+        nats += torch.where(counted, plain, 0.0).sum()
+        loss += torch.where(counted, own, 0.0).sum()
+        if gradients:
+            dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap).to(h.dtype)
+            dh[rows] = torch.where(counted[:, None], dz @ weight, 0.0)
+            _add_product(dweight, dz.t(), torch.where(counted[:, None], h[rows], 0.0))
+            if bias is not None:
+                dbias += torch.where(counted[:, None], dz, 0.0).sum(0)
+    return nats, loss, dh, dweight, dbias
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """``total`` += a b, in one operation where nothing is widened."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
+
+
+def _softmax(z: Tensor) -> tuple[Tensor, Tensor]:
+    """p, and log Z read off its largest entry, which is at least 1/V and so has an exact logarithm."""
+    p = z.softmax(1)
+    return p, z.amax(1) - p.amax(1).log()
+
+
+def _dlogits(p: Tensor, log_z: Tensor, goals: Tensor, smoothing: float, z_loss: float) -> Tensor:
+    """The gradient of the capped logits, in the memory of ``p``."""
+    if z_loss:
+        p.mul_((1 + 2 * z_loss * log_z)[:, None])
+    if smoothing:
+        p.sub_(smoothing / p.shape[1])
+    return p.scatter_add_(1, goals, p.new_full((1, 1), smoothing - 1).expand_as(goals))
+
+
+def _through_cap(dz: Tensor, z: Tensor, softcap: float | None) -> Tensor:
+    """The gradient before the cap: the slope of c tanh(x / c) is 1 - (z / c)^2. The memory of both is used."""
+    return dz if softcap is None else dz.mul_(z.div_(softcap).square_().neg_().add_(1))
+
+
+def _results(h: Tensor, weight: Tensor, bias: Tensor | None,
+             gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Two sums of nothing, and room for the gradients of h, the matrix and the bias; those not wanted are empty."""
+    wide = torch.promote_types(h.dtype, torch.float32)
+    sums = [torch.zeros((), dtype=wide, device=h.device) for _ in range(2)]
+    dh = torch.empty_like(h) if gradients else h.new_empty(0)
+    dweight = torch.zeros_like(weight, dtype=wide) if gradients else h.new_empty(0)
+    dbias = torch.zeros_like(bias, dtype=wide) if gradients and bias is not None else h.new_empty(0)
+    return sums[0], sums[1], dh, dweight, dbias
+
+
+def _shapes(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scored: Tensor, softcap: float | None,
+            smoothing: float, z_loss: float, step: int,
+            gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _results(h, weight, bias, gradients)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.kinds = [None if x is None else x.dtype for x in inputs[:3]]
+    ctx.save_for_backward(*output[2:])
+
+
+def _gradient(ctx: Any, _nats: None, dloss: Tensor | None, *twice: Tensor | None) -> tuple[Tensor | None, ...]:
+    if any(x is not None for x in twice):
+        raise UnsupportedError("the fused cross-entropy has no second derivatives.", where="linear_cross_entropy",
+                               remedy="Differentiate `linear_log_prob`.")
+    scaled = [None if kind is None or dloss is None else (x * dloss.to(x.dtype)).to(kind)
+              for x, kind in zip(ctx.saved_tensors, ctx.kinds, strict=True)]
+    return (*scaled, *[None] * 7)
+
+
+_summed = operator("linear_cross_entropy", _kernel, _shapes)
+differentiate("linear_cross_entropy", _gradient, _save)

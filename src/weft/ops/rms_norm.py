@@ -1,0 +1,65 @@
+"""Root-mean-square normalisation that keeps for its backward pass only its input and one number a vector.
+
+    y = scale x r,   r = 1 / sqrt(mean(x^2) + eps)
+    dx = r (scale dy - n mean(scale dy n)),   dscale = sum over vectors of dy n,   n = x r
+
+`torch.nn.functional.rms_norm` is on a CPU a chain of a dozen operators that keep three copies of x.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, " D"] | None, eps: float) -> Float[Tensor, "... D"]:
+    """The normalised vectors, worked out in the dtype of ``scale`` or in float32 if that is wider, and rounded once to
+    that of ``x``."""
+    if torch.compiler.is_compiling():  # the compiler fuses the chain and decides itself what to keep
+        return _plain(x, scale, eps)
+    y: Tensor = _RMSNorm.apply(x, scale, eps)  # type: ignore[no-untyped-call]
+    return y
+
+
+def _plain(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
+    y: Tensor = F.rms_norm(_wide(x), x.shape[-1:], scale, eps)
+    return y.to(x.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+@final
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
+        wide = _wide(x)
+        mean = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1])
+        r = mean.add_(eps).rsqrt_()
+        ctx.eps = eps
+        ctx.save_for_backward(x, scale, r)
+        y: Tensor = wide * r
+        return (y if scale is None else y.mul_(scale)).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale, r = ctx.saved_tensors
+        if torch.is_grad_enabled():  # second derivatives are wanted: the chain has them
+            return (*_again(x, scale, ctx.eps, dy), None)
+        n, dy = _wide(x) * r, _wide(dy)
+        product = dy * n
+        along = product.mean(-1, keepdim=True) if scale is None else (product @ scale)[..., None] / x.shape[-1]
+        dx = (dy.clone() if scale is None else dy * scale).addcmul_(n, along, value=-1).mul_(r)
+        return dx.to(x.dtype), None if scale is None else product.flatten(0, -2).sum(0), None
+
+
+def _again(x: Tensor, scale: Tensor | None, eps: float, dy: Tensor) -> tuple[Tensor | None, ...]:
+    if scale is None:
+        return *torch.autograd.grad(_plain(x, None, eps), x, dy, create_graph=True), None
+    found = torch.autograd.grad(_plain(x, scale, eps), [x, scale], dy, create_graph=True, allow_unused=True)
+    return tuple(found)

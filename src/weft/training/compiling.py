@@ -1,0 +1,32 @@
+"""`torch.compile` for the training pass, with an error that says what to do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.core.errors import UnsupportedError
+from weft.core.model import ModelState
+from weft.core.span import Span
+from weft.training.gradient import Forward, Scored
+
+
+def compiled(forward: Forward) -> Forward:
+    """``forward`` compiled for fixed shapes, which takes half a minute in its first call, and again where batches
+    with and without documents that begin inside a row alternate.
+
+    The function raises `UnsupportedError` where this model or machine cannot be compiled.
+    """
+    from torch._dynamo.exc import TorchDynamoException  # imports the compiler, which takes a second
+
+    fast = torch.compile(forward, dynamic=False)
+
+    def run(inputs: Tensor, targets: Tensor, scored: Tensor, state: ModelState | None, span: Span) -> Scored:
+        try:
+            return fast(inputs, targets, scored, state, span)
+        except TorchDynamoException as error:
+            reason = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
+            raise UnsupportedError(f"torch.compile failed: {reason}.", where="training.compute.compile",
+                                   remedy="Leave it out, or see `weft doctor` for what the compiler needs.") from None
+
+    return run

@@ -1,0 +1,97 @@
+"""How well a run uses the machine: its share of the peak, and the memory it holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from weft.analysis.shapes import shape_of
+from weft.core.config import parse_part
+from weft.core.model import ModelConfig
+from weft.training.compute import Compute
+from weft.training.config import DTYPES, RunConfig
+from weft.training.flops import model_flops_per_token, peak_flops
+
+GPU_SIZE, REPEATS = 8192, 5
+PATIENCE = 10.0
+"""Seconds of training."""
+
+
+@final
+class Utilisation:
+    """Model FLOPs utilisation: the operations of the model that a run does in a second, over those of a large matrix
+    product here, in the run's dtype and by its route (Chowdhery et al. 2022, appendix B).
+
+    Counting and measuring take seconds, the first time in a process, so a run that has not trained for `PATIENCE`
+    seconds does neither.
+
+    Args:
+        config: of the run.
+        compute: of the run; to be in force whenever `mfu` is called.
+        device: where the run computes.
+    """
+
+    def __init__(self, config: RunConfig, compute: Compute, device: torch.device) -> None:
+        self._config, self._compute, self._device = config, compute, device
+
+    def mfu(self, tokens_per_second: float, seconds: float) -> float | None:
+        """The share at that pace; None for a run that has trained for ``seconds`` only."""
+        if seconds < PATIENCE:
+            return None
+        model = json.dumps(self._config.model.dump())
+        peak = _peak(self._config.training.dtype, self._compute, str(self._device))
+        return tokens_per_second * _flops_per_token(model, self._config.context) / peak
+
+
+def resident_bytes() -> int | None:
+    """Main memory that this process holds; where the system does not tell, the most that it has held; None on
+    Windows."""
+    now = Path("/proc/self/statm")
+    if now.exists():
+        return int(now.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def allocated_bytes(device: torch.device) -> int | None:
+    """Memory of the accelerator that tensors hold; None for a CPU."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
+
+
+@lru_cache(maxsize=64)
+def _flops_per_token(model: str, context: int) -> float:
+    """By the configuration, written out, so that runs of one model count once."""
+    config = parse_part(("model",), json.loads(model))
+    assert isinstance(config, ModelConfig), "the group model holds model configurations"
+    return model_flops_per_token(shape_of(config, FakeTensorMode(), None), context)
+
+
+@lru_cache(maxsize=8)
+def _peak(dtype: str, compute: Compute, device: str) -> float:
+    """``compute`` is what the answer depends on."""
+    place = torch.device(device)
+    return _gpu_peak(DTYPES[dtype], place) if place.type == "cuda" else peak_flops(DTYPES[dtype])
+
+
+def _gpu_peak(dtype: torch.dtype, device: torch.device) -> float:
+    a, b = torch.randn(2, GPU_SIZE, GPU_SIZE, device=device, dtype=dtype)
+    times: list[float] = []
+    for _ in range(REPEATS + 1):
+        torch.cuda.synchronize(device)
+        begun = time.perf_counter()
+        a @ b
+        torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - begun)
+    return 2 * GPU_SIZE**3 / statistics.median(times[1:])

@@ -1,0 +1,102 @@
+"""Operators that keep little for their backward pass: values, first and second derivatives, and what they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from weft.ops.activations import ACTIVATIONS, ActivationName
+from weft.ops.gated_product import gated_product
+from weft.ops.rms_norm import rms_norm
+
+B, T, D = 2, 3, 5
+
+
+def random(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return numbers.to(dtype).requires_grad_()
+
+
+def twice(loss: Callable[..., Tensor], arguments: list[Tensor]) -> list[Tensor]:
+    """Value, gradients, and gradients of the gradients' sum of squares."""
+    y = loss(*arguments)
+    first = torch.autograd.grad(y.square().sum(), arguments, create_graph=True)
+    plain = torch.autograd.grad(loss(*arguments).square().sum(), arguments)
+    second = torch.autograd.grad(torch.stack([g.square().sum() for g in first]).sum(), arguments)
+    return [y, *plain, *first, *second]
+
+
+def compare(mine: Callable[..., Tensor], plain: Callable[..., Tensor], arguments: list[Tensor]) -> None:
+    for found, wanted in zip(twice(mine, arguments), twice(plain, arguments), strict=True):
+        assert_close(found, wanted, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("eps", [1e-6, 0.5])
+def test_rms_norm_is_torchs(scaled: bool, eps: float) -> None:
+    arguments = [random(B, T, D, seed=0), *([random(D, seed=1)] if scaled else [])]
+    compare(lambda x, scale=None: rms_norm(x, scale, eps), lambda x, scale=None: F.rms_norm(x, (D,), scale, eps),
+            arguments)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_a_gated_product_is_activation_times_up(name: ActivationName) -> None:
+    f = ACTIVATIONS[name]
+    compare(lambda gate, up: gated_product(gate, up, f), lambda gate, up: f(gate) * up,
+            [random(B, T, D, seed=0), random(B, T, D, seed=1)])
+
+
+def test_bfloat16_is_normalised_in_float32_and_rounded_once() -> None:
+    x, scale = random(B, T, D, seed=0, dtype=torch.bfloat16), random(D, seed=1, dtype=torch.float32)
+    y = rms_norm(x, scale, 1e-6)
+    exact = F.rms_norm(x.detach().double(), (D,), scale.detach().double(), 1e-6)
+    assert y.dtype is torch.bfloat16
+    assert_close(y, exact.bfloat16(), rtol=0, atol=0)
+    dx, dscale = torch.autograd.grad(y.sum(), [x, scale])
+    assert (dx.dtype, dscale.dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_a_vector_of_zeros_has_a_finite_gradient() -> None:
+    x = torch.zeros(1, D, dtype=torch.float64, requires_grad=True)
+    dx, = torch.autograd.grad(rms_norm(x, None, 1e-6).sum(), x)
+    assert_close(dx, torch.full_like(dx, 1e3), rtol=1e-9, atol=0)
+
+
+def test_only_the_inputs_and_a_number_a_vector_are_kept() -> None:
+    sizes: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    x, scale, up = random(B, T, D, seed=0), random(D, seed=1), random(B, T, D, seed=2)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        rms_norm(x, scale, 1e-6)
+        assert sorted(sizes) == [D, B * T, B * T * D]
+        sizes.clear()
+        gated_product(x, up, F.silu)
+    assert sizes == [B * T * D, B * T * D]
+
+
+def test_what_needs_no_gradient_gets_none() -> None:
+    x, scale = random(B, T, D, seed=0).detach(), random(D, seed=1)
+    dscale, = torch.autograd.grad(rms_norm(x, scale, 1e-6).sum(), scale)
+    assert_close(dscale, F.rms_norm(x, (D,), None, 1e-6).sum((0, 1)), rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        assert not rms_norm(x, scale, 1e-6).requires_grad
+
+
+def test_the_compiler_sees_the_plain_chains() -> None:
+    x, scale, up = random(B, T, D, seed=0), random(D, seed=1), random(B, T, D, seed=2)
+
+    def both(x: Tensor, scale: Tensor, up: Tensor) -> Tensor:
+        return gated_product(rms_norm(x, scale, 1e-6), up, F.silu)
+
+    torch._dynamo.reset()
+    found = torch.compile(both, fullgraph=True, backend="aot_eager")(x, scale, up)
+    assert_close(found, both(x, scale, up), rtol=1e-12, atol=1e-12)
