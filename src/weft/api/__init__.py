@@ -1,0 +1,23 @@
+"""Weft from Python: load, train, compare, check, generate, score and evaluate. Each command renders one of these."""
+
+from __future__ import annotations
+
+from weft.analysis import Diagnosis, Entry, Plan, catalogue, doctor
+from weft.analysis.describe import Description, describe
+from weft.api.configs import config_path, config_schema, presets, read_model, read_run
+from weft.api.data import data_inspect, data_prepare, data_sample
+from weft.api.examining import check, plan
+from weft.api.models import Model, convert, families, load, require_device, require_dtype
+from weft.api.training import compare, compare_report, train
+from weft.api.using import Ends, evaluate, generate, prompt_rows, score, stream
+from weft.checkpoints import Loaded
+from weft.core.errors import UserError
+from weft.core.registry import load_plugin
+from weft.decoding import Row, Sampling
+from weft.decoding.chat import ChatSettings, Conversation
+
+__all__ = ["ChatSettings", "Conversation", "Description", "Diagnosis", "Ends", "Entry", "Loaded", "Model", "Plan",
+           "Row", "Sampling", "UserError", "catalogue", "check", "compare", "compare_report", "config_path",
+           "config_schema", "convert", "data_inspect", "data_prepare", "data_sample", "describe", "doctor", "evaluate",
+           "families", "generate", "load", "load_plugin", "plan", "presets", "prompt_rows", "read_model", "read_run",
+           "require_device", "require_dtype", "score", "stream", "train"]

@@ -1,0 +1,92 @@
+"""Text that is tokenised once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from weft.api.configs import config_path, presets
+from weft.core.config import parse, parse_part
+from weft.core.errors import ConfigError, DataError, InputError, nearest
+from weft.data.inspection import Inspection, SampleWindow, inspect_data, sample_data
+from weft.data.prepared import OnProgress, open_prepared
+from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
+from weft.training import RunConfig
+from weft.training.config import DataSettings
+from weft.training.files import read_plain
+from weft.training.material import Preparation, prepare_folder
+from weft.training.overrides import apply_overrides
+
+
+def data_prepare(source: str | Path, overrides: Iterable[str] = (), *, out: str | Path, tokenizer: str | None = None,
+                 replace: bool = False, on_progress: OnProgress | None = None) -> Preparation:
+    """Tokenise a text once, into a folder that runs take as ``data.path``.
+
+    Args:
+        source: a configuration (file or preset), whose ``data`` and ``tokenizer`` sections are taken, or a text.
+        overrides: ``data.key=value`` and ``tokenizer.key=value`` changes.
+        out: the folder; what stands there is kept if it was made from the same text in the same way.
+        tokenizer: a kind, a mapping in YAML, or the path of a tokenizer.json; else the configuration's, else bytes.
+        replace: make it anew in any case.
+        on_progress: called after each batch of documents.
+    """
+    settings, encoder = _data_sections(source, list(overrides), tokenizer)
+    return prepare_folder(settings, encoder, out, replace=replace, on_progress=on_progress)
+
+
+def data_inspect(folder: str | Path, *, verify: bool = False) -> Inspection:
+    """Figures of a folder that `data_prepare` has made.
+
+    Args:
+        folder: the folder.
+        verify: compare every byte of its shards with the manifest, and its sources with what they were.
+
+    Raises:
+        DataError: the folder is damaged, or (when verifying) a source has changed; one that is gone does no harm.
+    """
+    found = inspect_data(open_prepared(folder, check="full" if verify else "sample"), verified=verify)
+    changed = [path for path, how in (found.changed_sources or {}).items() if how == "changed"]
+    if changed:
+        raise DataError(f"the text has changed since it was prepared: {', '.join(changed)}.", where=str(folder),
+                        remedy="Prepare it again with --replace, or put the text back.")
+    return found
+
+
+def data_sample(folder: str | Path, part: str = "train", *, windows: int = 3, context: int = 128,
+                seed: int = 0) -> list[SampleWindow]:
+    """Windows of a folder that `data_prepare` has made; see `weft.data.inspection.sample_data`."""
+    return sample_data(open_prepared(folder), part, windows=windows, context=context, seed=seed)
+
+
+def _data_sections(source: str | Path, overrides: list[str],
+                   tokenizer: str | None) -> tuple[DataSettings, TokenizerConfig]:
+    """The data and tokenizer sections that a source and its changes make."""
+    outside = [text for text in overrides if not text.startswith(("data.", "tokenizer.", "tokenizer="))]
+    if outside:
+        raise ConfigError([f"{text}: preparing data concerns data and tokenizer alone. Leave it out."
+                           for text in outside])
+    plain = _plain_sections(source)
+    if tokenizer is not None and Path(tokenizer).exists():
+        plain["tokenizer"] = {"kind": "file", "path": tokenizer}
+    elif tokenizer is not None:
+        overrides = [f"tokenizer={tokenizer}", *overrides]
+    plain = apply_overrides(plain, overrides)
+    encoder = parse_part(("tokenizer",), plain["tokenizer"])
+    assert isinstance(encoder, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
+    return parse(DataSettings, plain["data"]), encoder
+
+
+def _plain_sections(source: str | Path) -> dict[str, Any]:
+    path, usual = Path(source), {"data": {}, "tokenizer": ByteTokenizerConfig.kind}
+    if path.suffix in (".yaml", ".yml", ".json") or (not path.exists() and str(source) in presets()):
+        plain = read_plain(config_path(source))
+        unknown = [] if "kind" in plain else sorted(set(plain) - set(RunConfig.model_fields))
+        if unknown:
+            raise ConfigError([f"{key}: unknown key {key!r}. {nearest(key, RunConfig.model_fields)}"
+                               for key in unknown], where=str(source))
+        return usual | {key: plain[key] for key in usual if key in plain}
+    if not path.exists():
+        raise InputError(f"{str(source)!r} is neither a text, a configuration nor a preset.", where="source",
+                         remedy=f"Check the path. {nearest(str(source), presets())}")
+    return usual | {"data": {"path": str(source)}}

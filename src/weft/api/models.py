@@ -1,0 +1,97 @@
+"""Models in memory: from checkpoints, to other formats, and the published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from weft.checkpoints import Loaded, find_checkpoint, load_checkpoint
+from weft.core.errors import InputError, UnsupportedError, nearest
+from weft.families.convert import SHARD_SIZE, Converted
+from weft.families.convert import convert as convert_model
+from weft.families.family import families as known_families
+from weft.families.folder import is_foreign
+from weft.families.listing import Published
+from weft.families.listing import published as published_models
+from weft.families.loading import load_folder
+from weft.families.pooling import pool_heads
+from weft.training.config import DTYPES
+
+Model = str | Path | Loaded
+"""A checkpoint's folder, or one that has been loaded."""
+
+
+def require_device(name: str) -> torch.device:
+    """The device of that name.
+
+    Raises:
+        UnsupportedError: no such device here.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise UnsupportedError(f"the device {name!r} cannot be used here.", where="device",
+                               remedy="Use cpu, or see weft doctor for what this machine has.") from None
+    return device
+
+
+def require_dtype(name: str) -> torch.dtype:
+    """The dtype of that name.
+
+    Raises:
+        InputError: none in which Weft computes.
+    """
+    if name not in DTYPES:
+        raise InputError(f"unknown dtype {name!r}.", where="dtype", remedy=nearest(name, DTYPES))
+    return DTYPES[name]
+
+
+def load(path: Model, *, device: str = "cpu", dtype: str | None = None) -> Loaded:
+    """A checkpoint's model and tokenizer.
+
+    Args:
+        path: the folder of a checkpoint, or of a run, whose last checkpoint is taken, or one that `transformers` wrote.
+        device: where the model goes.
+        dtype: cast the weights to float32, float64 or bfloat16; None keeps them.
+    """
+    return _load(path, device, None if dtype is None else require_dtype(dtype))
+
+
+def _load(path: Model, device: str, dtype: torch.dtype | None) -> Loaded:
+    place = require_device(device)
+    if not isinstance(path, Loaded):
+        folder = find_checkpoint(path)
+        if is_foreign(folder):
+            return load_folder(folder, device=place, dtype=dtype)
+        path = load_checkpoint(folder, device=place)
+    if dtype is not None:
+        path.model.to(dtype)
+    return path
+
+
+def convert(source: Model, out: str | Path, *, to: str, dtype: str | None = None, max_shard_size: str = SHARD_SIZE,
+            n_kv_heads: int | None = None, family: str | None = None) -> Converted:
+    """Write a model in another format, verified by reading it again; see `weft.families.convert`.
+
+    Args:
+        dtype: cast the weights to float32, float64, bfloat16 or float16; None keeps them.
+        n_kv_heads: average the key and value heads of every attention into so many.
+    """
+    kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
+    loaded = _load(source, "cpu", kind)
+    pooled = None if n_kv_heads is None else pool_heads(loaded.model, n_kv_heads)
+    return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size)
+
+
+def families(only: str | None = None) -> Iterable[Published]:
+    """The published models of every family, or of one, with their parameters counted.
+
+    Raises:
+        InputError: no family of that name; the nearest is named.
+    """
+    if only is not None and only not in known_families():
+        raise InputError(f"no family is called {only!r}.", where="families", remedy=nearest(only, known_families()))
+    return published_models(only)

@@ -1,0 +1,58 @@
+"""Training one model, or several under one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from weft.api.configs import config_path, read_run
+from weft.api.models import require_device
+from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
+from weft.core.errors import InputError
+from weft.training import Event, RunConfig, TrainResult
+from weft.training import train as train_run
+
+
+def train(config: str | Path | RunConfig, overrides: Iterable[str] = (), *, out: str | Path = "runs/latest",
+          resume: bool = False, device: str = "cpu", on_event: Callable[[Event], None] | None = None) -> TrainResult:
+    """Train a run; see `weft.training.train`. A preset's name or a file's path stands for its configuration."""
+    run = config if isinstance(config, RunConfig) else read_run(config, overrides)
+    return train_run(run, out, resume=resume, device=require_device(device), on_event=on_event)
+
+
+def compare(models: Sequence[str | Path] = (), overrides: Iterable[str] = (), *,
+            study: str | Path | StudyConfig | None = None, given: Mapping[str, Any] | None = None,
+            out: str | Path = "runs/compare", device: str = "cpu", threads: int | None = None,
+            plugins: Sequence[str] = (), command: str = "", on_progress: StudyListener | None = None) -> StudyResult:
+    """Train models under one budget and say what each is worth, in ``out`` and as a result.
+
+    What is finished in ``out`` is read back, so that the same call goes on where an interrupted study stopped. Each
+    run has a process of its own.
+
+    Args:
+        models: presets or paths.
+        overrides: ``key.path=value`` changes to the study.
+        study: a study's file, whose models ``models`` join, or a study.
+        given: keys of the study, such as ``{"budget": {"kind": "parameters", "amount": 2e6}}``.
+        out: the study's folder.
+        device: where to compute.
+        threads: of the CPU; as many as torch takes by default.
+        plugins: files that add parts, for every process.
+        command: that repeats the study, for the report.
+        on_progress: told of every line.
+    """
+    if isinstance(study, StudyConfig):
+        if models or given or list(overrides):
+            raise InputError("models, overrides or given keys beside a study that is an object.", where="study",
+                             remedy="Make them part of the object.")
+        config = study
+    else:
+        config = read_study(models, overrides, study=study, given=given)
+    options = Options(str(require_device(device)), threads, tuple(plugins), command=command)
+    return run_study(config, out, config_path, options, on_progress)
+
+
+def compare_report(folder: str | Path) -> Path:
+    """Write a study's report again from its result."""
+    return rerender(folder)

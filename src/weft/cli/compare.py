@@ -1,0 +1,93 @@
+"""``weft compare``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.compare_table import print_study
+from weft.cli.options import Device, Json, Plugin, Threads, guarded, prepare, print_json
+
+if TYPE_CHECKING:
+    from weft.comparison import StudyProgress
+
+Models = Annotated[list[str] | None, typer.Argument(
+    metavar="MODEL... [key.path=value...]", help="Presets, or paths of configurations; and changes to the study.")]
+PANEL = "What is compared"
+
+
+@guarded
+def compare(models: Models = None,
+            study: Annotated[Path | None, typer.Option("--study", help="A study's file; MODELs join its own.")] = None,
+            budget: Annotated[str | None, typer.Option("--budget", help="KIND=AMOUNT, held equal: parameters, flops, "
+                                                       "tokens, seconds or state_bytes.")] = None,
+            steps: Annotated[int | None, typer.Option("--steps", min=1, help="How long each is trained.")] = None,
+            tokens: Annotated[float | None, typer.Option("--tokens", help="The same in tokens.")] = None,
+            seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; 3.")] = None,
+            trials: Annotated[int | None, typer.Option("--trials", min=1, help="Learning rates tried for each model; "
+                                                       "3. With 1 each keeps its own.")] = None,
+            data: Annotated[Path | None, typer.Option("--data", help="A text, or a prepared folder.")] = None,
+            out: Annotated[Path, typer.Option("--out", help="The study's folder.")] = Path("runs/compare"),
+            report: Annotated[Path | None, typer.Option("--report", help="Write the report of this study's folder "
+                                                        "again, and do nothing else.")] = None,
+            device: Device = "cpu", threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
+    """Train models under one budget and show what each is worth.
+
+    Leaves result.json and report.html in --out. The same command goes on where an interrupted study stopped.
+    """
+    prepare(plugin)
+    from weft import api
+
+    if report is not None:
+        typer.echo(f"wrote {api.compare_report(report)}")
+        return
+    names, changes = _parted(models or [])
+    given = _given(budget, steps, tokens, seeds, trials, data)
+    result = api.compare(names, changes, study=study, given=given, out=out, device=device, threads=threads,
+                         plugins=[str(each) for each in plugin or []], command=_command(),
+                         on_progress=None if json else _teller())
+    if json:
+        print_json(result.to_json())
+    else:
+        print_study(result)
+        typer.echo(f"report {out / 'report.html'}")
+
+
+def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Models, and changes to the study, by the equals sign."""
+    return [each for each in arguments if "=" not in each], [each for each in arguments if "=" in each]
+
+
+def _given(budget: str | None, steps: int | None, tokens: float | None, seeds: int | None, trials: int | None,
+           data: Path | None) -> dict[str, Any]:
+    """The options as a study's keys."""
+    found: dict[str, Any] = {"seeds": seeds, "trials": None if trials is None else {"count": trials},
+                             "data": None if data is None else {"path": str(data)},
+                             "budget": None if budget is None else _budget(budget)}
+    length = {key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None}
+    return {key: value for key, value in {**found, "length": length or None}.items() if value is not None}
+
+
+def _budget(text: str) -> dict[str, Any]:
+    from weft.core.errors import InputError
+
+    kind, _, amount = text.partition("=")
+    try:
+        return {"kind": kind.strip(), "amount": float(amount.replace("_", ""))}
+    except ValueError:
+        raise InputError(f"{text!r} is no budget.", where="--budget",
+                         remedy="Give KIND=AMOUNT, such as parameters=2e6.") from None
+
+
+def _command() -> str:
+    """What the user typed."""
+    return shlex.join(["weft", *sys.argv[1:]])
+
+
+def _teller() -> Callable[[StudyProgress], None]:
+    return lambda progress: typer.echo(progress.line())

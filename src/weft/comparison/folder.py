@@ -1,0 +1,150 @@
+"""The study's folder: one study, one writer, everything found so far.
+
+    study.yaml             the study as it was stated, with every default
+    study.json             its hash, and when it began
+    settled.json           what was chosen by measuring, once for all runs
+    configs/NAME.yaml      each model's run, resolved: widths solved, steps settled, learning rate chosen
+    data/tokens            the text as tokens, made once
+    data/tuning, test      the held-out text, a file for each document
+    pace/, trials/, runs/  a folder for each piece of work
+    result.json            what was found
+    report.html            the same as a page
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, final
+
+import yaml
+
+from weft.checkpoints.atomic import tidy, write_file
+from weft.comparison.lock import held
+from weft.comparison.report import render
+from weft.comparison.results import StudyResult
+from weft.core.errors import CheckpointError, ConfigError, InputError
+
+STATED, IDENTITY, SETTLED, RESULT, REPORT = "study.yaml", "study.json", "settled.json", "result.json", "report.html"
+
+
+@final
+class StudyFolder:
+    """A study's folder that this process alone writes to, from ``with`` to its end.
+
+    Args:
+        path: made if need be.
+        stated: the study as plain data.
+        resolved: everything that decides its results, as plain data.
+
+    Raises:
+        ConfigError: another study stands there, the folder cannot be written to, or another process is at work in it.
+    """
+
+    def __init__(self, path: Path, stated: Mapping[str, Any], resolved: Mapping[str, Any]) -> None:
+        self.path = path
+        self.text = yaml.safe_dump(dict(stated), sort_keys=False, allow_unicode=True)
+        self.sha256 = hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()
+        self.started = now()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> StudyFolder:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._stack.enter_context(held(self.path))
+        except OSError as error:
+            raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
+                               "folder."]) from None
+        try:
+            self._enter()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _enter(self) -> None:
+        tidy(self.path)
+        known = self.path / IDENTITY
+        if not known.exists():
+            write_file(self.path / STATED, self.text)
+            write_file(known, json.dumps({"sha256": self.sha256, "started": self.started}, indent=1) + "\n")
+            return
+        before = read_json(known)
+        if before.get("sha256") != self.sha256:
+            raise ConfigError([f"out: {self.path} holds another study. Go on with the same models and settings (they "
+                               f"stand in {STATED}), or choose another folder."])
+        self.started = str(before["started"])
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def settled(self, name: str, make: Callable[[], str]) -> str:
+        """A choice that is made once and holds however often the study is gone on with."""
+        path = self.path / SETTLED
+        known = read_json(path) if path.exists() else {}
+        if name not in known:
+            known[name] = make()
+            write_file(path, json.dumps(known, indent=1) + "\n")
+        return str(known[name])
+
+    def write_config(self, name: str, text: str) -> None:
+        """A model's resolved run."""
+        folder = self.path / "configs"
+        folder.mkdir(exist_ok=True)
+        write_file(folder / f"{name}.yaml", text)
+
+    def write_result(self, result: StudyResult) -> None:
+        """What was found, and the page that shows it."""
+        write_file(self.path / RESULT, json.dumps(result.to_json(), indent=1) + "\n")
+        write_file(self.path / REPORT, render(result))
+
+
+def read_result(folder: str | Path) -> StudyResult:
+    """What a study found.
+
+    Raises:
+        InputError: the folder holds no result.
+        CheckpointError: the file is damaged, or of a newer format.
+    """
+    path = Path(folder) / RESULT
+    if not path.exists():
+        raise InputError("there is no result of a study here.", where=str(folder),
+                         remedy="Give the folder that `weft compare --out` wrote.")
+    try:
+        return StudyResult.from_json(read_json(path))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"cannot be read ({error}).", where=str(path),
+                              remedy="Run the study again: what is finished is read back.") from None
+
+
+def rerender(folder: str | Path) -> Path:
+    """Write a study's report again from its result."""
+    path = Path(folder) / REPORT
+    write_file(path, render(read_result(folder)))
+    return path
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of one JSON object.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
+                              remedy="Delete it, and the study goes on from the pieces that are finished.") from None
+    if not isinstance(content, dict):
+        raise CheckpointError("the file is damaged (it holds no object).", where=str(path),
+                              remedy="Delete it, and the study goes on from the pieces that are finished.")
+    return content
+
+
+def now() -> str:
+    """Date and time, ISO 8601, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,129 @@
+"""What a study has done piece by piece: trials of learning rates, runs, and measurements of pace. Each is a plain
+record that a process of its own can read, and ends in one file that says how it went."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+from weft.checkpoints.atomic import write_file
+from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, PositionPoint, Sample, Status, build
+from weft.comparison.study import MeasureSettings
+from weft.core.config import parse
+from weft.core.errors import CheckpointError
+from weft.training.config import RunConfig
+from weft.training.files import parse_run
+
+RESULT_FILE, JOB_FILE, LOG_FILE = "result.json", "job.json", "output.txt"
+JobKind: TypeAlias = Literal["pace", "trial", "run"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A piece of work.
+
+    Attributes:
+        kind: ``pace`` turns a budget in seconds into steps; ``trial`` is judged on the tuning text; ``run`` is measured
+            on the test text.
+        name: of the model.
+        run: its configuration.
+        folder: the piece's own.
+        text: folder of the documents that judge it.
+        corpus: hash of the whole text.
+        tokens: that a counted model may read; None: all.
+        trained: by gradients.
+        flops_per_token: of training.
+        measure: what to measure.
+        device: where to compute.
+        threads: of the CPU.
+        plugins: files that add parts.
+    """
+
+    kind: JobKind
+    name: str
+    run: RunConfig
+    folder: Path
+    text: Path
+    corpus: str
+    tokens: int | None
+    trained: bool
+    flops_per_token: float | None
+    measure: MeasureSettings
+    device: str = "cpu"
+    threads: int = 1
+    plugins: tuple[str, ...] = ()
+
+    def key(self) -> str:
+        """A hash of everything that decides the result; where it lies and how many threads compute is not among it."""
+        told = {key: value for key, value in self.to_json().items() if key not in ("folder", "text", "threads")}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"kind": self.kind, "name": self.name, "run": self.run.dump(), "folder": str(self.folder),
+                "text": str(self.text), "corpus": self.corpus, "tokens": self.tokens, "trained": self.trained,
+                "flops_per_token": self.flops_per_token, "measure": self.measure.model_dump(mode="json"),
+                "device": self.device, "threads": self.threads, "plugins": list(self.plugins)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(data["kind"], data["name"], parse_run(data["run"]), Path(data["folder"]), Path(data["text"]),
+                   data["corpus"], data["tokens"], data["trained"], data["flops_per_token"],
+                   parse(MeasureSettings, data["measure"]), data["device"], data["threads"], tuple(data["plugins"]))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a piece of work went.
+
+    Attributes:
+        note: why it failed.
+        peak_memory_bytes: of the process during training.
+        numbers: that the model learned or counted.
+        cluster_nats: and ``cluster_bytes``: for each document, or block, of the text that judged it.
+    """
+
+    status: Status
+    note: str = ""
+    bits_per_byte: float | None = None
+    loss: float | None = None
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    numbers: int = 0
+    curve: tuple[CurvePoint, ...] = ()
+    by_position: tuple[PositionPoint, ...] = ()
+    by_length: tuple[LengthPoint, ...] = ()
+    decode: tuple[DecodePoint, ...] = ()
+    sample: Sample | None = None
+    cluster_nats: tuple[float, ...] = field(default=(), repr=False)
+    cluster_bytes: tuple[int, ...] = field(default=(), repr=False)
+
+
+def write_outcome(job: Job, outcome: Outcome) -> None:
+    """Keep how a piece of work went."""
+    write_file(job.folder / RESULT_FILE, json.dumps({"key": job.key(), **asdict(outcome)}) + "\n")
+
+
+def read_outcome(job: Job) -> Outcome | None:
+    """How a piece of work went; None when it has not been done, or not just so.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    path = job.folder / RESULT_FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        if content.pop("key") != job.key():
+            return None
+        return build(Outcome, content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
+                              remedy="Delete its folder, and the study does this part again.") from None

@@ -1,0 +1,177 @@
+"""What is measured of a trained model: how it predicts, place by place, and what decoding costs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+
+from weft.comparison.quantities import state_bytes
+from weft.comparison.results import DecodePoint, LengthPoint, PositionPoint, Sample
+from weft.comparison.study import MeasureSettings
+from weft.core.errors import FailedError, UserError
+from weft.core.model import LanguageModel
+from weft.data import EvaluationWindows, TokenStream
+from weft.decoding import Row, Sampling, generate
+from weft.decoding.mode import evaluation_mode
+from weft.decoding.session import Session, prepare
+from weft.evaluation import evaluate
+from weft.evaluation.pieces import window_pieces
+from weft.tokenizers import Tokenizer
+
+FEWEST_DOCUMENTS = 20
+"""With fewer the bootstrap draws blocks of text instead."""
+BLOCKS = 50
+WARMING = 3
+"""Steps of decoding before those that are timed."""
+BATCH_TOKENS = 4096
+"""Of windows that are scored at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """Every target of a stream that counts, in order: its negative log-likelihood, the bytes it stands for, the
+    document it belongs to, and how many tokens of that document its window shows before it."""
+
+    nats: Float64[np.ndarray, " N"]
+    bytes: Int64[np.ndarray, " N"]
+    document: Int64[np.ndarray, " N"]
+    context: Int64[np.ndarray, " N"]
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return float(self.nats.sum()) / len(self.nats)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Over all of them."""
+        return float(self.nats.sum()) / math.log(2) / int(self.bytes.sum())
+
+    def clusters(self) -> tuple[list[float], list[int]]:
+        """Summed nats and bytes of each document; of 50 blocks of about equal bytes where there are few documents.
+        Blocks are cut by bytes, so that models with different tokenizers have the same ones."""
+        cluster, count = self.document, int(self.document.max()) + 1
+        if count < FEWEST_DOCUMENTS:
+            before = np.cumsum(self.bytes) - self.bytes
+            cluster, count = np.minimum(before * BLOCKS // max(1, int(self.bytes.sum())), BLOCKS - 1), BLOCKS
+        nats = np.bincount(cluster, weights=self.nats, minlength=count)
+        size = np.bincount(cluster, weights=self.bytes, minlength=count).astype(np.int64)
+        return nats.tolist(), size.tolist()
+
+    def by_position(self) -> tuple[PositionPoint, ...]:
+        """Bits per byte in buckets of context that double: 1, 2 to 3, 4 to 7, ..."""
+        bucket = np.frexp(self.context)[1] - 1
+        points = []
+        for power in np.unique(bucket).tolist():
+            inside = bucket == power
+            size = int(self.bytes[inside].sum())
+            if size:
+                last = min(2 ** (power + 1) - 1, int(self.context.max()))
+                points.append(PositionPoint(2**power, last, float(self.nats[inside].sum()) / math.log(2) / size,
+                                            int(inside.sum())))
+        return tuple(points)
+
+
+def token_scores(model: LanguageModel, stream: TokenStream, context: int) -> TokenScores:
+    """Score a stream in windows of ``context``, documents fenced, each token once: as `weft.evaluation.evaluate` does,
+    token by token.
+
+    Raises:
+        FailedError: the model gives NaN, or holds impossible what comes.
+    """
+    windows = EvaluationWindows(stream, context=context, rows=_rows(context))
+    nats: list[np.ndarray] = []
+    seen: list[np.ndarray] = []
+    with evaluation_mode(model), torch.no_grad():
+        for piece in window_pieces(model, windows, fenced=True, chosen=frozenset(range(len(windows)))):
+            nats.append(-model.readout.log_prob(piece.h, piece.targets).double().cpu().numpy()[0])
+    for batch in windows:
+        seen.append(_context(batch.begins)[batch.scored])
+    places = np.arange(1, len(stream))
+    places = places[~stream.begins[places] | stream.begins_scored]
+    found = TokenScores(np.concatenate(nats), stream.byte_lengths[places].astype(np.int64),
+                        (np.cumsum(stream.begins) - 1)[places - 1].clip(0), np.concatenate(seen))
+    assert len(found.nats) == len(found.bytes) == len(found.context), "windows score every target once, in order"
+    if not np.isfinite(found.nats).all():
+        never = int(np.isinf(found.nats).sum())
+        what = f"{never:,} tokens have probability zero under the model." if never else "the model gives NaN."
+        raise FailedError(what, where=stream.corpus, remedy="Smooth an n-gram; lower the learning rate of others.")
+    return found
+
+
+def _rows(context: int) -> int:
+    return max(1, BATCH_TOKENS // context)
+
+
+def _context(begins: np.ndarray) -> np.ndarray:
+    """Tokens of its own document, from the start of the window on, that each target [B,T] is predicted from."""
+    steps = np.arange(begins.shape[1])
+    last = np.maximum.accumulate(np.where(begins, steps, 0), axis=1)
+    return steps - last + 1
+
+
+def by_length(model: LanguageModel, stream: TokenStream, contexts: Sequence[int],
+              trained: int) -> tuple[LengthPoint, ...]:
+    """Windows of several lengths; a length beyond the model's reach has no figures."""
+    reach = model.limit()
+    points = []
+    for context in sorted(set(contexts)):
+        if reach is not None and context > reach:
+            points.append(LengthPoint(context, None, None, context <= trained))
+            continue
+        found = evaluate(model, stream, context=context, batch_size=_rows(context))
+        points.append(LengthPoint(context, found.bits_per_byte, found.perplexity, context <= trained))
+    return tuple(points)
+
+
+def decoding_cost(model: LanguageModel, stream: TokenStream, contexts: Sequence[int],
+                  steps: int) -> tuple[DecodePoint, ...]:
+    """Seconds of one token and bytes of state behind several contexts, one row, as far as the model reaches."""
+    reach, points = model.limit(), []
+    sizes = state_bytes(model.config, sorted(set(contexts)))
+    for context, size in sizes.items():
+        possible = reach is None or context + WARMING + steps <= reach
+        seconds = _seconds_per_token(model, stream, context, steps) if possible else None
+        points.append(DecodePoint(context, seconds, size))
+    return tuple(points)
+
+
+def _seconds_per_token(model: LanguageModel, stream: TokenStream, context: int, steps: int) -> float:
+    tokens = np.resize(np.asarray(stream.tokens), context + WARMING + steps).astype(np.int64)
+    times: list[float] = []
+    with evaluation_mode(model):
+        rows = prepare(model, [Row(tuple(tokens[:context].tolist()))], max_new_tokens=WARMING + steps + 1,
+                       start=None)
+        session = Session(model, rows, max_new_tokens=WARMING + steps + 1)
+        for token in tokens[context:].tolist():
+            begun = time.perf_counter()
+            session.advance(torch.tensor([token], device=session.device))
+            session.logits.sum().item()  # on an accelerator, wait for the work
+            times.append(time.perf_counter() - begun)
+    return statistics.median(times[WARMING:])
+
+
+def sample(model: LanguageModel, tokenizer: Tokenizer, stream: TokenStream, settings: MeasureSettings) -> Sample:
+    """The continuation of the study's prompt, which by default is how the test text begins."""
+    prompt = settings.prompt
+    if prompt is None:
+        prompt = " ".join(tokenizer.decode(stream.tokens[1:200].astype(np.int64).tolist()).split(" ")[:12])
+    start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+    ids = (*([] if start is None else [start]), *tokenizer.encode(prompt))
+    how = Sampling(temperature=settings.temperature, top_p=settings.top_p if settings.temperature else None)
+    words = (f"temperature {settings.temperature:g}, top-p {settings.top_p:g}" if settings.temperature
+             else "the most probable token each time")
+    described = f"{words}, {settings.new_tokens} tokens, seed {settings.sample_seed}"
+    try:
+        made = generate(model, [Row(ids)], max_new_tokens=settings.new_tokens, sampling=how, tokenizer=tokenizer,
+                        start=start, seed=settings.sample_seed)
+    except UserError as error:
+        return Sample(prompt, "", f"no sample: {error}")
+    return Sample(prompt, made.rows[0].text or "", described)

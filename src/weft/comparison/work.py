@@ -1,0 +1,230 @@
+"""Doing a piece of work: training, watched at its checkpoints, and what is measured afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TypeAlias, final
+
+import torch
+
+from weft.checkpoints import load_checkpoint
+from weft.checkpoints.atomic import write_file
+from weft.checkpoints.layout import RUN_CHECKPOINTS, step_name
+from weft.checkpoints.locate import saved_checkpoints
+from weft.checkpoints.save import save_checkpoint
+from weft.comparison.counted import tokens_paid_for
+from weft.comparison.jobs import Job, Outcome, write_outcome
+from weft.comparison.measures import by_length, decoding_cost, sample, token_scores
+from weft.comparison.memory import forget_peak, peak_memory_bytes
+from weft.comparison.results import CurvePoint, build
+from weft.comparison.study import default_contexts
+from weft.comparison.texts import few_documents
+from weft.core.errors import CheckpointError, TrainingError, UnsupportedError, WeftError
+from weft.core.model import Counted, LanguageModel, parameter_count
+from weft.data import TokenStream, encode_corpus, read_text
+from weft.tokenizers import Tokenizer
+from weft.training import TrainResult, train
+from weft.training.budget import settle_steps, tokens_per_step
+from weft.training.counting import count
+from weft.training.events import Event, Progress, Saved, Started
+from weft.training.folder import LOCK_FILE, RUN_FILE
+from weft.training.material import prepare
+from weft.training.train import build_model
+
+Tell: TypeAlias = Callable[[str, int, int], None]
+"""A line for people, updates done, and updates of the whole run."""
+
+RUN_FOLDER, CURVE_FILE, MEMORY_FILE = "run", "curve.jsonl", "memory.txt"
+LONGER = 3
+"""Windows up to this many doublings of the context, the context itself among them, are evaluated and decoded."""
+
+
+def do(job: Job, tell: Tell) -> Outcome:
+    """Do a piece of work and write down how it went; an interrupted run goes on from its last checkpoint.
+
+    Trouble of the model's own (a loss that is not finite, a configuration that cannot be trained) is an outcome.
+    """
+    try:
+        outcome = _done(job, tell)
+    except TrainingError as error:
+        outcome = Outcome("diverged", str(error))
+    except (WeftError, RuntimeError, MemoryError) as error:
+        outcome = Outcome("failed", f"{type(error).__name__}: {error}")
+    write_outcome(job, outcome)
+    return outcome
+
+
+def _done(job: Job, tell: Tell) -> Outcome:
+    if job.kind == "pace":
+        return _pace(job)
+    watched = _train(job, tell) if job.trained else _count(job)
+    scores = token_scores(watched.model, watched.judge, job.run.context)
+    nats, sizes = scores.clusters()
+    outcome = Outcome("finished", bits_per_byte=scores.bits_per_byte, loss=scores.loss, steps=watched.steps,
+                      tokens=watched.tokens, seconds=watched.seconds, peak_memory_bytes=watched.peak,
+                      numbers=_numbers(watched.model))
+    if job.kind == "trial":
+        shutil.rmtree(job.folder / RUN_FOLDER, ignore_errors=True)
+        return outcome
+    contexts = job.measure.contexts or default_contexts(job.run.context, LONGER)
+    decoded = job.measure.decode_contexts or contexts
+    return replace(outcome, curve=watched.curve, by_position=scores.by_position(), cluster_nats=tuple(nats),
+                   cluster_bytes=tuple(sizes),
+                   by_length=by_length(watched.model, watched.few, contexts, job.run.context),
+                   decode=decoding_cost(watched.model, watched.few, decoded, job.measure.decode_steps),
+                   sample=sample(watched.model, watched.tokenizer, watched.judge, job.measure))
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A trained model and what was seen on the way.
+
+    Attributes:
+        judge: the text that judges it.
+        few: a part of that, for curves and other lengths.
+        peak: bytes of memory during training.
+    """
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    judge: TokenStream
+    few: TokenStream
+    steps: int
+    tokens: int
+    seconds: float
+    peak: int
+    curve: tuple[CurvePoint, ...]
+
+
+def _pace(job: Job) -> Outcome:
+    """The number of steps that a budget in seconds pays for."""
+    material = prepare(job.run)
+    torch.manual_seed(job.run.seed)
+    model = build_model(job.run).to(job.device)
+    return Outcome("finished", steps=settle_steps(job.run, model, material.train, torch.device(job.device)))
+
+
+def _train(job: Job, tell: Tell) -> Watched:
+    place = job.folder / RUN_FOLDER
+    watch = Watch(job, tell)
+    try:
+        result = _resumed(job, place, watch)
+    except (CheckpointError, UnsupportedError):
+        if not place.exists():
+            raise
+        # What an earlier attempt has left cannot be gone on from, so the run begins anew.
+        for path in (place, watch.path, watch.memory):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        result = train(job.run, place, device=job.device, on_event=watch)
+    tokens = result.steps * tokens_per_step(job.run)
+    judge = encode_corpus(read_text(job.text), result.tokenizer)
+    return Watched(result.model, result.tokenizer, judge, watch.few(result.tokenizer), result.steps, tokens,
+                   result.seconds, watch.peak(), watch.curve())
+
+
+def _resumed(job: Job, place: Path, watch: Watch) -> TrainResult:
+    resume = (place / RUN_FILE).exists() or (place / LOCK_FILE).exists()
+    if resume and (saved := saved_checkpoints(place)):
+        watch.look(saved[-1])
+    return train(job.run, place, resume=resume, device=job.device, on_event=watch)
+
+
+@final
+class Watch:
+    """Listens to a run: passes its progress on, and measures it at every checkpoint.
+
+    Points go into a file as they come, so that an interrupted run keeps them.
+    """
+
+    def __init__(self, job: Job, tell: Tell) -> None:
+        self.job, self.tell = job, tell
+        self._few: TokenStream | None = None
+        self.path = job.folder / CURVE_FILE
+        self.memory = job.folder / MEMORY_FILE
+
+    def __call__(self, event: Event) -> None:
+        """One event of the run."""
+        if isinstance(event, Started):
+            forget_peak()
+        elif isinstance(event, Progress):
+            self.tell(f"step {event.step:,}/{event.steps:,}  {event.bits_per_byte:.4f} bits/byte in training  "
+                      f"{event.tokens_per_second:,.0f} tokens/s", event.step, event.steps)
+        elif isinstance(event, Saved) and self.job.kind == "run":
+            self._note_memory()
+            self.look(event.path)
+
+    def look(self, checkpoint: Path) -> None:
+        """Measure a checkpoint, unless it has been."""
+        if self.job.kind != "run":
+            return
+        loaded = load_checkpoint(checkpoint, device=self.job.device, verify=False)
+        step = int(loaded.facts["step"])
+        if step in {point.step for point in self.curve()}:
+            return
+        assert loaded.tokenizer is not None, "a run saves its tokenizer"
+        scores = token_scores(loaded.model, self.few(loaded.tokenizer), self.job.run.context)
+        tokens = step * tokens_per_step(self.job.run)
+        point = CurvePoint(step, tokens, tokens * (self.job.flops_per_token or 0.0), float(loaded.facts["seconds"]),
+                           scores.bits_per_byte, scores.loss)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(point)) + "\n")
+
+    def few(self, tokenizer: Tokenizer) -> TokenStream:
+        """The part of the text that curves are measured on."""
+        if self._few is None:
+            self._few = encode_corpus(few_documents(self.job.text, self.job.measure.curve_bytes), tokenizer)
+        return self._few
+
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """The points so far; a line that was cut off is none."""
+        points: dict[int, CurvePoint] = {}
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        for line in lines:
+            try:
+                point = build(CurvePoint, json.loads(line))
+            except ValueError:
+                continue
+            points[point.step] = point
+        return tuple(points[step] for step in sorted(points))
+
+    def peak(self) -> int:
+        """Bytes, over all the parts of an interrupted run."""
+        self._note_memory()
+        return int(self.memory.read_text())
+
+    def _note_memory(self) -> None:
+        before = int(self.memory.read_text()) if self.memory.exists() else 0
+        now = (torch.cuda.max_memory_allocated(self.job.device) if torch.device(self.job.device).type == "cuda"
+               else peak_memory_bytes())
+        write_file(self.memory, str(max(before, now)))
+
+
+def _count(job: Job) -> Watched:
+    material = prepare(job.run)
+    model = build_model(job.run)
+    stream = material.train if job.tokens is None else tokens_paid_for(material.train, job.run, job.tokens)
+    forget_peak()
+    begun = time.perf_counter()
+    count(model, stream)
+    seconds, peak = time.perf_counter() - begun, peak_memory_bytes()
+    save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,
+                    run=job.run.dump(), facts={"step": 1, "seconds": seconds})
+    # Of a part, the inputs count, as they do for models that gradients train; each window has one target more.
+    tokens = len(stream) if stream is material.train else max(1, (job.tokens or 0) // job.run.context) * job.run.context
+    few = encode_corpus(few_documents(job.text, job.measure.curve_bytes), material.tokenizer)
+    judge = encode_corpus(read_text(job.text), material.tokenizer)
+    scores = token_scores(model, few, job.run.context)
+    point = CurvePoint(1, tokens, 0.0, seconds, scores.bits_per_byte, scores.loss)
+    return Watched(model, material.tokenizer, judge, few, 1, tokens, seconds, peak, (point,))
+
+
+def _numbers(model: LanguageModel) -> int:
+    """Weights; for a counted model the probabilities and back-off weights that it keeps."""
+    if isinstance(model, Counted):
+        return sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
+    return parameter_count(model)

@@ -1,0 +1,102 @@
+"""``weft compare``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+LSTM: dict[str, Any] = {"kind": "decoder", "d_model": 8, "context": 8, "blocks": [{"kind": "pre", "layers": ["lstm"]}]}
+NGRAM: dict[str, Any] = {"kind": "ngram", "order": 3, "context": 8, "end": 256}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two models, a text and a study's file."""
+    folder = tmp_path_factory.mktemp("compare")
+    (folder / "text.txt").write_text("".join(f"line {i % 17}: {i % 7} and {i % 5}\n" for i in range(300)), "utf-8")
+    for name, model in (("lstm", LSTM), ("ngram", NGRAM)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"model": model}))
+    (folder / "study.yaml").write_text(yaml.safe_dump({
+        "models": {name: str(folder / f"{name}.yaml") for name in ("lstm", "ngram")}, "tokenizer": "bytes",
+        "data": {"path": str(folder / "text.txt")}, "training": {"batch_size": 2}, "length": {"steps": 2},
+        "trials": {"count": 1}, "measure": {"checkpoints": 1, "contexts": [8], "decode_steps": 1, "new_tokens": 2,
+                                            "resamples": 100}}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(study: Path) -> str:
+    """What a study of two runs tells, in the plain."""
+    made = subprocess.run([sys.executable, "-m", "weft", "compare", "--study", str(study / "study.yaml"), "--seeds",
+                           "2", "--threads", "1", "--out", str(study / "out")], capture_output=True, text=True,
+                          timeout=300)
+    assert made.returncode == 0, made.stderr
+    return made.stdout
+
+
+def test_the_tables_say_what_was_found(done: str, study: Path) -> None:
+    for heading in ("Bits per byte", "Size and cost", "Differences, first minus second", "What was matched"):
+        assert heading in done
+    assert "lstm   ngram" in done and "training tokens" in done and "Detectable difference" in done
+    assert f"report {study / 'out' / 'report.html'}" in done
+    assert all(len(line) <= 100 for line in done.splitlines() if "% " not in line[:5])
+    assert "100%" in done and "left" in done
+
+
+def test_json_is_the_whole_result_and_a_finished_study_is_not_run_again(done: str, study: Path, weft: Any) -> None:
+    found = weft("compare", "--study", study / "study.yaml", "--seeds", "2", "--threads", "1", "--out", study / "out",
+                 "--json").json()
+    assert [entry["name"] for entry in found["entries"]] == ["lstm", "ngram"]
+    assert found["differences"][0]["over_documents"]["low"] is not None
+    assert found["seeds"] == 2
+    # Each run had a process of its own, whose memory is far from what the tests of a whole suite hold.
+    assert all(0 < run["peak_memory_bytes"] < 2e9 for entry in found["entries"] for run in entry["runs"])
+
+
+def test_the_report_is_made_again(done: str, study: Path, weft: Any) -> None:
+    page = study / "out" / "report.html"
+    page.unlink()
+    assert f"wrote {page}" in weft("compare", "--report", study / "out").out
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["lstmm", "transformer", "--tokens", "1000"], "models.lstmm: config: 'lstmm' is neither a file nor a preset. Did "
+     "you mean 'lstm'?"),
+    (["lstm", "--tokens", "1000"], "1 model, and a comparison needs two"),
+    (["lstm", "ngram"], "neither a budget nor a length of training"),
+    (["lstm", "ngram", "--budget", "parameters"], "'parameters' is no budget. Give KIND=AMOUNT"),
+    (["lstm", "ngram", "--budget", "size=5"], "'parameters', 'flops', 'tokens', 'seconds' or 'state_bytes'"),
+    (["lstm", "ngram", "--budget", "parameters=1e6"], "a budget of parameters does not say how long"),
+    (["lstm", "ngram", "--tokens", "1000", "trials.cuont=3"], "Did you mean 'count'?"),
+    (["--study", "missing.yaml"], "missing.yaml"),
+    (["--report", "nowhere"], "there is no result of a study here"),
+    (["lstm", "ngram", "--budget", "parameters=10", "--steps", "5"], "no width gives 10 parameters"),
+])
+def test_what_cannot_be_compared(refused: Callable[..., str], tmp_path: Path, arguments: list[str],
+                                 message: str) -> None:
+    assert message in refused("compare", *arguments, "--out", tmp_path / "out")
+
+
+def test_ctrl_c_is_passed_on_and_the_study_can_go_on(study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen([sys.executable, "-m", "weft", "compare", "--study", str(study / "study.yaml"),
+                                "length={steps: 3000}", "--threads", "1", "--out", str(out)], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "step" in line:
+            break
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors.strip()) == (130, "interrupted")
+    assert list((out / "runs" / "lstm" / "0" / "run" / "checkpoints").iterdir()), "the run saved itself"
+    assert not (out / "runs" / "lstm" / "0" / "result.json").exists()

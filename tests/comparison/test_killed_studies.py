@@ -1,0 +1,121 @@
+"""A study that is killed goes on; what its processes do when they or it are ended from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from comparison.studies import ATTENTION, LSTM, run, study_of, write_text
+from weft.comparison import StudyConfig
+from weft.comparison.jobs import Job, Outcome
+from weft.comparison.launch import in_own_process
+from weft.comparison.lock import held
+from weft.comparison.study import MeasureSettings
+from weft.core.errors import ConfigError
+from weft.training import parse_run
+
+SCRIPT = """
+import sys
+from weft import api
+api.compare(study=sys.argv[1], out=sys.argv[2], threads=1, on_progress=lambda p: print(p.line(), flush=True))
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> StudyConfig:
+    return study_of(write_text(tmp_path), {"a": {"config": ATTENTION}, "b": {"config": LSTM}}, length={"steps": 6})
+
+
+def _start(study: StudyConfig, folder: Path, out: Path) -> subprocess.Popen[str]:
+    file = folder / "study.yaml"
+    file.write_text(yaml.safe_dump(study.model_dump(mode="json", exclude_none=True)))
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(file), str(out)], stdout=subprocess.PIPE, text=True,
+                            stderr=subprocess.STDOUT)
+
+
+def _wait_for(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return
+    raise AssertionError(f"the study ended before it said {text!r}:\n{''.join(lines)}")
+
+
+def _free(out: Path) -> None:
+    """Wait until the run's process, which ends with its parent, has let go of its folder."""
+    for _ in range(200):
+        try:
+            with held(out / "runs" / "b" / "0" / "run"):
+                return
+        except ConfigError:
+            time.sleep(0.05)
+    raise AssertionError("the process of the run outlives the study")
+
+
+def test_a_study_that_is_killed_goes_on_to_the_same_figures(study: StudyConfig, tmp_path: Path) -> None:
+    process = _start(study, tmp_path, tmp_path / "killed")
+    _wait_for(process, "b, run 1 of 1: step 3/6")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _free(tmp_path / "killed")
+    told: list[str] = []
+    resumed = run(study, tmp_path / "killed", lambda progress: told.append(progress.line()))
+    whole = run(study, tmp_path / "whole")
+    assert not any("a, run 1 of 1: step" in line for line in told)
+    for mine, other in zip(resumed.entries, whole.entries, strict=True):
+        assert mine.runs[0].bits_per_byte == other.runs[0].bits_per_byte
+
+
+def _job(tmp_path: Path, **changes: str) -> Job:
+    text = write_text(tmp_path)
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "0.txt").write_text("a line of text\n" * 20)
+    run = parse_run({"model": LSTM, "data": {"path": str(text)}, "training": {"steps": 2000, "batch_size": 2}})
+    job = Job("run", "lstm", run, tmp_path / "job", tmp_path / "test", "", None, True, 1.0, MeasureSettings(),
+              plugins=tuple(changes.values()))
+    job.folder.mkdir()
+    return job
+
+
+def _write(job: Job) -> None:
+    import json
+
+    (job.folder / "job.json").write_text(json.dumps({"key": job.key(), **job.to_json()}))
+
+
+def test_a_process_that_is_killed_is_a_failed_run(tmp_path: Path) -> None:
+    job = _job(tmp_path)
+    _write(job)
+    outcome = in_own_process(job, lambda line, step, steps: _kill_children())
+    assert outcome == Outcome("failed", "its process was ended by SIGKILL, perhaps for want of memory")
+
+
+def test_a_process_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    job = _job(tmp_path, plugin=str(tmp_path / "missing.py"))
+    _write(job)
+    outcome = in_own_process(job, lambda line, step, steps: None)
+    assert outcome.status == "failed"
+    assert "its process ended with code 1" in outcome.note and "missing.py" in outcome.note
+
+
+def _kill_children() -> None:
+    """End the one process that this one has started."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and f"PPid:\t{os.getpid()}\n" in _status(entry):
+            os.kill(int(entry.name), signal.SIGKILL)
+
+
+def _status(entry: Path) -> str:
+    try:
+        return (entry / "status").read_text()
+    except OSError:
+        return ""

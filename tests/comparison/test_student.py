@@ -1,0 +1,44 @@
+"""Student's t against SciPy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy import special, stats
+
+from weft.comparison.student import incomplete_beta, t_quantile, t_two_sided
+
+FREEDOMS = (1, 2, 3, 4, 9, 29, 1000)
+
+
+@pytest.mark.parametrize("freedom", FREEDOMS)
+@pytest.mark.parametrize("probability", [0.001, 0.025, 0.2, 0.5, 0.8, 0.975, 0.9999])
+def test_quantiles_are_those_of_scipy(freedom: int, probability: float) -> None:
+    assert t_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("freedom", FREEDOMS)
+@pytest.mark.parametrize("t", [0.0, 0.3, -2.0, 12.7, 1e6])
+def test_two_sided_tails_are_those_of_scipy(freedom: int, t: float) -> None:
+    assert t_two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-300)
+
+
+def test_close_to_zero_the_distance_from_one_has_its_digits() -> None:
+    # One degree of freedom is Cauchy's distribution: P(|T| >= t) = 1 - 2 arctan(t) / pi.
+    assert 1 - t_two_sided(1e-8, 1) == pytest.approx(2e-8 / math.pi, rel=1e-6)
+
+
+def test_an_infinite_t_leaves_no_doubt() -> None:
+    assert t_two_sided(math.inf, 3) == 0.0
+
+
+@pytest.mark.parametrize(("x", "a", "b"), [(0.0, 2, 3), (1.0, 2, 3), (0.01, 0.5, 0.5), (0.7, 12, 4), (0.999, 500, 0.5)])
+def test_the_incomplete_beta_function_is_that_of_scipy(x: float, a: float, b: float) -> None:
+    assert incomplete_beta(x, a, b) == pytest.approx(special.betainc(a, b, x), rel=1e-10, abs=1e-300)
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0, -0.5])
+def test_a_quantile_needs_a_probability(probability: float) -> None:
+    with pytest.raises(ValueError, match="a probability lies between 0 and 1"):
+        t_quantile(probability, 3)

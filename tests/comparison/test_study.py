@@ -1,0 +1,84 @@
+"""What a study's file may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from weft.comparison import StudyConfig, read_study
+from weft.comparison.study import TrialSettings, default_contexts
+from weft.core.config import parse
+from weft.core.errors import ConfigError
+
+TWO = {"a": "transformer", "b": "lstm"}
+
+
+def study(**changes: Any) -> StudyConfig:
+    return parse(StudyConfig, {"models": TWO, "budget": {"kind": "tokens", "amount": 1000}, **changes})
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"models": {"a": "transformer"}}, "models.models: 1 model, and a comparison needs two"),
+    ({"models": {"a/b": "x", "c": "y"}}, "'a/b' cannot be the name of a folder"),
+    ({"budget": None}, "neither a budget nor a length of training"),
+    ({"budget": {"kind": "parameters", "amount": 10}}, "a budget of parameters does not say how long"),
+    ({"length": {"steps": 5}}, "steps beside a budget of tokens"),
+    ({"budget": {"kind": "flops", "amount": 10}, "length": {"seconds": 5}}, "seconds beside a budget of flops"),
+    ({"length": {"steps": 5, "tokens": 5}}, "a length in steps and tokens"),
+    ({"length": {}}, "a length in nothing"),
+    ({"training": {"steps": 5}}, "State it as the study's length: {steps: 5}"),
+    ({"seeds": [{"seed": 1, "order_seed": 1}] * 2}, "a pair of seeds is given twice"),
+    ({"seeds": 0}, "at least 1 item"),
+    ({"confidence": 1.5}, "less than 1"),
+    ({"budget": {"kind": "parameter", "amount": 10}}, "'parameters'"),
+    ({"seedz": 3}, "Did you mean 'seeds'"),
+])
+def test_what_a_study_cannot_say(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        study(**changes)
+    assert message in str(caught.value)
+
+
+def test_a_number_of_seeds_stands_for_pairs() -> None:
+    assert [(each.seed, each.order_seed) for each in study(seeds=2).seeds] == [(0, 0), (1, 1)]
+
+
+def test_trials_have_seeds_that_no_run_has() -> None:
+    config = study(seeds=[{"seed": 7, "order_seed": 1}, {"seed": 2, "order_seed": 9}])
+    assert [(each.seed, each.order_seed) for each in config.trial_seeds] == [(8, 10), (9, 11)]
+
+
+def test_trials_lie_around_the_models_own_rate() -> None:
+    assert TrialSettings(count=3, ratio=2.0).rates(0.01) == pytest.approx([0.005, 0.01, 0.02])
+    assert TrialSettings(count=1).rates(0.01) == [0.01]
+    assert TrialSettings(values=[0.3, 0.1, 0.3]).rates(0.01) == [0.1, 0.3]
+
+
+@pytest.mark.parametrize(("changes", "widths", "length"), [
+    ({}, False, ("tokens", 1000)),
+    ({"budget": {"kind": "flops", "amount": 9.0}}, False, ("flops", 9.0)),
+    ({"budget": {"kind": "flops", "amount": 9.0}, "length": {"tokens": 5}}, True, ("tokens", 5)),
+    ({"budget": {"kind": "parameters", "amount": 9}, "length": {"seconds": 5}}, True, ("seconds", 5)),
+    ({"budget": None, "length": {"steps": 5}}, False, ("steps", 5))])
+def test_a_budget_solves_for_widths_or_for_steps(changes: dict[str, Any], widths: bool, length: Any) -> None:
+    config = study(**changes)
+    assert (config.solves_width, config.training_budget) == (widths, length)
+
+
+def test_a_file_with_what_is_said_besides(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(yaml.safe_dump({"models": {"a": "lstm"}, "budget": {"kind": "tokens", "amount": 5},
+                                    "trials": {"ratio": 2.0}}))
+    config = read_study(["lstm", "lstm", "x/transformer.yaml"], ["measure.checkpoints=7"], study=file, given={
+        "trials": {"count": 5}, "budget": {"kind": "seconds", "amount": 3}})
+    assert list(config.models) == ["a", "lstm", "lstm-2", "transformer"]
+    assert (config.trials.count, config.trials.ratio, config.measure.checkpoints) == (5, 2.0, 7)
+    assert config.budget is not None and config.budget.kind == "seconds"
+
+
+def test_contexts_around_that_of_training() -> None:
+    assert default_contexts(128, 3) == [16, 64, 128, 256, 512]
+    assert default_contexts(8, 2) == [8, 16]
