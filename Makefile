@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test lint docs clean
+.PHONY: help install run figures test test-interop lint docs clean
 
 help:
 	@echo "make run    train four language models for about a minute each and compare them"
 	@echo "make test   the tests"
+	@echo "make test-interop  the tests against transformers"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   the documentation, into docs/_build/html"
 
@@ -29,6 +30,11 @@ figures: $(STAMP)
 # Two processes of one thread each: threads that fight over the cores cost more than they give on tiny tensors.
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# Against transformers, which nothing else needs.
+test-interop: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/interop
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

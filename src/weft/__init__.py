@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         Sampling,
         catalogue,
         check,
+        compare,
+        convert,
         doctor,
         evaluate,
         generate,
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["Ends", "Sampling", "catalogue", "check", "doctor", "evaluate", "generate", "load", "load_plugin", "plan",
-           "presets", "read_model", "read_run", "score", "stream", "train"]
+__all__ = ["Ends", "Sampling", "catalogue", "check", "compare", "convert", "doctor", "evaluate", "generate", "load",
+           "load_plugin", "plan", "presets", "read_model", "read_run", "score", "stream", "train"]
 
 
 def __getattr__(name: str) -> Any:

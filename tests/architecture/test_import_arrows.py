@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2] / "src" / "weft"
 LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
     {"core"}, {"masks"}, {"ops"}, {"positions", "norms"}, {"mixers", "feedforward"}, {"blocks"}, {"models"},
     {"laws", "families", "checkpoints"}, {"training", "finetuning", "decoding", "analysis", "evaluation"},
-    {"serving"}, {"api"}, {"cli"}, {"__main__"})))
+    {"comparison"}, {"serving"}, {"api"}, {"cli"}, {"__main__"})))
 """Each may import those before it. ``api`` is the library's own front; the command only renders it."""
 
 TEXT: dict[str, frozenset[str]] = {"tokenizers": frozenset({"core"}), "data": frozenset({"core", "tokenizers"}),
@@ -21,6 +21,9 @@ TEXT: dict[str, frozenset[str]] = {"tokenizers": frozenset({"core"}), "data": fr
 """What knows nothing of models, with all that it may import; it is used from `checkpoints` and `laws` on."""
 
 SIDEWAYS: dict[tuple[str, str], str] = {
+    ("families", "checkpoints"): "a foreign folder gives what a checkpoint gives, and is written whole as one is",
+    ("training", "evaluation"): "validating during a run is evaluating the text held out",
+    ("training", "analysis"): "budgets, utilisation and the choice of a matmul route measure and count as analysis does",
     ("evaluation", "decoding"): "scoring reads rows and prompts and sets evaluation mode as decoding does",
 }
 """Imports between neighbours of one level that are wanted, with the reason."""

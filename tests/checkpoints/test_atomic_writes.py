@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,8 @@ import torch
 from checkpoints.tiny_models import model_of
 from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.checkpoints import save as save_module
-from weft.checkpoints.atomic import tidy, write_file
-from weft.core.errors import CheckpointError
+from weft.checkpoints.atomic import discard, tidy, write_file
+from weft.core.errors import CheckpointError, FailedError
 from weft.tokenizers import ByteTokenizer
 
 
@@ -75,9 +78,85 @@ def test_a_full_disk_is_an_error_that_leaves_the_old_checkpoint(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(save_module, "write_tensors", fill)
-    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left on device.*before is untouched"):
+    with pytest.raises(FailedError, match=r"/a: no room for the checkpoint, which takes [\d,]+ bytes; [\d,]+ are free "
+                                          r"there .*No space left on device.*before is untouched"):
         save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2})
     assert saved_step(tmp_path / "a") == 1
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """The system refuses files beyond a size, as a quota does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_that_the_system_cuts_off_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    """The limit is the system's own, so every writer meets it, that of the tensors too."""
+    model = model_of()
+    save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 1}, training={"x": torch.zeros(3000)})
+    sizes = sorted({path.stat().st_size for path in (tmp_path / "a").iterdir()})
+    for size in sizes:
+        with largest_file(size - 1), pytest.raises(FailedError, match="no room for the checkpoint, which takes"):
+            save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 2},
+                            training={"x": torch.zeros(3000)})
+        assert saved_step(tmp_path / "a") == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 2}, training={"x": torch.zeros(3000)})
+    assert saved_step(tmp_path / "a") == 2
+
+
+def test_a_folder_that_may_not_be_written_to_is_the_users_to_correct(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(save_module, "write_tensors", refuse)
+    with pytest.raises(CheckpointError, match=r"cannot be written .*Permission denied.*Choose a folder that can be"):
+        save_checkpoint(tmp_path / "a", model_of(), None)
+
+
+def test_a_rename_that_fails_puts_the_old_checkpoint_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 1})
+    rename = os.rename
+
+    def fail_for_drafts(source: Any, target: Any) -> None:
+        if str(source).endswith(".draft"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail_for_drafts)
+        with pytest.raises(FailedError, match="no room"):
+            save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert saved_step(tmp_path / "a") == 1
+
+
+def test_a_run_whose_only_checkpoint_stepped_aside_still_has_one(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints/00000007"
+    save_checkpoint(place, model_of(), None, facts={"step": 7})
+    place.rename(place.parent / ".00000007.previous")
+    assert saved_step(tmp_path) == 7
+
+
+def test_what_is_discarded_is_gone_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path / "00000005", model_of(), None)
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", die)
+        with pytest.raises(Killed):
+            discard(tmp_path / "00000005")
+    assert not (tmp_path / "00000005").exists()
+    tidy(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_not_a_checkpoint_is_never_replaced(tmp_path: Path) -> None:

@@ -252,3 +252,13 @@ def test_a_checkpoint_without_a_tokenizer_takes_rows_alone(refused: Refuse, weft
     rows = json.loads(weft("generate", tmp_path / "bare", "--tokens", workplace / "rows.json", "--max-new-tokens", "2",
                            "--greedy", "--json").out)["rows"]
     assert [row["text"] for row in rows] == [None] * 3 and len(rows[0]["tokens"]) == 2
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["--part", "train"], "--part: 'train' is no part that a run holds out. Give validation or test."),
+    (["--part", "test", "--data", "mine.txt"], "a part of what the run held out beside a text of its own"),
+    (["--part", "test"], "test_path"),
+])
+def test_a_part_that_the_run_does_not_hold_out(refused: Refuse, workplace: Path, arguments: list[str],
+                                               told: str) -> None:
+    assert told in refused("eval", workplace / "run", *arguments)

@@ -86,6 +86,16 @@ def test_eval_reads_a_text_of_the_users(weft: Any, run: Path, tmp_path: Path) ->
     assert found[0]["tokens"] == 33 and found[0]["bytes"] == 32  # and the end of the document
 
 
+def test_eval_takes_the_validation_or_the_test_text_of_the_run(weft: Any, workplace: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test.txt"
+    test.write_text("abc " * 10)
+    weft("train", workplace / "tiny.yaml", "training.steps=1", f"data.test_path={test}", "--out", tmp_path / "run")
+    alone, named, last = (weft("eval", tmp_path / "run", *part, "--json").json()[0]
+                          for part in ([], ["--part", "validation"], ["--part", "test"]))
+    assert alone == named and last["bytes"] == 40 and alone["bytes"] != 40
+    assert last["loss"] == weft("eval", tmp_path / "run", "--data", test, "--json").json()[0]["loss"]
+
+
 def test_generate_continues_ragged_rows_in_the_shape_promised(weft: Any, workplace: Path, run: Path) -> None:
     found = weft("generate", run, "--tokens", workplace / "rows.json", "--greedy", "--max-new-tokens", "3",
                  "--ignore-end", "--json").json()

@@ -197,3 +197,15 @@ def test_what_cannot_be_evaluated() -> None:
     ):
         with pytest.raises(error, match=message):
             action()
+
+
+def test_some_batches_are_spread_evenly_and_the_protocol_says_so() -> None:
+    model, stream = next(iter(KINDS.values())), stream_of((40, 30, 50))
+    every = evaluate(model, stream, context=8, batch_size=2)
+    some = evaluate(model, stream, context=8, batch_size=2, batches=3)
+    assert "3 of 8 batches, spread evenly" in some.protocol.describe() and "batches" not in every.protocol.describe()
+    assert every.protocol.part is None and some.tokens < every.tokens
+    assert evaluate(model, stream, context=8, batch_size=2, batches=100) == every
+    for batches, mode in ((0, "windows"), (2, "documents")):
+        with pytest.raises(InputError, match=f"batches: {batches} batches of {mode}"):
+            evaluate(model, stream, context=8, batches=batches, mode=mode)

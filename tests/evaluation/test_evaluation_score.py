@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def rows_for(model: LanguageModel) -> list[Row]:
 
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_every_model_scores_as_its_logits_say(name: str) -> None:
-    model = KINDS[name]
+    model = KINDS[name].eval()
     rows = rows_for(model)
     found = score(model, rows, logits=True, batch_size=3)
     for row, scored, logits in zip(rows, found.rows, found.logits, strict=True):
@@ -90,6 +91,16 @@ def test_logits_are_written_whole(tmp_path: Path) -> None:
     assert all(torch.equal(read[f"row_{index}"], found.logits[index]) for index in range(5))
     assert read["row_1"].dtype == torch.float32 and read["row_1"].shape == (12, 11)
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_logits_are_forced_to_the_disk_before_they_replace_what_was_there(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (order.append("fsync"), fsync(handle))[1])
+    monkeypatch.setattr(os, "replace", lambda old, new: (order.append("replace"), replace(old, new))[1])
+    write_logits(tmp_path / "out.safetensors", score(Bigram(TABLE), [[0]], logits=True))
+    assert order == ["fsync", "replace", "fsync"]
 
 
 def test_logits_that_cannot_be_written(tmp_path: Path) -> None:

@@ -105,6 +105,27 @@ def test_metrics_of_steps_that_are_done_again_are_dropped(tmp_path: Path) -> Non
     assert [record["step"] for record in records if record["event"] == "progress"] == [5, 10, 15, 20]
 
 
+def test_lines_of_progress_are_those_of_a_run_that_was_not_interrupted(tmp_path: Path) -> None:
+    """The checkpoint of step 8 lies inside the interval from 6 to 10."""
+    run = parse_run(tiny_run(tmp_path, LSTM).dump(), ["report.checkpoint_every=4", "report.eval_every=8"])
+    train(run, tmp_path / "whole")
+    run_killed_at(run, tmp_path / "killed", 10)
+    train(run, tmp_path / "killed", resume=True)
+    lines = [[(record["step"], record["loss"], record["bits_per_byte"])
+              for record in map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+              if record["event"] == "progress"] for name in ("whole", "killed")]
+    assert lines[0] == lines[1] and len(lines[0]) == 4
+
+
+def test_a_run_killed_before_it_stood_starts_when_it_is_resumed(tmp_path: Path) -> None:
+    """Between the lock and the description there is nothing to go on with, and nothing is lost."""
+    run = tiny_run(tmp_path, LSTM, steps=4)
+    whole = train(run, tmp_path / "whole")
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed/.lock").write_text("12345\n")
+    assert same_weights(train(run, tmp_path / "killed", resume=True).model, whole.model)
+
+
 def test_a_finished_run_can_be_resumed_to_itself(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, LSTM, steps=4)
     first = train(run, tmp_path / "run")
@@ -129,7 +150,7 @@ def test_a_run_in_seconds_keeps_the_number_of_steps_it_settled_on(tmp_path: Path
     assert killed
 
 
-def test_another_configuration_text_or_machine_is_told(tmp_path: Path) -> None:
+def test_another_configuration_or_text_is_refused(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, LSTM, steps=4)
     train(run, tmp_path / "run")
     other = parse_run(run.dump(), ["training.optimizer.lr=0.5", "model.blocks.0.layers.0.d_hidden=3"])
@@ -139,19 +160,19 @@ def test_another_configuration_text_or_machine_is_told(tmp_path: Path) -> None:
     assert "model.blocks.0.layers.0.d_hidden: 3, and the run began with None." in str(caught.value)
     assert "Resume with the configuration of the run" in str(caught.value)
 
-    file = tmp_path / "run/run.json"
-    content = json.loads(file.read_text())
-    content["machine"]["threads"] = 99
-    file.write_text(json.dumps(content))
-    notices: list[str] = []
-    train(run, tmp_path / "run", resume=True,
-          on_event=lambda e: notices.append(e.line()) if isinstance(e, Notice) else None)
-    assert any("the run began with threads 99 (now" in line and "last bits" in line for line in notices)
-
     text = tmp_path / "text.txt"
     text.write_text(text.read_text() + "more\n")
     with pytest.raises(DataError, match=r"the text is not the one that the run began with: it was text\.txt: 1 doc"):
         train(run, tmp_path / "run", resume=True)
-    file.write_text("{")
-    with pytest.raises(CheckpointError, match=r"run\.json: the file is damaged"):
-        train(run, tmp_path / "run", resume=True)
+
+
+def test_a_damaged_description_is_told(tmp_path: Path) -> None:
+    run, file = tiny_run(tmp_path, LSTM, steps=1), tmp_path / "run/run.json"
+    train(run, tmp_path / "run")
+    whole = json.loads(file.read_text())
+    for content, reason in (("{", "Expecting property name"), ("3", "not iterable"),
+                            (json.dumps({**whole, "compute": {"matmul": "fast"}}), "compute: cannot be read: threads"),
+                            (json.dumps({key: whole[key] for key in whole if key != "steps"}), "it lacks 'steps'")):
+        file.write_text(content)
+        with pytest.raises(CheckpointError, match=rf"run\.json.*{reason}"):
+            train(run, tmp_path / "run", resume=True)

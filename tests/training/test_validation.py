@@ -42,7 +42,7 @@ def test_bits_per_byte_is_the_sum_over_windows_by_hand(tmp_path: Path) -> None:
     assert found.bytes == corpus.size_bytes
     assert found.loss == pytest.approx(nats / found.tokens, rel=1e-9)
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / corpus.size_bytes, rel=1e-9)
-    assert "context 8, stride 8" in found.protocol
+    assert "windows of 8 tokens advancing by 8" in found.protocol
 
 
 def test_a_limit_spreads_batches_over_the_stream_and_says_so(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from weft.analysis import plan as plan_model
 from weft.api.configs import presets, read_model
 from weft.api.models import Model, load, require_dtype
 from weft.checkpoints import Loaded
+from weft.checkpoints.hub import hub_model
 from weft.core.errors import InputError, nearest
 from weft.core.model import ModelConfig
 from weft.laws.check import CheckResult
@@ -41,10 +42,10 @@ def _target(target: Model | ModelConfig) -> ModelConfig | Loaded:
     """
     if isinstance(target, ModelConfig | Loaded):
         return target
-    if Path(target).is_dir():
+    if Path(target).is_dir() or hub_model(target) is not None:
         return load(target)
     if not Path(target).suffix and str(target) not in presets() and not Path(target).exists():
         raise InputError(f"{str(target)!r} is neither a file, a preset nor a checkpoint.", where="target",
-                         remedy=f"{nearest(str(target), presets())} Or give the path of a YAML or JSON file, or of a "
-                                "checkpoint's folder.")
+                         remedy=f"{nearest(str(target), presets())} Or give the path of a YAML or JSON file or of a "
+                                "checkpoint's folder, or a model on the Hub as org/name.")
     return read_model(target)

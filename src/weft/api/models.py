@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from weft.checkpoints import Loaded, find_checkpoint, load_checkpoint
+from weft.checkpoints.hub import resolve
 from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.families.convert import SHARD_SIZE, Converted
 from weft.families.convert import convert as convert_model
@@ -49,21 +50,28 @@ def require_dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def load(path: Model, *, device: str = "cpu", dtype: str | None = None) -> Loaded:
+def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision: str | None = None,
+         offline: bool | None = None, allow_pickles: bool = False) -> Loaded:
     """A checkpoint's model and tokenizer.
 
     Args:
-        path: the folder of a checkpoint, or of a run, whose last checkpoint is taken, or one that `transformers` wrote.
+        path: the folder of a checkpoint, or of a run, whose last checkpoint is taken, or one that `transformers` wrote;
+            or a model on the Hugging Face Hub, as ``org/name`` or ``org/name@revision``.
         device: where the model goes.
         dtype: cast the weights to float32, float64 or bfloat16; None keeps them.
+        revision: of a model on the Hub: a branch, a tag or a commit.
+        offline: ask nobody for it; None: as ``HF_HUB_OFFLINE`` says. See `weft.checkpoints.hub.resolve`.
+        allow_pickles: fetch weights that are pickled, where it has no others.
     """
+    if not isinstance(path, Loaded):
+        path = resolve(path, revision=revision, offline=offline, allow_pickles=allow_pickles)
     return _load(path, device, None if dtype is None else require_dtype(dtype))
 
 
 def _load(path: Model, device: str, dtype: torch.dtype | None) -> Loaded:
     place = require_device(device)
     if not isinstance(path, Loaded):
-        folder = find_checkpoint(path)
+        folder = find_checkpoint(resolve(path))
         if is_foreign(folder):
             return load_folder(folder, device=place, dtype=dtype)
         path = load_checkpoint(folder, device=place)

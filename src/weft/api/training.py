@@ -15,10 +15,12 @@ from weft.training import train as train_run
 
 
 def train(config: str | Path | RunConfig, overrides: Iterable[str] = (), *, out: str | Path = "runs/latest",
-          resume: bool = False, device: str = "cpu", on_event: Callable[[Event], None] | None = None) -> TrainResult:
+          resume: bool = False, allow_inexact: bool = False, device: str = "cpu",
+          on_event: Callable[[Event], None] | None = None) -> TrainResult:
     """Train a run; see `weft.training.train`. A preset's name or a file's path stands for its configuration."""
     run = config if isinstance(config, RunConfig) else read_run(config, overrides)
-    return train_run(run, out, resume=resume, device=require_device(device), on_event=on_event)
+    return train_run(run, out, resume=resume, allow_inexact=allow_inexact, device=require_device(device),
+                     on_event=on_event)
 
 
 def compare(models: Sequence[str | Path] = (), overrides: Iterable[str] = (), *,

@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.api.models import Model, load
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError
-from weft.decoding import GREEDY, Generated, NewToken, Row, RowLike, Sampling
+from weft.decoding import GREEDY, CompiledStep, Generated, NewToken, Row, RowLike, Sampling
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows
 from weft.decoding.generate import Ending
@@ -33,21 +33,24 @@ class Ends:
 
 
 def generate(model: Model, prompts: Sequence[str | RowLike], *, max_new_tokens: int = 200, sampling: Sampling = GREEDY,
-             ends: Ends | None = None, seed: int = 0, log_probs: bool = False) -> Generated:
-    """Continue texts, or rows of ids; see `weft.decoding.generate`."""
+             ends: Ends | None = None, seed: int = 0, log_probs: bool = False, compile: bool = False) -> Generated:
+    """Continue texts, or rows of ids; see `weft.decoding.generate`. ``compile``: compile the step of one token first,
+    which takes a minute."""
     loaded = load(model)
     return continue_rows(loaded.model, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, sampling=sampling,
                          ending=_ending(loaded.tokenizer, ends or Ends()), tokenizer=loaded.tokenizer,
-                         start=_start(loaded.tokenizer), seed=seed, log_probs=log_probs)
+                         start=_start(loaded.tokenizer), seed=seed, log_probs=log_probs,
+                         compiled=CompiledStep(loaded.model) if compile else None)
 
 
 def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sampling: Sampling = GREEDY,
-           ends: Ends | None = None, seed: int = 0) -> Iterable[NewToken]:
+           ends: Ends | None = None, seed: int = 0, compile: bool = False) -> Iterable[NewToken]:
     """Like `generate` for one prompt, token by token."""
     loaded = load(model)
     return stream_rows(loaded.model, prompt_rows(loaded, [prompt]), max_new_tokens=max_new_tokens, sampling=sampling,
                        ending=_ending(loaded.tokenizer, ends or Ends()), tokenizer=loaded.tokenizer,
-                       start=_start(loaded.tokenizer), seed=seed)
+                       start=_start(loaded.tokenizer), seed=seed,
+                       compiled=CompiledStep(loaded.model) if compile else None)
 
 
 def score(model: Model, rows: Sequence[str | RowLike], *, logits: bool = False) -> Scored:
@@ -84,8 +87,8 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
 
 
 def prompt_rows(loaded: Loaded, prompts: Sequence[str | RowLike], *, open_text: bool = True) -> list[RowLike]:
-    """Texts encoded, behind their document's start symbol if the tokenizer has one and is not declared to add none; rows
-    of ids as they are."""
+    """Texts encoded, behind their document's start symbol if the tokenizer has one and is not declared to add none;
+    rows of ids as they are."""
     rows: list[RowLike] = []
     for prompt in prompts:
         if not isinstance(prompt, str):

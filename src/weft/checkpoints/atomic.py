@@ -20,8 +20,10 @@ def replacing(folder: Path) -> Iterator[Path]:
     under another name until the new one stands; if the process dies between these two renames, `standing` still finds
     it. An error in the block leaves ``folder`` as it was.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = folder.parent / f".{folder.name}.{os.getpid()}{DRAFT_SUFFIX}"
+    if not folder.parent.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _sync(folder.parent.parent)
+    draft = _draft(folder)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     try:
@@ -33,10 +35,45 @@ def replacing(folder: Path) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """A path beside ``path`` to write to; the file takes the place of ``path`` when the block ends without an error."""
+    draft = _draft(path)
+    try:
+        yield draft
+        _sync(draft)
+        os.replace(draft, path)
+        _sync(path.parent)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``, replacing what was there at once."""
+    with replacing_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def discard(folder: Path) -> None:
+    """Delete a folder. It disappears at once, so that nobody ever takes half of it for the whole."""
+    draft = _draft(folder)
+    os.rename(folder, draft)
+    shutil.rmtree(draft)
+
+
 def standing(folder: Path) -> Path:
     """``folder``, or the one that stepped aside for a replacement that never came."""
     previous = _previous(folder)
     return previous if not folder.exists() and previous.exists() else folder
+
+
+def standing_in(parent: Path) -> list[Path]:
+    """The folders of ``parent`` in the order of their names, with those that stepped aside for a replacement that
+    never came."""
+    names = {path.name for path in parent.glob("[!.]*") if path.is_dir()}
+    names |= {path.name.removeprefix(".").removesuffix(PREVIOUS_SUFFIX) for path in parent.glob(f".*{PREVIOUS_SUFFIX}")}
+    return [standing(parent / name) for name in sorted(names)]
 
 
 def tidy(parent: Path) -> None:
@@ -55,23 +92,23 @@ def tidy(parent: Path) -> None:
             draft.unlink()
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``, replacing what was there at once."""
-    draft = path.parent / f".{path.name}.{os.getpid()}{DRAFT_SUFFIX}"
-    draft.write_text(text, encoding="utf-8")
-    _sync(draft)
-    os.replace(draft, path)
-    _sync(path.parent)
-
-
 def _put_in_place(draft: Path, folder: Path) -> None:
     previous = _previous(folder)
     if folder.exists():
         shutil.rmtree(previous, ignore_errors=True)
         os.rename(folder, previous)
-    os.rename(draft, folder)
+    try:
+        os.rename(draft, folder)
+    except BaseException:
+        if not folder.exists() and previous.exists():
+            os.rename(previous, folder)
+        raise
     _sync(folder.parent)
     shutil.rmtree(previous, ignore_errors=True)
+
+
+def _draft(path: Path) -> Path:
+    return path.parent / f".{path.name}.{os.getpid()}{DRAFT_SUFFIX}"
 
 
 def _previous(folder: Path) -> Path:
@@ -79,7 +116,7 @@ def _previous(folder: Path) -> Path:
 
 
 def _sync_tree(folder: Path) -> None:
-    for path in folder.iterdir():
+    for path in folder.rglob("*"):
         _sync(path)
     _sync(folder)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.checkpoints.atomic import standing
+from weft.checkpoints.atomic import standing, standing_in
 from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS
 from weft.core.errors import CheckpointError
 
@@ -12,9 +12,13 @@ GIVE_ONE = "Give the folder of a checkpoint, or of a run that has one."
 
 
 def saved_checkpoints(run: Path) -> list[Path]:
-    """The whole checkpoints of a run folder, in the order of their steps."""
-    found = (run / RUN_CHECKPOINTS).glob("[0-9]*")
-    return sorted(path for path in found if (path / CONFIG_FILE).exists())
+    """The checkpoints of a run folder, in the order of their steps."""
+    return [path for path in step_folders(run) if (path / CONFIG_FILE).exists()]
+
+
+def step_folders(run: Path) -> list[Path]:
+    """What stands where a run folder keeps its checkpoints, damaged ones too, in the order of their steps."""
+    return [path for path in standing_in(run / RUN_CHECKPOINTS) if path.name.lstrip(".")[:1].isdigit()]
 
 
 def find_checkpoint(path: str | Path) -> Path:

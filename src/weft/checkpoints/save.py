@@ -15,6 +15,7 @@ import weft
 from weft.checkpoints.atomic import replacing
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
 from weft.checkpoints.manifest import write_manifest
+from weft.checkpoints.room import not_written
 from weft.checkpoints.tensors import own_tensors, write_tensors
 from weft.core.errors import CheckpointError
 from weft.core.model import LanguageModel
@@ -41,26 +42,31 @@ def save_checkpoint(path: str | Path, model: LanguageModel, tokenizer: Tokenizer
         training: optimiser state and the like.
 
     Raises:
-        CheckpointError: something that is not a checkpoint stands at ``path``, or it cannot be written.
+        CheckpointError: something that is not a checkpoint stands at ``path``, or it may not be written.
+        FailedError: the disk is full.
     """
     folder = Path(path)
     _require_replaceable(folder)
-    content = {"weft_format": FORMAT_VERSION, "weft_version": weft.__version__, "torch_version": torch.__version__,
-               "model": model.config.dump(), "run": run, "facts": dict(facts or {})}
+    weights = own_tensors(model)
     try:
         with replacing(folder) as draft:
-            (draft / CONFIG_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            write_tensors(draft / MODEL_FILE, own_tensors(model))
+            (draft / CONFIG_FILE).write_text(_content(model, run, facts), encoding="utf-8")
+            write_tensors(draft / MODEL_FILE, weights)
             if tokenizer is not None:
                 tokenizer.save(draft)
             if training is not None:
                 write_tensors(draft / TRAINING_FILE, training)
             write_manifest(draft)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"the checkpoint cannot be written ({error}).", where=str(folder),
-            remedy="Make room or choose another folder; what was saved before is untouched.") from error
+        needed = sum(tensor.nbytes for tensors in (weights, training or {}) for tensor in tensors.values())
+        raise not_written(error, folder, needed) from error
     return folder
+
+
+def _content(model: LanguageModel, run: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> str:
+    content = {"weft_format": FORMAT_VERSION, "weft_version": weft.__version__, "torch_version": torch.__version__,
+               "model": model.config.dump(), "run": run, "facts": dict(facts or {})}
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _require_replaceable(folder: Path) -> None:

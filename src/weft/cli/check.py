@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Json, Plugin, Seed, Threads, guarded, prepare, print_json
+from weft.cli.options import (
+    AllowPickles,
+    Json,
+    Offline,
+    Plugin,
+    Revision,
+    Seed,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
 from weft.cli.text import console, section, table
 
 if TYPE_CHECKING:
@@ -22,7 +34,8 @@ SHOWN = 10
 
 @guarded
 def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="What to check.")],
-          seed: Seed = 0, threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
+          seed: Seed = 0, threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
+          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Run the laws on a model.
 
     Any cuts, ragged rows, packed documents and selected states must agree with the whole run. A configuration is shrunk
@@ -31,6 +44,7 @@ def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", hel
     prepare(plugin, threads)
     from weft import api
 
+    target = str(on_disk(target, revision, offline, allow_pickles))
     with console(err=True).status("reading", spinner="line") as status:
         result = api.check(target, seed=seed, on_law=lambda who, law: status.update(f"{who}: {law}"))
     if json:

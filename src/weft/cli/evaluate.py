@@ -8,36 +8,68 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.generate import Checkpoint
-from weft.cli.options import Device, Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+from weft.cli.options import (
+    AllowPickles,
+    Device,
+    Dtype,
+    Json,
+    Offline,
+    Plugin,
+    Revision,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from weft.evaluation import Evaluation
+    from weft.training.material import HeldOut
 
 
 @guarded
 def evaluate(checkpoint: Checkpoint,
              data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; by default what the run "
                                                        "held out.")] = None,
+             part: Annotated[str | None, typer.Option("--part", help="Which of the run's held-out texts: validation "
+                                                      "or test; validation.")] = None,
              context: Annotated[str | None, typer.Option("--context", help="Tokens of a window; several as "
                                                          "N,N,... give a line each.")] = None,
              stride: Annotated[int | None, typer.Option("--stride", help="Tokens by which windows advance.")] = None,
              documents: Annotated[bool, typer.Option("--documents", help="Whole documents, the state carried "
                                                      "through.")] = False,
              batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 8, device: Device = "cpu",
-             dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
+             dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False,
+             revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Perplexity and bits per byte, with the protocol."""
     prepare(plugin, threads)
     from weft import api
 
-    loaded = api.load(checkpoint, device=device, dtype=dtype)
+    held_out, sizes = _part(part, data), _contexts(context)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     found = [api.evaluate(loaded, data, context=size, stride=stride, mode="documents" if documents else "windows",
-                          batch_size=batch_size) for size in _contexts(context)]
+                          batch_size=batch_size, part=held_out) for size in sizes]
     if json:
         print_json([each.to_json() for each in found])
         return
     for each in found:
         typer.echo(_line(each))
     typer.echo(f"protocol: {found[-1].protocol.describe()}")
+
+
+def _part(name: str | None, data: Path | None) -> HeldOut:
+    from weft.core.errors import InputError
+
+    if name is not None and data is not None:
+        raise InputError("a part of what the run held out beside a text of its own.", where="--part, --data",
+                         remedy="Give one of them.")
+    if name in (None, "validation"):
+        return "validation"
+    if name == "test":
+        return "test"
+    raise InputError(f"{name!r} is no part that a run holds out.", where="--part",
+                     remedy="Give validation or test.")
 
 
 def _contexts(text: str | None) -> list[int | None]:

@@ -7,53 +7,125 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Device, Dtype, Json, Plugin, Seed, Threads, guarded, prepare, print_json
+from weft.cli.options import (
+    AllowPickles,
+    Device,
+    Dtype,
+    Json,
+    Offline,
+    Plugin,
+    Revision,
+    Seed,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
 
 if TYPE_CHECKING:
+    from weft.api import Ends
     from weft.checkpoints import Loaded
     from weft.decoding import RowLike, Sampling
+    from weft.tokenizers import Tokenizer
 
-Checkpoint = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, or a run's folder.")]
+Checkpoint = Annotated[Path, typer.Argument(
+    metavar="CHECKPOINT", help="A checkpoint, a run's folder, or a model on the Hub (org/name).")]
 TokensFile = Annotated[Path | None, typer.Option("--tokens", help="A JSON file of rows of token ids.")]
+Greedy = Annotated[bool, typer.Option("--greedy", help="Take the most probable token.")]
+Temperature = Annotated[float | None, typer.Option("--temperature", min=0, help="Divides the logits; 1.")]
+TopK = Annotated[int | None, typer.Option("--top-k", min=1, help="Among the k most probable.")]
+TopP = Annotated[float | None, typer.Option("--top-p", help="Among the most probable that sum to p.")]
+MinP = Annotated[float | None, typer.Option("--min-p", help="At least p times as probable as the best.")]
+Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1, repeating costs.")]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text.")]
+Template = Annotated[str | None, typer.Option(
+    "--template", help="The model's template of that name, a file of Jinja, or plain, chatml, llama2.")]
 
 
 @guarded
 def generate(checkpoint: Checkpoint,
              prompt: Annotated[list[str] | None, typer.Option("--prompt", help="Text. May be repeated.")] = None,
              tokens: TokensFile = None,
+             messages: Annotated[Path | None, typer.Option(
+                 "--messages", help="A JSON file of messages, answered in the model's chat template.")] = None,
+             template: Template = None,
              max_new_tokens: Annotated[int, typer.Option(min=0, help="Tokens to add at most.")] = 200,
-             greedy: Annotated[bool, typer.Option("--greedy", help="Take the most probable token.")] = False,
-             temperature: Annotated[float | None, typer.Option(min=0, help="Divides the logits; 1.")] = None,
-             top_k: Annotated[int | None, typer.Option(min=1, help="Among the k most probable.")] = None,
-             top_p: Annotated[float | None, typer.Option(help="Among the most probable that sum to p.")] = None,
-             min_p: Annotated[float | None, typer.Option(help="At least p times as probable as the best.")] = None,
-             repetition_penalty: Annotated[float, typer.Option(help="Above 1, repeating costs.")] = 1.0,
-             stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text.")] = None,
+             greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
+             min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
              ignore_end: Annotated[bool, typer.Option("--ignore-end", help="Go on after the end symbol.")] = False,
+             compile: Annotated[bool, typer.Option(
+                 "--compile", help="Compile first, which takes a minute; faster for long outputs.")] = False,
              seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
-             plugin: Plugin = None, json: Json = False) -> None:
-    """Continue texts, or rows of token ids."""
+             plugin: Plugin = None, json: Json = False, revision: Revision = None,
+             offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+    """Continue texts or rows of token ids, or answer a conversation."""
     prepare(plugin, threads)
     from weft import api
 
-    loaded = api.load(checkpoint, device=device, dtype=dtype)
-    rows = texts_or_rows(prompt, tokens, "--prompt")
-    sampling = api.Sampling(temperature=_temperature(greedy, temperature), top_k=top_k, top_p=top_p, min_p=min_p,
-                            repetition_penalty=repetition_penalty)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
-    if json or len(rows) > 1 or loaded.tokenizer is None:
-        _whole(loaded, rows, max_new_tokens, sampling, ends, seed, json)
+    if messages is None and template is None:
+        rows = texts_or_rows(prompt, tokens, "--prompt")
     else:
-        _streamed(loaded, rows[0], max_new_tokens, sampling, ends, seed)
+        rows, ends = _conversation(loaded, messages, template, ends, bool(prompt) or tokens is not None)
+    sampling = sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
+    if json or len(rows) > 1 or loaded.tokenizer is None:
+        _whole(loaded, rows, max_new_tokens, sampling, ends, seed, json, compile)
+    else:
+        _streamed(loaded, rows[0], max_new_tokens, sampling, ends, seed, compile)
 
 
-def _temperature(greedy: bool, temperature: float | None) -> float:
+def sampling_of(greedy: bool, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None,
+                repetition_penalty: float) -> Sampling:
+    """How tokens are chosen, from the options.
+
+    Raises:
+        InputError: both a temperature and greedy, or a value out of range.
+    """
     from weft.core.errors import InputError
+    from weft.decoding import Sampling
 
     if greedy and temperature is not None:
         raise InputError(f"greedy decoding has no temperature, got {temperature:g}.", where="--greedy, --temperature",
                          remedy="Give one of them.")
-    return 0.0 if greedy else 1.0 if temperature is None else temperature
+    heat = 0.0 if greedy else 1.0 if temperature is None else temperature
+    return Sampling(temperature=heat, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty)
+
+
+def _conversation(loaded: Loaded, messages: Path | None, template: str | None, ends: Ends,
+                  other: bool) -> tuple[list[str | RowLike], Ends]:
+    """A conversation in its template, as the one row, and what ends its answer."""
+    from weft.api import Ends
+    from weft.core.errors import InputError
+    from weft.decoding import Row
+    from weft.tokenizers.chat import chat_template
+    from weft.tokenizers.chat_messages import read_messages
+
+    if messages is None or other:
+        raise InputError("a template without messages." if messages is None else "messages beside other prompts.",
+                         where="--messages, --template",
+                         remedy="Give --messages FILE, and --template where the model has none of its own.")
+    form = chat_template(require_tokenizer(loaded), template)
+    said = read_messages(messages)
+    goes_on = said[-1]["role"] == "assistant"
+    row = Row(tuple(form.encode(said, add_generation_prompt=not goes_on, continue_final=goes_on)))
+    tokens = form.end_ids if ends.at_end else ()
+    return [row], Ends((*ends.strings, *form.stops), ends.at_end, tokens)
+
+
+def require_tokenizer(loaded: Loaded) -> Tokenizer:
+    """The model's tokenizer.
+
+    Raises:
+        InputError: it has none.
+    """
+    from weft.core.errors import InputError
+
+    if loaded.tokenizer is None:
+        raise InputError("the checkpoint has no tokenizer, so it reads no text.", where=str(loaded.path),
+                         remedy="Use weft generate --tokens with rows of token ids.")
+    return loaded.tokenizer
 
 
 def texts_or_rows(texts: list[str] | None, tokens: Path | None, option: str) -> list[str | RowLike]:
@@ -71,12 +143,12 @@ def texts_or_rows(texts: list[str] | None, tokens: Path | None, option: str) -> 
     return list(texts or []) if tokens is None else list(read_rows(tokens))
 
 
-def _whole(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, sampling: Sampling, ends: object, seed: int,
-           json: bool) -> None:
+def _whole(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, sampling: Sampling, ends: Ends, seed: int,
+           json: bool, compile: bool) -> None:
     from weft import api
 
-    assert isinstance(ends, api.Ends)
-    result = api.generate(loaded, rows, max_new_tokens=max_new_tokens, sampling=sampling, ends=ends, seed=seed)
+    result = api.generate(loaded, rows, max_new_tokens=max_new_tokens, sampling=sampling, ends=ends, seed=seed,
+                          compile=compile)
     if json:
         print_json({"rows": [{"tokens": row.tokens, "text": row.text} for row in result.rows]})
         return
@@ -86,13 +158,13 @@ def _whole(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, sampl
         typer.echo("---")
 
 
-def _streamed(loaded: Loaded, prompt: str | RowLike, max_new_tokens: int, sampling: Sampling, ends: object,
-              seed: int) -> None:
+def _streamed(loaded: Loaded, prompt: str | RowLike, max_new_tokens: int, sampling: Sampling, ends: Ends,
+              seed: int, compile: bool) -> None:
     from weft import api
 
-    assert isinstance(ends, api.Ends)
     waiting = prompt if isinstance(prompt, str) else ""  # until the model has taken it
-    for new in api.stream(loaded, prompt, max_new_tokens=max_new_tokens, sampling=sampling, ends=ends, seed=seed):
+    for new in api.stream(loaded, prompt, max_new_tokens=max_new_tokens, sampling=sampling, ends=ends, seed=seed,
+                          compile=compile):
         typer.echo(f"{waiting}{new.text or ''}", nl=False)
         waiting = ""
     typer.echo(waiting)

@@ -13,9 +13,15 @@ from weft.cli.text import console, section, table
 if TYPE_CHECKING:
     from weft.analysis import Entry
     from weft.api import Description
+    from weft.families.listing import Published
 
 Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer, mask, ...) for states, traits "
-                                            "and sources of its parts; a part for everything about it.")]
+                                            "and sources of its parts; a part for everything about it; families for "
+                                            "published models.")]
+
+
+FAMILIES = "families"
+"""The kind that lists published models instead of parts."""
 
 
 @guarded
@@ -24,6 +30,9 @@ def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> 
     prepare(plugin)
     from weft import api
 
+    if kind == FAMILIES:
+        _families(list(api.families()), json)
+        return
     entries = api.catalogue(kind)
     single = kind is not None and (kind != entries[0].group or len(entries) == 1)
     pages = [api.describe(entry) for entry in entries] if single else []
@@ -38,6 +47,19 @@ def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> 
         _all(entries)
 
 
+def _families(models: list[Published], json: bool) -> None:
+    if json:
+        print_json([each.plain() for each in models])
+        return
+    out = console()
+    for _, members in groupby(models, key=lambda each: each.family):
+        own = list(members)
+        rows = table("model", ">parameters", ">as published", header=True)
+        for each in own:
+            rows.add_row(each.name, f"{each.parameters:,}", "the same" if each.agrees else f"{each.published:,}")
+        section(out, f"{own[0].family}  {own[0].architecture}".rstrip(), rows)
+
+
 def _all(entries: list[Entry]) -> None:
     out = console()
     for group, members in groupby(entries, key=lambda entry: entry.group):
@@ -46,7 +68,8 @@ def _all(entries: list[Entry]) -> None:
         for entry in members:
             rows.add_row(entry.usage, _plain(entry.summary))
         section(out, group, rows)
-    out.print("weft list GROUP adds states, traits and sources; weft list KIND shows everything about one part.",
+    out.print("weft list GROUP adds states, traits and sources; weft list KIND shows everything about one part;\n"
+              "weft list families shows published models.",
               style="dim")
 
 

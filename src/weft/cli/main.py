@@ -8,8 +8,12 @@ from typing import Annotated
 import typer
 
 import weft
+from weft.cli.chat import chat
 from weft.cli.check import check
+from weft.cli.compare import compare
 from weft.cli.config import config_app
+from weft.cli.convert import convert
+from weft.cli.data import data_app
 from weft.cli.doctor import doctor
 from weft.cli.evaluate import evaluate
 from weft.cli.generate import generate
@@ -22,10 +26,11 @@ app = typer.Typer(name="weft", no_args_is_help=True, add_completion=False, prett
                   rich_markup_mode=None,
                   help="Declare, train, check, decode and serve language models of every architecture.")
 app.add_typer(config_app, name="config")
+app.add_typer(data_app, name="data")
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "list": list_parts, "doctor": doctor, "plan": plan, "check": check, "train": train, "eval": evaluate,
-    "generate": generate, "score": score}
+    "list": list_parts, "doctor": doctor, "plan": plan, "check": check, "train": train, "compare": compare,
+    "eval": evaluate, "generate": generate, "chat": chat, "score": score, "convert": convert}
 for name, command in COMMANDS.items():
     app.command(name)(command)
 

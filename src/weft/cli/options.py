@@ -24,6 +24,9 @@ Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cu
 Dtype = Annotated[str | None, typer.Option("--dtype", help="Compute in float32, float64 or bfloat16.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; as many as there are cores.")]
+Revision = Annotated[str | None, typer.Option("--revision", help="Of a model on the Hub: branch, tag or commit.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Take models on the Hub from its cache only.")]
+AllowPickles = Annotated[bool, typer.Option("--allow-pickles", help="Fetch pickled weights where there are no others.")]
 
 INTERRUPTED = 130
 
@@ -60,6 +63,13 @@ def prepare(plugin: list[Path] | None = None, threads: int | None = None) -> Non
         import torch
 
         torch.set_num_threads(threads)
+
+
+def on_disk(model: str | Path, revision: str | None, offline: bool, allow_pickles: bool) -> Path:
+    """The folder of a model that is given as a path or as an id on the Hub."""
+    from weft.checkpoints.hub import resolve
+
+    return resolve(model, revision=revision, offline=offline or None, allow_pickles=allow_pickles)
 
 
 def print_json(data: Any) -> None:

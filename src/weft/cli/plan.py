@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+from weft.cli.options import (
+    AllowPickles,
+    Dtype,
+    Json,
+    Offline,
+    Plugin,
+    Revision,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
 from weft.cli.text import console, duration, in_bytes, section, short, table
 
 if TYPE_CHECKING:
@@ -23,7 +35,8 @@ def plan(target: Target,
                                                     "that it takes here.")] = None,
          context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of a row.")] = None,
          batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a training step and of the state.")] = 1,
-         dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
+         dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False,
+         revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """What a model costs before it runs.
 
     Parameters, FLOPs by part, bytes of weights, activations and state, and the least time of a training run here.
@@ -31,6 +44,7 @@ def plan(target: Target,
     prepare(plugin, threads)
     from weft import api
 
+    target = str(on_disk(target, revision, offline, allow_pickles))
     found = api.plan(target, context=context, batch=batch, dtype=dtype, tokens=tokens)
     if json:
         print_json(found.plain())

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.generate import Checkpoint, TokensFile, texts_or_rows
-from weft.cli.options import Device, Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+from weft.cli.options import (
+    AllowPickles,
+    Device,
+    Dtype,
+    Json,
+    Offline,
+    Plugin,
+    Revision,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from weft.checkpoints import Loaded
@@ -22,13 +35,14 @@ def score(checkpoint: Checkpoint,
           logits: Annotated[Path | None, typer.Option("--logits", help="Write row_0, row_1, ... [T,V] in float32 to "
                                                       "this safetensors file.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
-          json: Json = False) -> None:
+          json: Json = False, revision: Revision = None,
+          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """The log-probability of every token, in nats."""
     prepare(plugin, threads)
     from weft import api
     from weft.evaluation import write_logits
 
-    loaded = api.load(checkpoint, device=device, dtype=dtype)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     result = api.score(loaded, texts_or_rows(text, tokens, "--text"), logits=logits is not None)
     if logits is not None:
         write_logits(logits, result)

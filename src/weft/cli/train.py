@@ -14,6 +14,9 @@ from weft.cli.options import Device, Dtype, Json, Plugin, Threads, guarded, prep
 if TYPE_CHECKING:
     from weft.training import TrainResult
 
+TERMINATED = 143
+"""128 + SIGTERM, as a shell tells of a process that ended by it."""
+
 
 @guarded
 def train(config: Config, overrides: Overrides = None,
@@ -21,21 +24,31 @@ def train(config: Config, overrides: Overrides = None,
                                                     "else the Python standard library's source.")] = None,
           out: Annotated[Path, typer.Option("--out", help="The run's folder.")] = Path("runs/latest"),
           resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
+          allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even where processor, torch or "
+                                                      "device are others, so that the last bits differ.")] = False,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
           json: Json = False) -> None:
     """Train a model, by gradients or by counting.
 
-    Ctrl-C saves a checkpoint; --resume goes on from the last one.
+    Ctrl-C (or SIGTERM) saves a checkpoint after the step under way, a second one stops at once; --resume goes on from
+    the last checkpoint, to the same weights as without the interruption.
     """
     prepare(plugin, threads)
     from weft import api
+    from weft.cli.live import showing
+    from weft.training.interrupt import Terminated
 
     changes = list(overrides or [])
     given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype}
     changes += [f"{key}={text.dumps(value)}" for key, value in given.items() if value is not None]
-    result = api.train(config, changes, out=out, resume=resume, device=device,
-                       on_event=None if json else lambda event: typer.echo(event.line()))
+    try:
+        with showing(quiet=json) as listener:
+            result = api.train(config, changes, out=out, resume=resume, allow_inexact=allow_inexact, device=device,
+                               on_event=listener)
+    except Terminated:
+        typer.echo("terminated", err=True)
+        raise typer.Exit(TERMINATED) from None
     if json:
         print_json(_facts(result))
     else:

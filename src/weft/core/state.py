@@ -165,6 +165,15 @@ def pad_to(tensor: Tensor, dim: int, size: int, fill: float | int | bool) -> Ten
     return torch.cat([tensor, tensor.new_full(shape, fill)], dim=dim)
 
 
+def reserved(state: S, slots: int) -> S:
+    """``state`` with room for ``slots`` tokens in what grows, so that steps write in place instead of copying. Only
+    for states that were started without a capacity, whose room is what their tensors have."""
+    def lengthen(tensor: Tensor, spec: TensorField) -> Tensor:
+        return tensor if spec.grows is None else pad_to(tensor, spec.grows, slots, spec.fill)
+
+    return state.map(lengthen)
+
+
 def state_arrays(state: State) -> dict[str, Tensor]:
     """The tensors of a state by path, to be written to a file; `restore` reads them back."""
     return {path: tensor.detach().contiguous().clone() for path, (tensor, _) in state.tensors().items()}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 
 from weft.core.errors import DataError, FailedError, InputError, UnsupportedError
@@ -34,6 +35,7 @@ class Protocol:
         corpus: name of the corpus.
         corpus_sha256: its hash.
         tokenizer_sha256: the tokenizer's fingerprint: the unit is its token.
+        part: which part of the corpus was scored; None: all of it.
     """
 
     mode: Mode
@@ -45,6 +47,7 @@ class Protocol:
     corpus: str
     corpus_sha256: str
     tokenizer_sha256: str
+    part: str | None = None
 
     def describe(self) -> str:
         """The protocol in one sentence."""
@@ -58,7 +61,8 @@ class Protocol:
         ends = ("the end of a document counts as a token of 0 bytes" if self.ends_scored
                 else "a document's first token is not scored")
         return (f"corpus perplexity exp(sum of negative log-likelihoods / tokens), unit the tokenizer's token, every "
-                f"token scored once; {reach}; {fence}; {self.start}; {ends}")
+                f"token scored once; {reach}; {fence}; {self.start}; {ends}"
+                + (f"; {self.part}" if self.part else ""))
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ class Evaluation:
 
 
 def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None = None, stride: int | None = None,
-             mode: Mode = "windows", fenced: bool = True, batch_size: int = 8) -> Evaluation:
+             mode: Mode = "windows", fenced: bool = True, batch_size: int = 8,
+             batches: int | None = None) -> Evaluation:
     """Perplexity and bits per byte of a corpus; each token that can be predicted is scored exactly once.
 
     Args:
@@ -115,6 +120,7 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
         mode: ``windows``, or ``documents`` to carry the state through each document from end to end.
         fenced: tokens see those of their own document only; otherwise what came before it too.
         batch_size: windows or documents that are run together; it does not change the results.
+        batches: score only so many batches of windows, spread evenly over the corpus; None: all.
 
     Raises:
         DataError: a context, stride or batch size out of range, or nothing to predict.
@@ -123,14 +129,16 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
         FailedError: the model gives NaN.
     """
     window = model.config.context if context is None else context
-    _check(model, stream, mode, stride)
-    with evaluation_mode(model), torch.inference_mode():
+    _check(model, stream, mode, stride, batches)
+    # Not inference_mode: what a layer may keep from here must still serve a backward pass later.
+    with evaluation_mode(model), torch.no_grad():
         if mode == "windows":
             windows = EvaluationWindows(stream, context=window, stride=stride, rows=batch_size)
             longest = min(window, len(stream) - 1)
             require_room(model, longest, "context", f"windows of {longest} tokens", "Give a smaller context.")
-            pieces = window_pieces(model, windows, fenced=fenced)
-            return _sum(model, pieces, _protocol(stream, mode, window, windows.stride, fenced))
+            chosen = _spread(len(windows), batches)
+            protocol = replace(_protocol(stream, mode, window, windows.stride, fenced), part=_part(windows, chosen))
+            return _sum(model, window_pieces(model, windows, fenced=fenced, chosen=chosen), protocol)
         pieces = _documents(model, stream, window, fenced, batch_size)
         return _sum(model, pieces, _protocol(stream, mode, None, None, fenced))
 
@@ -146,13 +154,25 @@ def _documents(model: LanguageModel, stream: TokenStream, chunk: int, fenced: bo
     return document_pieces(model, stream, found, chunk=chunk, rows=rows)
 
 
-def _check(model: LanguageModel, stream: TokenStream, mode: str, stride: int | None) -> None:
+def _spread(available: int, wanted: int | None) -> frozenset[int]:
+    count = available if wanted is None else min(wanted, available)
+    return frozenset(np.linspace(0, available - 1, count).round().astype(int).tolist())
+
+
+def _part(windows: EvaluationWindows, chosen: frozenset[int]) -> str | None:
+    return None if len(chosen) == len(windows) else f"{len(chosen)} of {len(windows)} batches, spread evenly"
+
+
+def _check(model: LanguageModel, stream: TokenStream, mode: str, stride: int | None, batches: int | None) -> None:
     require_causal(model, "evaluation")
     if mode not in ("windows", "documents"):
         raise InputError(f"unknown mode {mode!r}.", where="mode", remedy="Give 'windows' or 'documents'.")
     if mode == "documents" and stride is not None:
         raise InputError(f"stride {stride} where documents are scored whole.", where="stride",
                          remedy="Leave it out, or evaluate in windows.")
+    if batches is not None and (batches < 1 or mode == "documents"):
+        raise InputError(f"{batches} batches of {mode}.", where="batches",
+                         remedy="Give 1 or more, of windows, or leave it out.")
     if model.takes_source:
         raise UnsupportedError("this model decodes from a source, and a corpus has none.", where=type(model).__name__,
                                remedy="Score rows of source and target instead.")

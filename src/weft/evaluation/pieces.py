@@ -33,16 +33,18 @@ class Piece:
     bytes: int
 
 
-def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: bool) -> Iterator[Piece]:
-    """Every batch of windows, each window from no state.
+def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: bool,
+                  chosen: frozenset[int]) -> Iterator[Piece]:
+    """Batches of windows, each window from no state.
 
     Args:
         model: in evaluation mode.
         windows: of one stream.
         fenced: tokens see those of their own document only.
+        chosen: which batches.
     """
     device = device_of(model)
-    for batch in windows:
+    for batch in (batch for index, batch in enumerate(windows) if index in chosen):
         begins = batch.begins.copy()
         begins[:, 0] = False
         span = Span(begins=torch.from_numpy(begins).to(device) if fenced and begins.any() else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
 
+from weft.checkpoints.atomic import replacing_file
 from weft.checkpoints.tensors import write_tensors
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
@@ -120,16 +120,12 @@ def write_logits(path: str | Path, scored: Scored) -> None:
     """
     if scored.logits is None:
         raise InputError("these rows were scored without logits.", where="logits", remedy="Score with logits=True.")
-    path = Path(path)
-    draft = path.parent / f".{path.name}.{os.getpid()}.draft"
     try:
-        write_tensors(draft, {f"row_{index}": values for index, values in enumerate(scored.logits)})
-        os.replace(draft, path)
+        with replacing_file(Path(path)) as draft:
+            write_tensors(draft, {f"row_{index}": values for index, values in enumerate(scored.logits)})
     except (OSError, SafetensorError) as error:
         raise InputError(f"the file cannot be written ({error}).", where=str(path),
                          remedy="Give a path in a folder that exists and has room.") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _groups(rows: Sequence[Row], size: int) -> Iterator[list[int]]:

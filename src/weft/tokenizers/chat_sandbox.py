@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, final
+from typing import Any, ClassVar, NoReturn, cast, final
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
@@ -40,15 +40,13 @@ class SandboxedTemplate:
     Args:
         source: Jinja.
         name: for messages.
-        kept: characters that ``tojson`` leaves as they are even where it writes ASCII.
 
     Raises:
         InputError: the source is not Jinja.
     """
 
-    def __init__(self, source: str, name: str, kept: str = "") -> None:
-        self._name = name
-        self._environment = _Environment(kept)
+    def __init__(self, source: str, name: str) -> None:
+        self._name, self._environment = name, _Environment()
         try:
             self._template: Template = self._environment.compiled(source)
         except TemplateSyntaxError as error:
@@ -57,29 +55,39 @@ class SandboxedTemplate:
         except RecursionError:
             raise InputError("not a Jinja template: nested too deeply.", where=self._where, remedy=ANOTHER) from None
 
-    def render(self, variables: Mapping[str, Any], now: datetime) -> str:
+    def render(self, variables: Mapping[str, Any], now: datetime, kept: str = "") -> str:
         """The text that the template makes of ``variables``.
+
+        Args:
+            variables: plain data.
+            now: what ``strftime_now`` tells.
+            kept: characters that ``tojson`` leaves as they are even where it writes ASCII.
 
         Raises:
             InputError: the template refuses, fails, reaches out of the sandbox or exceeds its bounds; the message has
                 the template's own words and line.
         """
-        self._environment.begin(now)
+        self._environment.begin(now, kept)
         try:
             return _bounded_text(self._template.generate(dict(variables)))
-        except SecurityError as error:
-            what = f"the template tries to reach out of its sandbox ({error})."
-            raise InputError(what, where=self._at(error.__traceback__), remedy=ANOTHER) from None
-        except _TooMuch as error:
-            raise InputError(f"the template does not come to an end: {error}.", where=self._at(error.__traceback__),
-                             remedy=ANOTHER) from None
-        except _Refused as error:
-            raise InputError(f"the template refuses these messages: {error}.".replace("..", "."),
-                             where=self._at(error.__traceback__),
-                             remedy="Give messages as it wants them, or another template (--template).") from None
         except Exception as error:  # a template can fail in every way that an expression can
-            raise InputError(f"the template fails: {error or type(error).__name__}.",
-                             where=self._at(error.__traceback__), remedy=ANOTHER) from None
+            raise self._failure(error) from None
+
+    def _failure(self, error: Exception) -> InputError:
+        """What a user is told of a rendering that failed."""
+        remedy = ANOTHER
+        match error:
+            case SecurityError():
+                what = "tries to reach out of its sandbox"
+            case _TooMuch() | MemoryError():
+                what = "does not come to an end"
+            case _Refused():
+                what, remedy = "refuses these messages", f"Give messages as it wants them. {ANOTHER}"
+            case _:
+                what = "fails"
+        reason = (str(error) or type(error).__name__).rstrip()
+        closed = reason if reason.endswith((".", "!", "?")) else f"{reason}."
+        return InputError(f"the template {what}: {closed}", where=self._at(error.__traceback__), remedy=remedy)
 
     @property
     def _where(self) -> str:
@@ -109,23 +117,23 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     intercepted_binops: ClassVar[frozenset[str]] = frozenset({"*", "**", "+", "%"})  # type: ignore[misc]
 
-    def __init__(self, kept: str) -> None:
+    def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension])
-        self._steps, self._now, self._kept = 0, datetime.min, kept
+        self._steps, self._now, self._kept = 0, datetime.min, ""
         self.filters["tojson"] = self._tojson
         self.filters["_counted"], self.filters["_bounded"] = self._counted, _bounded
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = lambda form: self._now.strftime(form)
 
-    def begin(self, now: datetime) -> None:
+    def begin(self, now: datetime, kept: str) -> None:
         """A rendering begins."""
-        self._steps, self._now = 0, now
+        self._steps, self._now, self._kept = 0, now, kept
 
     def compiled(self, source: str) -> Template:
         """The template, with its loops counted and its joined texts measured."""
         tree = self.parse(source)
         for loop in list(tree.find_all(nodes.For)):
-            loop.iter = _filtered(loop.iter, "_counted")
+            loop.iter = _filtered(cast(nodes.Expr, loop.iter), "_counted")
         _measure_joins(tree)
         return self.from_string(tree)
 
@@ -231,7 +239,3 @@ def _bounded_text(pieces: Iterable[str]) -> str:
 
 def _raise_exception(message: object = "") -> NoReturn:
     raise _Refused(str(message))
-
-
-Clock = Callable[[], datetime]
-"""Tells the time to ``strftime_now``."""

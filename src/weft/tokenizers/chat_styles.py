@@ -29,9 +29,9 @@ _PLAIN = """\
 {% if message['role'] == 'system' %}
 {{- message['content'] + '\n\n' }}
 {%- elif message['role'] == 'user' %}
-{{- 'User: ' + message['content'] + '\n' }}
+{{- 'User: ' + message['content'].strip() + '\n' }}
 {%- elif message['role'] == 'assistant' %}
-{{- 'Assistant: ' + message['content'] + '\n' }}
+{{- 'Assistant: ' + message['content'].strip() + '\n' }}
 {%- else %}
 {{- raise_exception("the style 'plain' knows the roles system, user and assistant, not " + message['role']) }}
 {%- endif %}

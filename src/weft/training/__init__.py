@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.training.config import DataSettings, ReportSettings, RunConfig, TrainingSettings
 from weft.training.events import Event, Notice, Progress, Saved, Started, Validated
 from weft.training.files import load_model_config, load_run, parse_run
+from weft.training.interrupt import Terminated
 from weft.training.train import TrainResult, train
 from weft.training.validation import Validation, validate
 
@@ -17,6 +18,7 @@ __all__ = [
     "RunConfig",
     "Saved",
     "Started",
+    "Terminated",
     "TrainResult",
     "TrainingSettings",
     "Validated",

@@ -77,6 +77,10 @@ class Progress(Event):
         seconds_left: of training to come, at the mean pace so far.
         lr: learning rate of the last step.
         grad_norm: L2 norm of its gradients before clipping.
+        mfu: model FLOPs utilisation: operations of the model a second, over those of a large matrix product here; None
+            in the first seconds of a run (see `weft.training.rates`).
+        resident_bytes: main memory that the process holds; None where the system does not tell.
+        allocated_bytes: memory of the accelerator that tensors hold; None without one.
     """
 
     name: ClassVar[str] = "progress"
@@ -89,11 +93,25 @@ class Progress(Event):
     seconds_left: float
     lr: float
     grad_norm: float
+    mfu: float | None = None
+    resident_bytes: int | None = None
+    allocated_bytes: int | None = None
 
     def line(self) -> str:
-        return (f"step {self.step:,}/{self.steps:,}  loss {self.loss:.4f} nats/token  {self.bits_per_byte:.4f} "
-                f"bits/byte  {self.tokens_per_second:,.0f} tokens/s  {clock_time(self.seconds)} elapsed  "
-                f"{clock_time(self.seconds_left)} left")
+        return "  ".join([f"step {self.step:,}/{self.steps:,}", *self.figures(),
+                          f"{clock_time(self.seconds)} elapsed", f"{clock_time(self.seconds_left)} left"])
+
+    def figures(self) -> list[str]:
+        """What was measured, each with its unit."""
+        found = [f"loss {self.loss:.4f} nats/token", f"{self.bits_per_byte:.4f} bits/byte",
+                 f"{self.tokens_per_second:,.0f} tokens/s"]
+        if self.mfu is not None:
+            found.append(f"MFU {self.mfu:.1%}")
+        if self.resident_bytes is not None:
+            found.append(f"memory {megabytes(self.resident_bytes)}")
+        if self.allocated_bytes is not None:
+            found.append(f"GPU {megabytes(self.allocated_bytes)}")
+        return found
 
 
 @final
@@ -142,6 +160,11 @@ class Notice(Event):
 
 
 Listener: TypeAlias = Callable[[Event], None]
+
+
+def megabytes(size: int) -> str:
+    """A number of bytes in millions, or in thousands of millions from 10 GB on."""
+    return f"{size / 1e6:,.0f} MB" if size < 10e9 else f"{size / 1e9:,.1f} GB"
 
 
 def clock_time(seconds: float) -> str:

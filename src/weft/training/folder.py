@@ -1,35 +1,41 @@
 """The run folder: what was run, what was measured, and its checkpoints.
 
     run.json               the resolved configuration, the number of steps, hashes of text and tokenizer, the machine
+    config.yaml            the resolved configuration, to read and to run again
     metrics.jsonl          one JSON object per event
-    checkpoints/<step>/    the last and the best
+    checkpoints/<step>/    the last, the best, and as many more as asked for
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
+import yaml
 from torch import Tensor
 
-from weft.checkpoints.atomic import tidy, write_file
+from weft.checkpoints.atomic import discard, tidy, write_file
 from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS, step_name
-from weft.checkpoints.locate import saved_checkpoints
+from weft.checkpoints.locate import saved_checkpoints, step_folders
+from weft.checkpoints.room import free_bytes
 from weft.checkpoints.save import save_checkpoint
-from weft.core.errors import CheckpointError, ConfigError
+from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import LanguageModel
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
 from weft.training.events import Event
 
 RUN_FILE = "run.json"
+CONFIG_YAML = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = ".lock"
+DESCRIBED = ("id", "config", "steps", "corpus", "corpus_sha256", "tokenizer_sha256", "compute", "software", "inexact")
+"""What run.json holds."""
 
 
 @final
@@ -45,27 +51,39 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path, *, resume: bool) -> None:
-        self.path = Path(path)
-        has_run = (self.path / RUN_FILE).exists()
-        if has_run and not resume:
-            raise ConfigError([f"out: {self.path} holds a run already. Go on with --resume, or choose another folder."])
-        if resume and not has_run:
-            raise ConfigError([f"out: there is no run to resume in {self.path}. Check the folder, or leave --resume "
-                               "out."])
+        self.path, self._resume = Path(path), resume
+        self._require_fitting()
 
     def __enter__(self) -> RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / LOCK_FILE)
+            for place in (self.path, self.path / RUN_CHECKPOINTS):
+                tidy(place)
         except OSError as error:
             raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
                                "folder."]) from None
-        for place in (self.path, self.path / RUN_CHECKPOINTS):
-            tidy(place)
+        try:
+            self._require_fitting()  # once more, for what another process did before the lock was ours
+        except ConfigError:
+            os.close(self._lock)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a run stands here. One that was killed before its first step may not stand yet."""
+        return (self.path / RUN_FILE).exists()
+
+    def _require_fitting(self) -> None:
+        if self.has_run and not self._resume:
+            raise ConfigError([f"out: {self.path} holds a run already. Go on with --resume, or choose another folder."])
+        if self._resume and not self.has_run and not (self.path / LOCK_FILE).exists():
+            raise ConfigError([f"out: there is no run to resume in {self.path}. Check the folder, or leave --resume "
+                               "out."])
 
     def read(self) -> dict[str, Any]:
         """What `describe` wrote.
@@ -76,41 +94,80 @@ class RunFolder:
         path = self.path / RUN_FILE
         try:
             content: dict[str, Any] = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+            lacking = [key for key in DESCRIBED if key not in content]
+            if lacking:
+                raise ValueError(f"it lacks {lacking[0]!r}")
+        except (OSError, ValueError, TypeError) as error:
             raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
                                   remedy="Start the run again in another folder.") from None
         return content
 
     def describe(self, content: Mapping[str, Any]) -> None:
-        """Write what the run is, before its first step."""
-        write_file(self.path / RUN_FILE, json.dumps(content, indent=1) + "\n")
+        """Write what the run is, before its first step. The run stands when this is done."""
+        readable = yaml.safe_dump(content["config"], sort_keys=False, allow_unicode=True)
+        with self._writing(RUN_FILE):
+            write_file(self.path / CONFIG_YAML, readable)
+            write_file(self.path / RUN_FILE, json.dumps(content, indent=1) + "\n")
 
     def log(self, event: Event) -> None:
-        """Add an event to the metrics."""
-        with (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
+        """Add an event to the metrics.
+
+        Raises:
+            TrainingError: they cannot be written.
+        """
+        with self._writing(METRICS_FILE), (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(event.record()) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The records of every event; a line that was cut off is left out."""
+        path = self.path / METRICS_FILE
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        return [record for line in lines if (record := _record(line)) is not None]
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps after ``step``, which will be done again, and a line that was cut off."""
-        path = self.path / METRICS_FILE
-        if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            write_file(path, "".join(f"{line}\n" for line in lines if _belongs(line, step)))
+        kept = [record for record in self.metrics() if int(record.get("step", 0)) <= step]
+        with self._writing(METRICS_FILE):
+            write_file(self.path / METRICS_FILE, "".join(f"{json.dumps(record)}\n" for record in kept))
 
     def last(self) -> Path | None:
         """The newest checkpoint."""
         saved = saved_checkpoints(self.path)
         return saved[-1] if saved else None
 
+    def steps(self) -> list[Path]:
+        """What stands in the place of checkpoints, damaged ones too, in the order of their steps."""
+        return step_folders(self.path)
+
+    def put_aside(self, damaged: Path) -> Path:
+        """Give a damaged checkpoint another name, under which nothing looks for one."""
+        names = (f"damaged-{damaged.name}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 1000))))
+        aside = next(path for name in names if not (path := damaged.parent / name).exists())
+        with self._writing(damaged.name):
+            os.rename(damaged, aside)
+        return aside
+
     def save(self, model: LanguageModel, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any],
              training: Mapping[str, Tensor]) -> Path:
-        """Write the checkpoint of ``facts["step"]``, then delete all but the last and the best."""
+        """Write the checkpoint of ``facts["step"]``, then delete all but the last, the best, and as many before the
+        last as the configuration keeps."""
         path = self.path / RUN_CHECKPOINTS / step_name(int(facts["step"]))
         save_checkpoint(path, model, tokenizer, run=config.dump(), facts=facts, training=training)
         saved = saved_checkpoints(self.path)
-        for old in set(saved[:-1]) - {best_of(saved)}:
-            shutil.rmtree(old)
+        for old in saved[: -1 - config.report.keep]:
+            if old != best_of(saved):
+                discard(old)
         return path
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path = self.path / name
+            raise TrainingError(f"the file cannot be written ({error.strerror or error}); {free_bytes(path):,} bytes "
+                                "are free there.", where=str(path),
+                                remedy="Make room, then go on with --resume.") from error
 
     def best(self) -> Path | None:
         """The checkpoint with the fewest bits per byte on the validation text."""
@@ -148,21 +205,24 @@ def _differences(old: Any, new: Any, path: str) -> list[tuple[str, Any, Any]]:
 
 
 def _bits_per_byte(path: Path) -> float | None:
-    facts = json.loads((path / CONFIG_FILE).read_bytes()).get("facts") or {}
-    validation = facts.get("validation")
-    return None if validation is None else float(validation["bits_per_byte"])
+    """None for a checkpoint that was not evaluated, or that is damaged."""
+    try:
+        return float(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]["bits_per_byte"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
-def _belongs(line: str, step: int) -> bool:
+def _record(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except ValueError:
-        return False
-    return isinstance(record, dict) and int(record.get("step", 0)) <= step
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def _lock(path: Path) -> int:
-    """Hold the folder for this process; the system lets go of it however the process ends."""
+    """Hold the folder for this process, whose number is written down; the system lets go of it however the process
+    ends."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     if sys.platform != "win32":
         import fcntl
@@ -170,7 +230,10 @@ def _lock(path: Path) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            holder = os.read(handle, 32).decode("ascii", "replace").strip()
             os.close(handle)
-            raise ConfigError([f"out: another process is training in {path.parent}. Wait for it, or choose another "
-                               "folder."]) from None
+            raise ConfigError([f"out: another process ({holder or 'of unknown number'}) is training in {path.parent}. "
+                               "Wait for it, or choose another folder."]) from None
+    os.ftruncate(handle, 0)
+    os.write(handle, f"{os.getpid()}\n".encode("ascii"))
     return handle

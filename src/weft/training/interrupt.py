@@ -7,28 +7,54 @@ import threading
 from types import FrameType
 from typing import final
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which schedulers send before they end a process, and which is handled like Ctrl-C."""
+
 
 @final
 class Interrupts:
-    """A context in which the first Ctrl-C only sets ``pending``; the second raises KeyboardInterrupt at once.
+    """A context in which the first Ctrl-C or SIGTERM only sets ``pending``; the second raises at once.
 
     Python delivers signals to the main thread alone; in any other this does nothing.
     """
 
     def __init__(self) -> None:
-        self.pending = False
+        self._first: int | None = None
         self._in_main = threading.current_thread() is threading.main_thread()
+
+    @property
+    def pending(self) -> bool:
+        """Whether the run is to stop after this step."""
+        return self._first is not None
 
     def __enter__(self) -> Interrupts:
         if self._in_main:
-            self._before = signal.signal(signal.SIGINT, self._note)
+            self._before = [signal.signal(number, self._note) for number in SIGNALS]
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._in_main:
-            signal.signal(signal.SIGINT, self._before)
+            for number, handler in zip(SIGNALS, self._before, strict=True):
+                signal.signal(number, handler)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
+    def stop(self) -> None:
+        """Raise what the first signal asked for, if there was one.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+            Terminated: SIGTERM.
+        """
+        if self._first is not None:
+            raise _error(self._first)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
         if self.pending:
-            raise KeyboardInterrupt
-        self.pending = True
+            raise _error(number)
+        self._first = number
+
+
+def _error(number: int) -> KeyboardInterrupt:
+    return Terminated() if number == signal.SIGTERM else KeyboardInterrupt()

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from weft.core.errors import TrainingError
+from weft.core.errors import CheckpointError, FailedError, TrainingError
 from weft.core.model import LanguageModel
 from weft.training.config import EVALUATIONS, POINTS, ReportSettings, RunConfig
 from weft.training.events import Event, Listener, Progress, Saved, Validated
 from weft.training.folder import RunFolder
 from weft.training.interrupt import Interrupts
 from weft.training.material import Material
+from weft.training.rates import Utilisation, allocated_bytes, resident_bytes
+from weft.training.sinks import Sinks
 from weft.training.trainer import StepReport, Trainer
 from weft.training.validation import Validation, validate
 
@@ -43,24 +46,38 @@ class Run:
     folder: RunFolder
     device: torch.device
     listener: Listener | None
+    sinks: Sinks
 
     def tell(self, event: Event) -> None:
         """Write the event down and pass it on."""
         self.folder.log(event)
+        self.sinks.tell(event)
         if self.listener is not None:
             self.listener(event)
 
     def evaluate(self, model: LanguageModel, step: int, seconds: float) -> Validation:
-        """Measure ``model`` on the validation text."""
+        """Measure ``model`` on the validation text.
+
+        Raises:
+            TrainingError: it gives NaN.
+        """
         found = validate(model, self.material.validation, context=self.config.context,
-                         rows=self.config.training.batch_size, batches=self.config.report.eval_batches,
-                         device=self.device)
+                         rows=self.config.training.batch_size, batches=self.config.report.eval_batches)
         self.tell(Validated(step, found, seconds))
         return found
 
-    def save(self, step: int, seconds: float, validation: Validation | None, training: Mapping[str, Tensor]) -> Path:
-        """Write the checkpoint of ``step``."""
-        facts = {"step": step, "seconds": seconds, "validation": None if validation is None else asdict(validation)}
+    def save(self, step: int, seconds: float, validation: Validation | None, training: Mapping[str, Tensor],
+             interval: Interval | None = None) -> Path:
+        """Write the checkpoint of ``step``.
+
+        Raises:
+            TrainingError: the weights are not finite.
+            FailedError: the disk is full.
+        """
+        require_finite(self.model, step)
+        facts: dict[str, Any] = {"step": step, "seconds": seconds,
+                                 "validation": None if validation is None else asdict(validation),
+                                 "interval": None if interval is None else asdict(interval)}
         path = self.folder.save(self.model, self.material.tokenizer, self.config, facts, training)
         self.tell(Saved(step, path))
         return path
@@ -74,8 +91,9 @@ class Run:
 
 @final
 @dataclass
-class Meter:
-    """Sums since the last line of progress."""
+class Interval:
+    """Sums since the last line of progress. They are saved with a checkpoint, so that the lines of a run that is
+    resumed are those of one that was not interrupted."""
 
     seconds: float
     nats: float = 0.0
@@ -88,13 +106,20 @@ class Meter:
         self.tokens += report.sums.tokens
         self.bytes += report.sums.bytes
 
-    def progress(self, trainer: Trainer, report: StepReport) -> Progress:
-        """The line since this meter was made."""
+    def progress(self, trainer: Trainer, report: StepReport, use: Utilisation, device: torch.device) -> Progress:
+        """The line of this interval."""
         left = trainer.seconds / trainer.step * (trainer.steps - trainer.step)
+        pace = self.tokens / max(1e-9, trainer.seconds - self.seconds)
         return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens),
-                        self.nats / math.log(2) / max(1, self.bytes),
-                        self.tokens / max(1e-9, trainer.seconds - self.seconds), trainer.seconds, left, report.lr,
-                        report.grad_norm)
+                        self.nats / math.log(2) / max(1, self.bytes), pace, trainer.seconds, left, report.lr,
+                        report.grad_norm, use.mfu(pace, trainer.seconds), resident_bytes(), allocated_bytes(device))
+
+
+class Begun(NamedTuple):
+    """Where the loop begins: what is known of the weights there, and of the interval that they are in."""
+
+    validation: Validation | None
+    interval: Interval
 
 
 @final
@@ -119,45 +144,63 @@ class Rhythm:
         return step % every == 0 or step == self.steps
 
 
-def descend(run: Run, trainer: Trainer) -> Finish:
+def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
     """Train to the last step.
 
     Raises:
-        TrainingError: the loss is not finite; the message names the last checkpoint.
-        KeyboardInterrupt: Ctrl-C; a checkpoint of the step it came in stands.
+        TrainingError: the loss is not finite, or a file cannot be written; the message names the last checkpoint.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
-    rhythm, meter = Rhythm.of(run.config.report, trainer.steps), Meter(trainer.seconds)
-    validation: Validation | None = None
-    with Interrupts() as interrupts:
+    rhythm, interval = Rhythm.of(run.config.report, trainer.steps), begun.interval
+    use = Utilisation(run.config, trainer.compute, run.device)
+    with _naming_the_last(run), Interrupts() as interrupts:
+        validation = _caught_up(run, trainer, rhythm, begun)
         while trainer.step < trainer.steps:
-            report = _advance(run, trainer)
-            meter.add(report)
+            report = trainer.advance()
+            interval.add(report)
             validation = None
             if rhythm.due(rhythm.log, trainer.step):
-                run.tell(meter.progress(trainer, report))
-                meter = Meter(trainer.seconds)
+                run.tell(interval.progress(trainer, report, use, run.device))
+                interval = Interval(trainer.seconds)
             if rhythm.due(rhythm.evaluation, trainer.step) and not interrupts.pending:
                 validation = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
             if rhythm.due(rhythm.checkpoint, trainer.step) or interrupts.pending:
-                run.save(trainer.step, trainer.seconds, validation, trainer.tensors())
-            if interrupts.pending:
-                raise KeyboardInterrupt
-    return _finish(run, trainer, validation)
-
-
-def _finish(run: Run, trainer: Trainer, validation: Validation | None) -> Finish:
-    """The last step's checkpoint, made now if a run was resumed after it was saved without an evaluation."""
+                run.save(trainer.step, trainer.seconds, validation, trainer.tensors(), interval)
+            interrupts.stop()
     path = run.folder.last()
-    if validation is None or path is None:
-        validation = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
-        path = run.save(trainer.step, trainer.seconds, validation, trainer.tensors())
+    assert validation is not None and path is not None, "the last step is evaluated and saved"
     return Finish(trainer.step, trainer.seconds, validation, path)
 
 
-def _advance(run: Run, trainer: Trainer) -> StepReport:
+def require_finite(model: LanguageModel, step: int) -> None:
+    """Refuse to save weights that are lost.
+
+    Raises:
+        TrainingError: a parameter is not finite, or a buffer is NaN (masks may be infinite).
+    """
+    wrong = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
+    wrong += [name for name, buffer in model.named_buffers() if bool(buffer.isnan().any())]
+    if wrong:
+        raise TrainingError(f"the weights are no longer finite ({wrong[0]}).", where=f"step {step}",
+                            remedy="Lower training.optimizer.lr, or set training.clip.")
+
+
+def _caught_up(run: Run, trainer: Trainer, rhythm: Rhythm, begun: Begun) -> Validation | None:
+    """Evaluate and save what was saved in haste, without the evaluation that was due."""
+    due = trainer.step > 0 and rhythm.due(rhythm.evaluation, trainer.step)
+    if begun.validation is not None or not due:
+        return begun.validation
+    validation = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
+    run.save(trainer.step, trainer.seconds, validation, trainer.tensors(), begun.interval)
+    return validation
+
+
+@contextmanager
+def _naming_the_last(run: Run) -> Iterator[None]:
+    """Add to an error what is not lost."""
     try:
-        return trainer.advance()
-    except TrainingError as error:
+        yield
+    except (FailedError, CheckpointError) as error:
         last = run.folder.last()
         kept = f"The last good checkpoint is {last}." if last else "No checkpoint had been saved yet."
-        raise TrainingError(f"{error.what} {kept}", where=error.where, remedy=error.remedy) from None
+        raise TrainingError(f"{error.what} {kept}", where=error.where, remedy=error.remedy) from error

@@ -1,18 +1,14 @@
-"""How well a model predicts text held out, in bits per byte of that text."""
+"""How well a model predicts the text held out, in bits per byte of that text."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-import torch
-
 from weft.core.errors import DataError
 from weft.core.model import LanguageModel
-from weft.data import EvaluationWindows, TokenStream
-from weft.training.gradient import negative_log_likelihood
+from weft.data import TokenStream
+from weft.evaluation.evaluate import evaluate
 
 
 @final
@@ -35,9 +31,9 @@ class Validation:
     protocol: str
 
 
-def validate(model: LanguageModel, stream: TokenStream, *, context: int, rows: int = 16, batches: int | None = None,
-             device: torch.device | str = "cpu") -> Validation:
-    """Score the stream in windows of ``context``, each token once.
+def validate(model: LanguageModel, stream: TokenStream, *, context: int, rows: int = 16,
+             batches: int | None = None) -> Validation:
+    """Score the stream in windows of ``context``, each token once, with its documents fenced.
 
     Args:
         model: any language model; its training mode is put back afterwards.
@@ -45,30 +41,13 @@ def validate(model: LanguageModel, stream: TokenStream, *, context: int, rows: i
         context: inputs of a window.
         rows: windows of a batch.
         batches: score only so many batches, spread evenly over the stream; None: all.
-        device: the model's.
 
     Raises:
         DataError: nothing to predict, or only tokens that stand for no text.
+        FailedError: the model gives NaN.
     """
-    windows = EvaluationWindows(stream, context=context, rows=rows)
-    chosen = _spread(len(windows), batches)
-    was_training = model.training
-    model.eval()
-    nats, tokens, size = 0.0, 0, 0
-    with torch.no_grad():
-        for index, batch in enumerate(windows):
-            if index in chosen:
-                nats += negative_log_likelihood(model, batch, None, device).nats.item()
-                tokens += batch.scored_tokens
-                size += batch.scored_bytes
-    model.train(was_training)
-    if size == 0:
-        raise DataError(f"the {tokens} tokens to predict stand for no text, so there are no bits per byte.",
+    found = evaluate(model, stream, context=context, batch_size=rows, batches=batches)
+    if found.bits_per_byte is None:
+        raise DataError(f"the {found.tokens} tokens to predict stand for no text, so there are no bits per byte.",
                         where=stream.corpus, remedy="Give more text to hold out.")
-    part = "" if len(chosen) == len(windows) else f"; {len(chosen)} of {len(windows)} batches, spread evenly"
-    return Validation(nats / math.log(2) / size, nats / tokens, tokens, size, windows.protocol + part)
-
-
-def _spread(available: int, wanted: int | None) -> frozenset[int]:
-    count = available if wanted is None else min(wanted, available)
-    return frozenset(np.linspace(0, available - 1, count).round().astype(int).tolist())
+    return Validation(found.bits_per_byte, found.loss, found.tokens, found.bytes, found.protocol.describe())

@@ -1,0 +1,119 @@
+"""``weft chat``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.chat_dialogue import Dialogue
+from weft.cli.generate import (
+    Checkpoint,
+    Greedy,
+    MinP,
+    Penalty,
+    Stop,
+    Temperature,
+    Template,
+    TopK,
+    TopP,
+    require_tokenizer,
+    sampling_of,
+)
+from weft.cli.options import (
+    AllowPickles,
+    Device,
+    Dtype,
+    Json,
+    Offline,
+    Plugin,
+    Revision,
+    Seed,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from weft.decoding.chat import Conversation
+
+Messages = Annotated[Path | None, typer.Option("--messages", help="A JSON file of what has been said already.")]
+Variables = Annotated[list[str] | None, typer.Option(
+    "--variable", metavar="NAME=VALUE", help="Told to the template, such as enable_thinking=false. May be repeated.")]
+
+
+@guarded
+def chat(checkpoint: Checkpoint,
+         message: Annotated[list[str] | None, typer.Option(
+             "--message", help="Say this and stop after its answer. May be repeated.")] = None,
+         system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
+         messages: Messages = None, template: Template = None, variable: Variables = None,
+         max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 512,
+         greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
+         min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
+         seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
+         plugin: Plugin = None, json: Json = False, revision: Revision = None,
+         offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+    """Talk with a model in the terminal.
+
+    The model's own chat template writes the conversation; a model without one needs --template. Without a terminal,
+    each line of standard input is a message. Ctrl-C stops an answer, Ctrl-D leaves, /help tells the commands.
+    """
+    prepare(plugin, threads)
+    from weft import api
+    from weft.tokenizers.chat import Extras
+    from weft.tokenizers.chat_messages import read_messages
+
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    settings = api.ChatSettings(
+        template=template, max_new_tokens=max_new_tokens, stops=tuple(stop or ()), seed=seed,
+        sampling=sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty),
+        extras=Extras(variables=_variables(variable or [])))
+    conversation = api.Conversation(loaded.model, require_tokenizer(loaded), settings,
+                                    [] if messages is None else read_messages(messages))
+    if system is not None:
+        conversation.set_system(system)
+    if not message and not json and sys.stdin.isatty():
+        Dialogue(conversation).run()
+    else:
+        _monologue(conversation, iter(message) if message else _lines(), json)
+
+
+def _lines() -> Iterator[str]:
+    """Messages on standard input, one a line; empty lines are none."""
+    return (text for text in (line.rstrip("\r\n") for line in sys.stdin) if text.strip())
+
+
+def _monologue(conversation: Conversation, messages: Iterator[str], json: bool) -> None:
+    turns: list[dict[str, Any]] = []
+    for text in messages:
+        for piece in conversation.say(text):
+            if not json:
+                typer.echo(piece, nl=False)
+        if not json:
+            typer.echo()
+            continue
+        turn = conversation.last
+        assert turn is not None, "an answer that has ended is the last turn"
+        turns.append({"message": text, "text": turn.text, "tokens": turn.tokens, "finish": turn.finish,
+                      "prompt_tokens": turn.prompt_tokens, "reused_tokens": turn.reused_tokens})
+    if json:
+        print_json({"turns": turns, "messages": conversation.messages})
+
+
+def _variables(given: list[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` with values in YAML, so that true and 3 are what they look like."""
+    from weft.core.errors import InputError
+    from weft.training.overrides import apply_overrides
+
+    for text in given:
+        name = text.partition("=")[0]
+        if "=" not in text or not name.isidentifier():
+            raise InputError(f"{text!r} is not NAME=VALUE.", where="--variable",
+                             remedy="Give, for instance, enable_thinking=false.")
+    return apply_overrides({}, given)

@@ -1,0 +1,69 @@
+"""``weft convert``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.options import (
+    AllowPickles,
+    Json,
+    Offline,
+    Plugin,
+    Revision,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
+from weft.cli.text import console
+
+if TYPE_CHECKING:
+    from weft.families.convert import Converted
+
+
+@guarded
+def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint, a run, or a folder of "
+                                                   "transformers.")],
+            out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write; one of the same format is "
+                                                "replaced.")],
+            to: Annotated[str, typer.Option("--to", help="hf: a folder that transformers opens; weft: a checkpoint.")],
+            dtype: Annotated[str | None, typer.Option("--dtype", help="Cast the weights to float32, float64, bfloat16 "
+                                                      "or float16.")] = None,
+            max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Of one file of weights.")] = "5GB",
+            n_kv_heads: Annotated[int | None, typer.Option("--n-kv-heads", help="Average key and value heads into so "
+                                                           "many (MHA to GQA).")] = None,
+            family: Annotated[str | None, typer.Option("--family", help="Write this family's format.")] = None,
+            threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
+            offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+    """Write a model in another format.
+
+    What is written is read again, by Weft and by transformers where it is installed, and compared with the model.
+    """
+    prepare(plugin, threads)
+    from weft import api
+
+    source = on_disk(source, revision, offline, allow_pickles)
+    with console(err=True).status("converting", spinner="line"):
+        found = api.convert(source, out, to=to, dtype=dtype, max_shard_size=max_shard_size, n_kv_heads=n_kv_heads,
+                            family=family)
+    if json:
+        print_json(dataclasses.asdict(found))
+    else:
+        _print(found)
+
+
+def _print(found: Converted) -> None:
+    named = f" as a {found.family} model" if found.family else ""
+    typer.echo(f"wrote {found.path}{named}, in {found.dtype}")
+    typer.echo(f"read again by Weft: logits differ by at most {found.difference:.3g}")
+    if found.foreign is not None:
+        typer.echo(f"read by transformers: logits differ by at most {found.foreign:.3g}")
+    if found.pooled is not None:
+        typer.echo(f"pooling heads changed logits by up to {found.pooled:.3g}; train further before use")
+    for note in found.notes:
+        typer.echo(f"note: {note}")

@@ -1,0 +1,60 @@
+"""A run on the screen: a bar that moves on a terminal, one line for each event elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from weft.training import Event, Saved, Started
+from weft.training import Progress as Measured
+from weft.training.events import Listener, clock_time
+
+
+@contextmanager
+def showing(*, quiet: bool, console: Console | None = None) -> Iterator[Listener | None]:
+    """A listener that shows a run while the block lasts; none when ``quiet``."""
+    screen = Console() if console is None else console
+    if quiet:
+        yield None
+    elif screen.is_terminal:
+        with Live(screen) as live:
+            yield live.show
+    else:
+        yield lambda event: typer.echo(event.line())
+
+
+@final
+class Live:
+    """A progress bar with the latest figures beneath it; evaluations and notices scroll by above.
+
+    Args:
+        console: a terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"), BarColumn(),
+                             TaskProgressColumn(), TextColumn("{task.fields[left]}\n{task.fields[figures]}"),
+                             console=console)
+        self._task = self._bar.add_task("", total=None, left="", figures="", visible=False)
+
+    def __enter__(self) -> Live:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, event: Event) -> None:
+        """Move the bar, or print a line above it. Checkpoints come too often to be worth a line each."""
+        if isinstance(event, Measured):
+            self._bar.update(self._task, completed=event.step, left=f"{clock_time(event.seconds_left)} left",
+                             figures="  ".join(event.figures()))
+        elif not isinstance(event, Saved):
+            self._bar.console.print(event.line(), markup=False, highlight=False)
+        if isinstance(event, Started) and event.steps:
+            self._bar.update(self._task, total=event.steps, completed=event.step, visible=True)

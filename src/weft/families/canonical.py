@@ -1,0 +1,92 @@
+"""The canonical form of a configuration: equal models, however they were written down, have equal data.
+
+Every default is written out, repeated blocks are spelled out, and what a part fills in from the model's dimensions
+(``n_kv_heads``, ``d_head``, ``d_ff``, ...) stands as a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from weft.core.config import parse_part
+from weft.core.model import ModelConfig
+
+Data = dict[str, Any]
+
+
+def canonical(config: ModelConfig) -> Data:
+    """The canonical form of a model's configuration."""
+    data = config.dump()
+    form: Data = _walk(data, data)
+    return form
+
+
+def canonical_data(data: Any) -> Data:
+    """The canonical form of a configuration in plain data, which may leave defaults out.
+
+    Raises:
+        ConfigError: the data is no configuration.
+    """
+    config = parse_part(("model",), data)
+    assert isinstance(config, ModelConfig), "the group model holds model configurations"
+    return canonical(config)
+
+
+def _walk(data: Any, model: Data) -> Any:
+    if isinstance(data, Mapping):
+        resolved = {key: _walk(value, model) for key, value in data.items()}
+        resolve = RESOLVE.get(str(resolved.get("kind")))
+        return resolved if resolve is None else {**resolved, **resolve(resolved, model)}
+    if isinstance(data, list | tuple):
+        return [_walk(item, model) for item in _spelled_out(list(data))]
+    return data
+
+
+def _spelled_out(items: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for item in items:
+        if isinstance(item, Mapping) and set(item) == {"repeat", "of"}:
+            found += _spelled_out(list(item["of"])) * int(item["repeat"])
+        else:
+            found.append(item)
+    return found
+
+
+def _attention(part: Data, model: Data) -> Data:
+    d_head = part["d_head"] or model["d_model"] // part["n_heads"]
+    found = {"d_head": d_head, "n_kv_heads": part["n_kv_heads"] or part["n_heads"],
+             "d_value": part["d_value"] or d_head}
+    position, scores = part["position"], part["scores"]
+    if position.get("kind") == "rope" and position["rot"] is None:
+        found["position"] = {**position, "rot": d_head}
+    if scores["scale"] == d_head ** -0.5:
+        found["scores"] = {**scores, "scale": None}
+    return found
+
+
+def _mlp(part: Data, model: Data) -> Data:
+    return {"d_ff": part["d_ff"] or 4 * model["d_model"]}
+
+
+def _glu(part: Data, model: Data) -> Data:
+    return {"d_ff": part["d_ff"] or -(-model["d_model"] // 3) * 8}
+
+
+def _learned(part: Data, model: Data) -> Data:
+    return {"max_length": part["max_length"] or model["context"]}
+
+
+def _embedding(model: Data) -> Data:
+    embedding = model["embedding"]
+    return {**embedding, "scale": None if embedding["scale"] == 1.0 else embedding["scale"]}
+
+
+def _decoder(part: Data, model: Data) -> Data:
+    return {"embedding": _embedding(part)}
+
+
+RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
+    "attention": _attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _decoder})
+"""By a part's kind: the fields that it fills in from its others and from the model's."""

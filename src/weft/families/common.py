@@ -1,0 +1,48 @@
+"""Keys that every Hugging Face configuration may hold, whatever its family."""
+
+from __future__ import annotations
+
+from weft.families.keys import Fixed, Ignored, Kept, KeyRule, words
+
+RUNNING = ("use_cache", "output_attentions", "output_hidden_states", "output_scores", "return_dict",
+           "return_dict_in_generate", "torchscript", "use_bfloat16", "gradient_checkpointing",
+           "chunk_size_feed_forward", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
+           "_flash_attn_2_enabled", "_experts_implementation", "pretraining_tp", "tf_legacy_loss", "use_mems_eval",
+           "use_mems_train")
+GENERATION = ("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
+              "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
+              "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
+              "num_return_sequences", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
+              "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "decoder_start_token_id",
+              "sep_token_id", "cls_token_id", "prefix", "task_specific_params", "generation_config")
+OTHER_HEADS = ("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "classifier_dropout",
+               "classifier_dropout_prob", "summary_type", "summary_use_proj", "summary_activation",
+               "summary_proj_to_labels", "summary_first_dropout", "predict_special_tokens")
+ORIGIN = ("_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "tokenizer_class", "architectures",
+          "model_type", "unsloth_version", "unsloth_fixed", "language", "license", "attribute_map")
+
+COMMON: tuple[KeyRule, ...] = (
+    Ignored(RUNNING, "how transformers runs the model, not what it computes"),
+    Ignored(GENERATION, "how text is generated, which the commands' own options say"),
+    Ignored(OTHER_HEADS, "for other heads than the language model's"),
+    Ignored(ORIGIN, "where the file comes from; the family and the architecture are checked before"),
+    Ignored(("auto_map", "custom_pipelines"), "the folder brings Python code of its own, which is never run; the model "
+            "is built from Weft's parts.", told=True),
+    Kept("bos_token_id"), Kept("eos_token_id"), Kept("pad_token_id"), Kept("dtype", old=("torch_dtype",)),
+    Fixed("is_encoder_decoder", (False,), default=False, why="A decoder reads no source."),
+    Fixed("add_cross_attention", (False, None), default=False, why="A decoder reads no source."),
+    Fixed("cross_attention_hidden_size", (None,), why="A decoder reads no source."),
+    Ignored(("is_decoder", "tie_encoder_decoder"), "a decoder-only model is one in any case"),
+    Fixed("pruned_heads", ({}, None), default={}, why="Pruned heads have been removed from its weights."),
+    Fixed("quantization_config", (None,), why="Its weights are quantised: convert an unquantised version."),
+    Fixed("compression_config", (None,), why="Its weights are compressed: convert an uncompressed version."),
+)
+"""The rules that stand beside each decoder family's own."""
+
+ACTIVATIONS = words(
+    {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "relu2": "squared_relu", "silu": "silu", "tanh": "tanh",
+     "sigmoid": "sigmoid", "linear": "identity"},
+    also={"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_python": "gelu", "swish": "silu",
+          "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh"})
+"""Names of activations, as `transformers` spells them."""
+

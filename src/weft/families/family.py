@@ -1,0 +1,172 @@
+"""`Family`: how one kind of published model is read and written, as data; and the families that there are."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, final
+
+from weft.checkpoints.tensors import own_tensors
+from weft.core.errors import CheckpointError, ConfigError, nearest
+from weft.core.model import LanguageModel, ModelConfig
+from weft.families import known
+from weft.families.common import COMMON
+from weft.families.keys import KEPT, KeyRule, Raw, notes_on, read_keys, write_keys
+from weft.families.template import Facts, build_config, match
+from weft.families.weights import Account, Junk, Rule, account
+
+
+@final
+@dataclass(frozen=True)
+class Size:
+    """A published model of a family.
+
+    Attributes:
+        name: as it was published.
+        values: keys of its configuration (the family's own defaults fill in the rest), or facts, for a family that no
+            foreign format writes.
+        parameters: as published.
+        source: where that number is from.
+        rounded: significant digits of ``parameters``; None: exact.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    parameters: int
+    source: str
+    rounded: int | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Native:
+    """The format in which `transformers` stores a family.
+
+    Attributes:
+        model_type: its name in config.json.
+        architecture: the class that opens a folder.
+        keys: what each key of config.json says, in the order in which they are read (`COMMON` is added).
+        weights: the rules of its tensors, given the facts.
+        prefix: of tensors' names, which files of the bare model leave out.
+        junk: tensors that files may hold besides.
+        tied: for tied embeddings, the name that repeats another.
+        architectures: further classes whose folders can be read.
+        model_types: further names of the same format.
+        limits: what its class cannot open although its configuration can say it.
+    """
+
+    model_type: str
+    architecture: str
+    keys: tuple[KeyRule, ...]
+    weights: Callable[[Facts], list[Rule]]
+    prefix: str = ""
+    junk: tuple[Junk, ...] = ()
+    tied: tuple[str, str] | None = None
+    architectures: tuple[str, ...] = ()
+    model_types: tuple[str, ...] = ()
+    limits: Callable[[Facts], list[str]] = lambda facts: []
+
+
+@final
+@dataclass(frozen=True)
+class Family:
+    """One kind of published model.
+
+    Attributes:
+        name: of the family.
+        template: its architecture, see `weft.families.template`.
+        source: the paper.
+        native: the foreign format; None for models that were published without weights.
+        sizes: published models.
+    """
+
+    name: str
+    template: Any
+    source: str
+    native: Native | None
+    sizes: tuple[Size, ...] = ()
+
+    def read(self, raw: Raw) -> tuple[ModelConfig, Facts]:
+        """The configuration that a foreign one says, and its facts.
+
+        Raises:
+            ConfigError: listing every key that is unknown, missing or says what cannot be read.
+        """
+        assert self.native is not None, "a family without a foreign format reads none"
+        facts, problems = read_keys((*self.native.keys, *COMMON), raw)
+        problems += self._foreign_class(raw)
+        if problems:
+            raise ConfigError(problems)
+        return build_config(self.template, facts), facts
+
+    def notes(self, raw: Raw) -> list[str]:
+        """What a user is told about keys that are ignored."""
+        return notes_on(COMMON, raw)
+
+    def write(self, config: ModelConfig, kept: Mapping[str, Any]) -> tuple[dict[str, Any], Facts, list[str]]:
+        """The foreign configuration that says ``config``, its facts, and what does not fit (then neither is of use).
+
+        Args:
+            kept: what `Kept` keys held where the model comes from.
+        """
+        assert self.native is not None, "a family without a foreign format writes none"
+        facts, problems = match(self.template, config)
+        if problems:
+            return {}, facts, problems
+        facts[KEPT] = dict(kept)
+        raw, problems = write_keys((*self.native.keys, *COMMON), facts)
+        problems += self.native.limits(facts)
+        named = {"architectures": [self.native.architecture], "model_type": self.native.model_type}
+        return {**named, **raw}, facts, problems
+
+    def account(self, model: LanguageModel, facts: Facts) -> Account:
+        """The tensors of a file, for a model of those facts; it may be on the meta device."""
+        assert self.native is not None, "a family without a foreign format has no file"
+        tied = dict([self.native.tied]) if self.native.tied and facts.get("tied") else {}
+        return account(self.native.weights(facts), own_tensors(model), prefix=self.native.prefix,
+                       junk=self.native.junk, tied=tied)
+
+    def config(self, size: Size) -> ModelConfig:
+        """The configuration of a published size."""
+        return build_config(self.template, size.values) if self.native is None else self.read(size.values)[0]
+
+    def _foreign_class(self, raw: Raw) -> list[str]:
+        assert self.native is not None
+        named = raw.get("architectures") or []
+        able = {self.native.architecture, *self.native.architectures}
+        wrong = [str(name) for name in named if name not in able]
+        return [f"architectures: {', '.join(wrong)}, but only {', '.join(sorted(able))} can be read."] if wrong else []
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Every family by name, in alphabetical order."""
+    found: dict[str, Family] = {}
+    for info in sorted(pkgutil.iter_modules(known.__path__), key=lambda each: each.name):
+        module = importlib.import_module(f"{known.__name__}.{info.name}")
+        for family in vars(module).values():
+            if isinstance(family, Family):
+                assert found.setdefault(family.name, family) is family, f"two families are called {family.name}"
+    return dict(sorted(found.items()))
+
+
+def family_of(raw: Raw, where: str) -> Family:
+    """The family of a foreign configuration.
+
+    Raises:
+        CheckpointError: it names none, or one that is not known; the nearest is named.
+    """
+    formats = {name: family for family in families().values() if family.native is not None
+               for name in (family.native.model_type, *family.native.model_types)}
+    kind = raw.get("model_type")
+    if kind is None:
+        kind = next((family.native.model_type for family in formats.values() if family.native is not None
+                     and family.native.architecture in (raw.get("architectures") or [])), None)
+    if kind not in formats:
+        named = "names no model_type" if kind is None else f"is of the family {kind!r}, which is not known here"
+        raise CheckpointError(f"the model {named}.", where=where,
+                              remedy=f"{nearest(str(kind), formats)} Known families: {', '.join(sorted(formats))}.")
+    return formats[kind]

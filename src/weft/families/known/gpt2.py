@@ -1,0 +1,105 @@
+"""GPT-2: learned positions, biases everywhere, weights stored [in, out]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.families.common import ACTIVATIONS
+from weft.families.family import Family, Native, Size
+from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.steps import Transpose
+from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.weights import Junk, Rule, both, rename
+
+LAYER_NORM = {"kind": "layernorm", "eps": Hole("eps")}
+ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": "all",
+             "scores": {"scale": Hole("scales", each=True), "dropout": Hole("attention_dropout")}}
+MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True}
+TEMPLATE = {
+    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
+    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std")},
+    "position": {"kind": "learned", "max_length": Hole("context")},
+    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied")}}
+
+SCALED, BY_LAYER = "scale_attn_weights", "scale_attn_by_inverse_layer_idx"
+
+
+def read_scales(raw: Raw, facts: Facts) -> Facts:
+    """1/sqrt(E) or 1, divided by the layer's number where the file says so; None is Weft's own 1/sqrt(E)."""
+    scaled, by_layer = typed(SCALED, raw.get(SCALED, True), bool), typed(BY_LAYER, raw.get(BY_LAYER, False), bool)
+    return {"scales": _scales(facts, scaled, by_layer)}
+
+
+def _scales(facts: Facts, scaled: bool, by_layer: bool) -> list[float | None]:
+    scale = facts["d_head"] ** -0.5 if scaled else 1.0
+    divisors = [index + 1 if by_layer else 1 for index in range(facts[N_LAYERS])]
+    return [None if scaled and each == 1 else scale / each for each in divisors]
+
+
+def write_scales(facts: Facts) -> dict[str, Any]:
+    """The two switches that give the scales."""
+    for scaled in (True, False):
+        for by_layer in (False, True):
+            if facts["scales"] == _scales(facts, scaled, by_layer):
+                return {SCALED: scaled, BY_LAYER: by_layer}
+    raise KeyProblem(f"scores are scaled by {facts['scales']}; the file knows 1/sqrt(d_head) and 1, each divided by "
+                     "the layer's number or not.")
+
+
+def head_size(raw: Raw, facts: Facts) -> Facts:
+    """d_model / n_heads: the format has no key for it."""
+    if facts["d_model"] % facts["n_heads"]:
+        raise KeyProblem(f"n_head: {facts['n_heads']} heads do not divide n_embd {facts['d_model']}.")
+    return {"d_head": facts["d_model"] // facts["n_heads"]}
+
+
+def require_head_size(facts: Facts) -> dict[str, Any]:
+    """Nothing to write, if it is d_model / n_heads."""
+    if facts["d_head"] * facts["n_heads"] != facts["d_model"]:
+        raise KeyProblem(f"heads have {facts['d_head']} features; the file has no key for other sizes than n_embd / "
+                         "n_head.")
+    return {}
+
+
+KEYS: tuple[KeyRule, ...] = (
+    Read("vocab_size", "vocab_size", default=50257), Read("n_positions", "context", default=1024),
+    Read("n_embd", "d_model", default=768), Read("n_layer", N_LAYERS, default=12),
+    Read("n_head", "n_heads", default=12), Together((), head_size, require_head_size),
+    Read("n_inner", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
+    Read("activation_function", "activation", str, "gelu_new", codec=ACTIVATIONS),
+    Read("resid_pdrop", "dropout", float, 0.1), Read("embd_pdrop", "embedding_dropout", float, 0.1),
+    Read("attn_pdrop", "attention_dropout", float, 0.1), Read("layer_norm_epsilon", "eps", float, 1e-5),
+    Read("initializer_range", "std", float, 0.02), Together((SCALED, BY_LAYER), read_scales, write_scales),
+    Read("tie_word_embeddings", "tied", bool, True),
+    Ignored(("reorder_and_upcast_attn",), "in which precision and order the same numbers are computed"),
+    Ignored(("n_ctx",), "an old copy of n_positions"))
+
+
+def weights(facts: Facts) -> list[Rule]:
+    """All tensors; the matrices of layers are transposed, embeddings are not."""
+    theirs, ours = "transformer.h.{layer}", "stack.layers.{layer}"
+    pairs = {"attn.c_attn": "layers.0.qkv", "attn.c_proj": "layers.0.output", "mlp.c_fc": "layers.1.up",
+             "mlp.c_proj": "layers.1.down"}
+    matrices = [rename(f"{theirs}.{a}.weight", f"{ours}.{b}.weight", Transpose()) for a, b in pairs.items()]
+    biases = [rename(f"{theirs}.{a}.bias", f"{ours}.{b}.bias") for a, b in pairs.items()]
+    return [rename("transformer.wte.weight", "embedding.tokens.weight"),
+            rename("transformer.wpe.weight", "embedding.position.table"), *matrices, *biases,
+            *both(f"{theirs}.ln_1", f"{ours}.norms.0"), *both(f"{theirs}.ln_2", f"{ours}.norms.1"),
+            *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
+
+
+def _size(name: str, parameters: int, d_model: int, n_layers: int, n_heads: int) -> Size:
+    return Size(name, {"n_embd": d_model, "n_layer": n_layers, "n_head": n_heads}, parameters,
+                "the tensors of the published files")
+
+
+GPT2 = Family(
+    name="gpt2", template=TEMPLATE, source="Radford et al. 2019, section 2.3",
+    native=Native(
+        model_type="gpt2", architecture="GPT2LMHeadModel", architectures=("GPT2Model", "GPT2DoubleHeadsModel"),
+        keys=KEYS, weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight"),
+        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias", "causal masks, which attention makes itself"),
+              Junk(r"multiple_choice_head\..*", "another head"))),
+    sizes=(_size("gpt2", 124_439_808, 768, 12, 12), _size("gpt2-medium", 354_823_168, 1024, 24, 16),
+           _size("gpt2-large", 774_030_080, 1280, 36, 20), _size("gpt2-xl", 1_557_611_200, 1600, 48, 25)))

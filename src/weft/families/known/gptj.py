@@ -1,0 +1,78 @@
+"""GPT-J: parallel blocks of one norm, interleaved rotary pairs on part of each head, a biased readout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.families.common import ACTIVATIONS
+from weft.families.family import Family, Native, Size
+from weft.families.heads import divided_heads
+from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.known.gpt2 import LAYER_NORM
+from weft.families.rope import reordered
+from weft.families.steps import Fuse
+from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.weights import Junk, Rule, both, rename
+
+ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"),
+             "scores": {"dropout": Hole("attention_dropout")},
+             "position": {"kind": "rope", "layout": Hole("layout"), "rot": Hole("rot")}}
+MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True}
+TEMPLATE = {
+    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
+    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std")},
+    "blocks": Layers({"kind": "parallel", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied"), "bias": True}}
+
+
+def read_turned(raw: Raw, facts: Facts) -> Facts:
+    """``rotary_dim``, the features of a head that are turned."""
+    rot = typed("rotary_dim", raw.get("rotary_dim", 64), int)
+    if rot is None or rot % 2 or not 0 < rot <= facts["d_head"]:
+        raise KeyProblem(f"rotary_dim: {rot}, which must be an even number from 2 to the size of a head, "
+                         f"{facts['d_head']}.")
+    return {"rot": rot, "layout": "interleaved"}
+
+
+def write_turned(facts: Facts) -> dict[str, Any]:
+    """The number of turned features."""
+    return {"rotary_dim": facts["rot"]}
+
+
+KEYS: tuple[KeyRule, ...] = (
+    Read("vocab_size", "vocab_size", default=50400),
+    Read("n_positions", "context", default=2048, old=("max_position_embeddings", "n_ctx")),
+    Read("n_embd", "d_model", default=4096, old=("hidden_size",)),
+    Read("n_layer", N_LAYERS, default=28, old=("num_hidden_layers",)),
+    Read("n_head", "n_heads", default=16, old=("num_attention_heads",)), divided_heads("n_head", "n_embd"),
+    Together(("rotary_dim",), read_turned, write_turned),
+    Read("n_inner", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
+    Read("activation_function", "activation", str, "gelu_new", codec=ACTIVATIONS),
+    Read("resid_pdrop", "dropout", float, 0.0), Read("embd_pdrop", "embedding_dropout", float, 0.0),
+    Read("attn_pdrop", "attention_dropout", float, 0.0), Read("layer_norm_epsilon", "eps", float, 1e-5),
+    Read("initializer_range", "std", float, 0.02), Read("tie_word_embeddings", "tied", bool, False),
+    Fixed("rotary", (True, None), default=True, why="Its only positions are rotary."),
+    Ignored(("scale_attn_weights",), "from GPT-2's format; the class scales scores by 1/sqrt(d_head) in any case"))
+
+
+def weights(facts: Facts) -> list[Rule]:
+    """All tensors; queries, keys and values are apart in the file."""
+    theirs, ours, width = "transformer.h.{layer}", "stack.layers.{layer}", facts["d_model"]
+    fused = (Fuse((width, width, width)), *reordered(facts, 2 * facts["n_heads"], "interleaved"))
+    pairs = {"attn.out_proj": "layers.0.output", "mlp.fc_in": "layers.1.up", "mlp.fc_out": "layers.1.down",
+             "ln_1": "norms.0"}
+    return [rename("transformer.wte.weight", "embedding.tokens.weight"),
+            Rule(tuple(f"{theirs}.attn.{name}_proj.weight" for name in "qkv"), (f"{ours}.layers.0.qkv.weight",), fused),
+            *(rule for a, b in pairs.items() for rule in both(f"{theirs}.{a}", f"{ours}.{b}")),
+            *both("transformer.ln_f", "norm"), *both("lm_head", "readout")]
+
+
+GPTJ = Family(
+    name="gptj", template=TEMPLATE, source="Wang and Komatsuzaki 2021 (mesh-transformer-jax)",
+    native=Native(
+        model_type="gptj", architecture="GPTJForCausalLM", architectures=("GPTJModel",), keys=KEYS, weights=weights,
+        prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight"),
+        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias", "causal masks, which attention makes itself"),
+              Junk(r"(transformer\.)?h\.\d+\.attn\.embed_positions", "what the configuration gives"))),
+    sizes=(Size("gpt-j-6b", {}, 6_053_381_344, "the model card, which counts 610 rows of embeddings more than the "
+                "published files hold", rounded=3),))

@@ -1,0 +1,145 @@
+"""Llama 1, 2 and 3, and whatever is stored in their format."""
+
+from __future__ import annotations
+
+from weft.families.common import ACTIVATIONS
+from weft.families.family import Family, Native, Size
+from weft.families.keys import Fixed, Ignored, KeyRule, Read, words
+from weft.families.rope import Rotary, reordered
+from weft.families.steps import Fuse
+from weft.families.template import Facts, Hole, Layers
+from weft.families.weights import Junk, Rule, both, rename
+
+RMS_NORM = {"kind": "rmsnorm", "eps": Hole("eps")}
+ROPE = {"kind": "rope", "layout": Hole("layout"), "base": Hole("rope_base"), "rot": Hole("rot"),
+        "scaling": Hole("rope_scaling")}
+ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "n_kv_heads": Hole("n_kv_heads"),
+             "d_head": Hole("d_head"), "bias": Hole("attention_bias"), "position": ROPE,
+             "scores": {"dropout": Hole("attention_dropout")}}
+GLU = {"kind": "glu", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": Hole("mlp_bias")}
+
+
+def decoder(attention: object, feedforward: object) -> dict[str, object]:
+    """A pre-norm decoder with RMS norms, which Llama's relatives share."""
+    return {"kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"),
+            "d_model": Hole("d_model"), "embedding": {"std": Hole("std")}, "norm": RMS_NORM,
+            "readout": {"kind": "linear", "tied": Hole("tied")},
+            "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "layers": [attention, feedforward]})}
+
+
+def default_head(facts: Facts) -> int:
+    """d_model / n_heads."""
+    return int(facts["d_model"] // facts["n_heads"])
+
+
+def shapes(*, context: int, d_ff: int, n_kv_heads: int | None, vocab_size: int = 32000, d_model: int = 4096,
+           d_head: int | None = None) -> tuple[KeyRule, ...]:
+    """The keys of sizes, with the defaults that `transformers` has; None: as many as there are heads, or what divides
+    d_model among them."""
+    kv_heads = (Read("num_key_value_heads", "n_kv_heads", derive=lambda facts: facts["n_heads"]) if n_kv_heads is None
+                else Read("num_key_value_heads", "n_kv_heads", default=n_kv_heads))
+    head = (Read("head_dim", "d_head", derive=default_head) if d_head is None
+            else Read("head_dim", "d_head", default=d_head))
+    return (Read("vocab_size", "vocab_size", default=vocab_size), Read("hidden_size", "d_model", default=d_model),
+            Read("intermediate_size", "d_ff", default=d_ff), Read("num_hidden_layers", "n_layers", default=32),
+            Read("num_attention_heads", "n_heads", default=32), kv_heads, head,
+            Read("max_position_embeddings", "context", default=context))
+
+
+VALUES: tuple[KeyRule, ...] = (
+    Read("hidden_act", "activation", str, "silu", codec=ACTIVATIONS, old=("hidden_activation",)),
+    Read("rms_norm_eps", "eps", float, 1e-6), Read("initializer_range", "std", float, 0.02),
+    Read("attention_dropout", "attention_dropout", float, 0.0))
+"""Keys that Llama's relatives share besides sizes."""
+
+TIED = Read("tie_word_embeddings", "tied", bool, False)
+BIASED = words({True: "all", False: "none"})
+
+
+def attention_weights(facts: Facts, *, normed: bool = False) -> list[Rule]:
+    """Queries, keys and values apart in the file, one matrix in the model."""
+    theirs, ours = "model.layers.{layer}.self_attn", "stack.layers.{layer}.layers.0"
+    q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
+    steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
+    fused = [Rule(tuple(f"{theirs}.{name}_proj.{part}" for name in "qkv"), (f"{ours}.qkv.{part}",), steps)
+             for part in ("weight", "bias")]
+    norms = [rename(f"{theirs}.{name}_norm.weight", f"{ours}.{name}_norm.weight", *reordered(facts, 1))
+             for name in "qk"]
+    return [*fused, *both(f"{theirs}.o_proj", f"{ours}.output"), *(norms if normed else [])]
+
+
+def glu_weights() -> list[Rule]:
+    """Gate, up and down, as they are."""
+    theirs, ours = "model.layers.{layer}.mlp", "stack.layers.{layer}.layers.1"
+    return [rule for name in ("gate", "up", "down") for rule in both(f"{theirs}.{name}_proj", f"{ours}.{name}")]
+
+
+def outer_weights() -> list[Rule]:
+    """Embeddings, norms and readout."""
+    layer, block = "model.layers.{layer}", "stack.layers.{layer}"
+    return [rename("model.embed_tokens.weight", "embedding.tokens.weight"),
+            rename(f"{layer}.input_layernorm.weight", f"{block}.norms.0.weight"),
+            rename(f"{layer}.post_attention_layernorm.weight", f"{block}.norms.1.weight"),
+            rename("model.norm.weight", "norm.weight"), rename("lm_head.weight", "readout.weight")]
+
+
+def weights(facts: Facts) -> list[Rule]:
+    """All of Llama's tensors."""
+    return [*outer_weights(), *attention_weights(facts), *glu_weights()]
+
+
+JUNK = (Junk(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq", "frequencies, which the configuration gives"),)
+LM_HEAD = ("lm_head.weight", "model.embed_tokens.weight")
+
+
+def undivided_width(facts: Facts) -> list[str]:
+    """What LlamaConfig refuses."""
+    if facts["d_model"] % facts["n_heads"] == 0:
+        return []
+    return [f"hidden_size: LlamaConfig refuses {facts['d_model']}, which {facts['n_heads']} heads do not divide."]
+
+
+def _size(name: str, parameters: int, source: str, **values: object) -> Size:
+    return Size(name, values, parameters, source)
+
+
+HUB = "the tensors of the published files"
+LLAMA_3 = {"vocab_size": 128256, "rope_theta": 500000.0}
+
+LLAMA = Family(
+    name="llama", template=decoder(ATTENTION, GLU),
+    source="Touvron et al. 2023 (arXiv:2302.13971); Touvron et al. 2023 (arXiv:2307.09288); Grattafiori et al. 2024 "
+           "(arXiv:2407.21783)",
+    native=Native(
+        model_type="llama", architecture="LlamaForCausalLM", architectures=("LlamaModel", "LLaMAForCausalLM"),
+        keys=(*shapes(context=2048, d_ff=11008, n_kv_heads=None), *VALUES, TIED, Rotary(),
+              Read("attention_bias", "attention_bias", bool, False, codec=BIASED),
+              Read("mlp_bias", "mlp_bias", bool, False),
+              Fixed("rope_interleaved", (False, None), why="Its weights are stored for half-split pairs."),
+              Ignored(("max_sequence_length",), "an early spelling of the context, which no version reads")),
+        weights=weights, prefix="model.", junk=JUNK, tied=LM_HEAD, limits=undivided_width),
+    sizes=(
+        _size("llama-7b", 6_738_415_616, HUB, rms_norm_eps=1e-6),
+        _size("llama-13b", 13_015_864_320, HUB, hidden_size=5120, intermediate_size=13824, num_hidden_layers=40,
+              num_attention_heads=40),
+        _size("llama-33b", 32_528_943_616, HUB, hidden_size=6656, intermediate_size=17920, num_hidden_layers=60,
+              num_attention_heads=52),
+        _size("llama-65b", 65_285_660_672, HUB, hidden_size=8192, intermediate_size=22016, num_hidden_layers=80,
+              num_attention_heads=64),
+        _size("llama-2-70b", 68_976_648_192, HUB, hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
+              num_attention_heads=64, num_key_value_heads=8, max_position_embeddings=4096, rms_norm_eps=1e-5),
+        _size("llama-3-8b", 8_030_261_248, HUB, intermediate_size=14336, num_key_value_heads=8,
+              max_position_embeddings=8192, rms_norm_eps=1e-5, **LLAMA_3),
+        _size("llama-3-70b", 70_553_706_496, HUB, hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
+              num_attention_heads=64, num_key_value_heads=8, max_position_embeddings=8192, rms_norm_eps=1e-5,
+              **LLAMA_3),
+        _size("llama-3.1-405b", 405_853_388_800, HUB, hidden_size=16384, intermediate_size=53248,
+              num_hidden_layers=126, num_attention_heads=128, num_key_value_heads=8, max_position_embeddings=131072,
+              rms_norm_eps=1e-5, **LLAMA_3),
+        _size("llama-3.2-1b", 1_235_814_400, HUB, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
+              num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5,
+              tie_word_embeddings=True, **LLAMA_3),
+        _size("llama-3.2-3b", 3_212_749_824, HUB, hidden_size=3072, intermediate_size=8192, num_hidden_layers=28,
+              num_attention_heads=24, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072,
+              rms_norm_eps=1e-5, tie_word_embeddings=True, **LLAMA_3),
+    ))

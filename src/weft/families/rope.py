@@ -1,0 +1,138 @@
+"""Rotary positions in Hugging Face configurations, old spellings and new, as one rule for every family.
+
+    rope_parameters: {rope_type, rope_theta, partial_rotary_factor, ...}    transformers 5
+    rope_theta, partial_rotary_factor, rope_scaling: {type or rope_type, factor, ...}    before
+    rotary_emb_base, rotary_pct                                             GPT-NeoX
+
+The facts are ``rope_base``, ``rot`` (features of a head that are turned; None: all), ``rope_scaling`` (Weft's part, as
+data) and ``layout`` (which features make a pair).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from weft.core.errors import nearest
+from weft.families.keys import KeyProblem, KeyRule, Raw, typed
+from weft.families.rope_scalings import ORIGINAL, SCALINGS, UNSCALED
+from weft.families.steps import RotaryOrder
+from weft.families.template import Facts
+from weft.ops.rotary import Layout
+
+TYPES = ("rope_type", "type")
+OWN_KEYS = frozenset({*TYPES, "rope_theta", "partial_rotary_factor"})
+
+
+@final
+@dataclass(frozen=True)
+class Rotary(KeyRule):
+    """All keys about rotary positions. ``context`` and ``d_head`` must have been read before.
+
+    Attributes:
+        base: where the file does not say.
+        share: of a head's features that are turned, where the file does not say; None: the family turns all.
+        base_key: the key outside ``rope_parameters``, old spelling.
+        share_key: likewise.
+        layout: in which the family's weights are stored.
+        original_outside: write the original length beside ``rope_scaling`` too (Phi-3); where a file has it there, it
+            goes before the one inside, whatever the family.
+    """
+
+    base: float = 10000.0
+    share: float | None = None
+    base_key: str = "rope_theta"
+    share_key: str = "partial_rotary_factor"
+    layout: Layout = "half_split"
+    original_outside: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.base_key, "rope_theta", "rope_scaling", "rope_parameters", self.share_key,
+                                    "partial_rotary_factor", ORIGINAL)))
+
+    def read(self, raw: Raw, facts: Facts) -> Facts:
+        given = self._parameters(raw)
+        base = self._number(raw, given, self.base_key, "rope_theta", self.base)
+        share = self._number(raw, given, self.share_key, "partial_rotary_factor", self.share or 1.0)
+        if self.share is None and share != 1.0:
+            raise KeyProblem(f"partial_rotary_factor: {share}, but this family turns whole heads.")
+        kind = next((given[name] for name in TYPES if given.get(name) is not None), UNSCALED)
+        if kind not in SCALINGS:
+            raise KeyProblem(f"rope_parameters: no scaling is called {kind!r}. {nearest(str(kind), SCALINGS)}")
+        scaling = SCALINGS[kind]
+        inner = {key: value for key, value in given.items() if key not in OWN_KEYS and value is not None}
+        if raw.get(ORIGINAL) is not None and scaling.original:
+            inner[ORIGINAL] = raw[ORIGINAL]
+        turned = int(facts["d_head"] * share)
+        base, rot = _even(base, turned, scaled=kind != UNSCALED)
+        whole = rot == facts["d_head"]
+        return {"rope_base": base, "rot": None if whole else rot, "rope_scaling": scaling.read(inner, facts["context"]),
+                "layout": self.layout}
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        scaling, base = facts["rope_scaling"], facts["rope_base"]
+        if scaling["kind"] == "ntk":  # another base, and nothing else
+            scaling, base = {"kind": "none"}, base * scaling["factor"] ** (facts["rot"] / (facts["rot"] - 2))
+        named = next((each for each in SCALINGS.values() if each.kind == scaling["kind"]), None)
+        if named is None:
+            raise KeyProblem(f"has no word for the scaling {scaling['kind']!r}.")
+        parameters = {"rope_type": named.rope_type, "rope_theta": base,
+                      **named.write(scaling, facts["context"])}
+        if self.share is not None:
+            parameters["partial_rotary_factor"] = _share(facts["rot"], facts["d_head"])
+        elif facts["rot"] != facts["d_head"]:
+            raise KeyProblem(f"turns {facts['rot']} of {facts['d_head']} features; this family turns whole heads.")
+        return {"rope_parameters": parameters, **self._old(parameters, named.rope_type)}
+
+    def _old(self, parameters: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        """The same in the spelling before transformers 5, which vLLM and llama.cpp read too."""
+        inner = {key: value for key, value in parameters.items() if key not in OWN_KEYS}
+        old: dict[str, Any] = {self.base_key: parameters["rope_theta"],
+                               "rope_scaling": None if kind == UNSCALED else {"rope_type": kind, **inner}}
+        if self.share is not None:
+            old[self.share_key] = parameters["partial_rotary_factor"]
+        if self.original_outside and ORIGINAL in inner:
+            old[ORIGINAL] = inner[ORIGINAL]
+        return old
+
+    def _parameters(self, raw: Raw) -> dict[str, Any]:
+        name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
+        given = typed(name, raw.get(name) or {}, dict)
+        nested = sorted(key for key, value in given.items() if isinstance(value, Mapping))
+        if nested:
+            raise KeyProblem(f"{name}: differs between layers ({', '.join(nested)}), which this family cannot have.")
+        return dict(given)
+
+    def _number(self, raw: Raw, given: Mapping[str, Any], old: str, new: str, default: float) -> float:
+        found = [(f"rope_parameters.{new}", given.get(new)), (old, raw.get(old)), (new, raw.get(new))]
+        key, value = next(((key, value) for key, value in found if value is not None), (old, default))
+        return float(typed(key, value, float))
+
+
+def _even(base: float, turned: int, *, scaled: bool) -> tuple[float, int]:
+    """The base and number of turned features with the frequencies that `transformers` gives to ``turned`` features.
+
+    An odd number R turns R + 1 features there by base^(-2i/R): an even number with another base.
+    """
+    if turned % 2 == 0:
+        return base, turned
+    if scaled:
+        raise KeyProblem(f"partial_rotary_factor: {turned} turned features, an odd number, cannot be scaled.")
+    return base ** ((turned + 1) / turned), turned + 1
+
+
+def _share(rot: int, d_head: int) -> float:
+    """The share of a head of which `transformers`, which rounds down, turns ``rot`` features."""
+    share = rot / d_head
+    return share if int(d_head * share) == rot else math.nextafter(share, 1.0)
+
+
+def reordered(facts: Facts, heads: int, layout: Layout = "half_split") -> tuple[RotaryOrder, ...]:
+    """The step for the rows of ``heads`` heads where the model's pairs lie otherwise than in the family's files, whose
+    layout is ``layout``; nothing where they agree."""
+    if facts["layout"] == layout:
+        return ()
+    return (RotaryOrder(heads, facts["d_head"], facts["rot"] or facts["d_head"], reverse=layout == "interleaved"),)

@@ -1,0 +1,131 @@
+"""Invertible steps between the tensors of a file and a model's.
+
+A step maps a list of tensors to a list: `read` in the direction file to model, `write` back. Views are made where views
+will do; nothing is cast. Steps work on the meta device too, which is how shapes are checked before a file is touched.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from weft.ops.rotary import half_split_order, interleaved_order
+
+Order: TypeAlias = Callable[[int, int], list[int]]
+"""From turned features and head size to an order of a head's features."""
+
+
+class Step(ABC):
+    """One invertible step."""
+
+    @abstractmethod
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """From the file's tensors towards the model's."""
+
+    @abstractmethod
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The inverse."""
+
+
+@final
+@dataclass(frozen=True)
+class Transpose(Step):
+    """Every tensor transposed: the file stores [in, out] (Conv1D)."""
+
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor.transpose(0, 1) for tensor in tensors]
+
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return self.read(tensors)
+
+
+@final
+@dataclass(frozen=True)
+class Fuse(Step):
+    """Several tensors, of ``sizes`` rows, one below the other in the model."""
+
+    sizes: tuple[int, ...]
+
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat(list(tensors))]
+
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return list(tensors[0].split(self.sizes))
+
+
+@final
+@dataclass(frozen=True)
+class Split(Step):
+    """One tensor whose rows are several tensors of the model, of ``sizes`` rows: `Fuse` the other way round."""
+
+    sizes: tuple[int, ...]
+
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return list(tensors[0].split(self.sizes))
+
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat(list(tensors))]
+
+
+@final
+@dataclass(frozen=True)
+class Ungroup(Step):
+    """Rows that the file keeps group by group, [part 1, part 2, ...] in each, become all of part 1, all of part 2, ...
+
+    ``groups`` times the sum of ``sizes`` rows; ``sizes`` are the rows of each part in one group. GPT-NeoX and BLOOM:
+    a group is a head with its q, k and v; Falcon's new architecture: a key/value head with its queries.
+    """
+
+    groups: int
+    sizes: tuple[int, ...]
+
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([part.flatten(0, 1) for part in tensor.unflatten(0, (self.groups, -1)).split(self.sizes, 1)])
+                for tensor in tensors]
+
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([part.unflatten(0, (self.groups, size)) for part, size in
+                           zip(tensor.split([self.groups * size for size in self.sizes]), self.sizes, strict=True)],
+                          dim=1).flatten(0, 1) for tensor in tensors]
+
+
+@final
+@dataclass(frozen=True)
+class RotaryOrder(Step):
+    """The features of the first ``heads`` heads of size ``d_head``, half-split in the file, interleaved in the model;
+    ``reverse``: the other way round. Rows behind those heads (values) stay. ``rot`` features of a head are turned."""
+
+    heads: int
+    d_head: int
+    rot: int
+    reverse: bool = False
+
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return self._reorder(tensors, half_split_order if self.reverse else interleaved_order)
+
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return self._reorder(tensors, interleaved_order if self.reverse else half_split_order)
+
+    def _reorder(self, tensors: Sequence[Tensor], order: Order) -> list[Tensor]:
+        turned = self.heads * self.d_head
+        within = torch.tensor(order(self.rot, self.d_head))
+        rows = (torch.arange(0, turned, self.d_head)[:, None] + within).flatten()
+        return [tensor.index_select(0, torch.cat([rows, torch.arange(turned, tensor.shape[0])]).to(tensor.device))
+                for tensor in tensors]
+
+
+@final
+@dataclass(frozen=True)
+class Unstack(Step):
+    """One tensor [N, ...] is N tensors of the model: experts stored together."""
+
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return list(tensors[0].unbind())
+
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.stack(list(tensors))]

@@ -1,0 +1,218 @@
+"""A family's architecture as a Weft configuration with holes, read in both directions.
+
+`fill` puts facts into the holes and gives a configuration; `match` finds the facts that would give a configuration, or
+the list of what does not fit. There is no second description of the way back: a configuration fits when the template,
+filled with what was found in its holes, is that configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeAlias, final
+
+from weft.core.config import parse_part
+from weft.core.errors import ConfigError
+from weft.core.model import ModelConfig
+from weft.families.canonical import canonical, canonical_data
+
+Facts: TypeAlias = dict[str, Any]
+"""What a family's configuration says, in Weft's terms, by the names of the holes."""
+
+N_LAYERS = "n_layers"
+"""The fact that says how often `Layers` repeats its block."""
+
+NO_EFFECT = frozenset({"dropout", "std", "backend", "dispatch", "balance_loss", "z_loss"})
+"""Fields that matter to training or speed and never to a model's outputs: they need not fit."""
+
+ABSENT = object()
+
+
+@final
+@dataclass(frozen=True)
+class Hole:
+    """A place that the fact ``name`` fills; ``each``: the fact is a list with one value a layer."""
+
+    name: str
+    each: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """A place that the fact ``name`` fills with one of several templates; ``each`` as in `Hole`."""
+
+    name: str
+    options: Mapping[Any, Any]
+    each: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Layers:
+    """A list of ``n_layers`` blocks of one template."""
+
+    block: Any
+
+
+def fill(template: Any, facts: Mapping[str, Any], layer: int = 0) -> Any:
+    """Plain data of a configuration: the template with facts in its holes."""
+    match template:
+        case Hole(name=name, each=each):
+            return facts[name][layer] if each else facts[name]
+        case Choice(name=name, options=options, each=each):
+            return fill(options[facts[name][layer] if each else facts[name]], facts, layer)
+        case Layers(block=block):
+            return _shortened([fill(block, facts, index) for index in range(facts[N_LAYERS])])
+        case Mapping():
+            return {key: fill(value, facts, layer) for key, value in template.items()}
+        case list():
+            return [fill(value, facts, layer) for value in template]
+        case _:
+            return template
+
+
+def _shortened(blocks: list[Any]) -> list[Any]:
+    """Neighbours that are alike as one repeat."""
+    runs = [list(run) for _, run in groupby(blocks)]
+    return [{"repeat": len(run), "of": run[:1]} if len(run) > 1 else run[0] for run in runs]
+
+
+def build_config(template: Any, facts: Mapping[str, Any]) -> ModelConfig:
+    """The configuration that the facts give.
+
+    Raises:
+        ConfigError: they give none.
+    """
+    config = parse_part(("model",), fill(template, facts))
+    assert isinstance(config, ModelConfig), "the group model holds model configurations"
+    return config
+
+
+def match(template: Any, config: ModelConfig) -> tuple[Facts, list[str]]:
+    """The facts with which the template is ``config``, and what does not fit (then the facts are not to be used)."""
+    given = canonical(config)
+    facts, misfits = bind(template, given)
+    try:
+        filled = canonical_data(fill(_without_empty(template, facts), facts))
+    except (KeyError, IndexError, ConfigError):  # the two trees differ too much for the facts to make a configuration
+        return facts, _merged(misfits)
+    return facts, _merged(differences(given, filled))
+
+
+def _without_empty(template: Any, facts: Mapping[str, Any]) -> Any:
+    """The template without the fields whose holes found nothing, so that all that differs besides can be told."""
+    match template:
+        case Mapping():
+            return {key: _without_empty(value, facts) for key, value in template.items()
+                    if not isinstance(value, Hole) or value.name in facts}
+        case list():
+            return [_without_empty(value, facts) for value in template]
+        case Layers(block=block):
+            return Layers(_without_empty(block, facts))
+        case Choice(name=name, options=options, each=each):
+            return Choice(name, {key: _without_empty(value, facts) for key, value in options.items()}, each)
+        case _:
+            return template
+
+
+def _merged(problems: Iterable[str]) -> list[str]:
+    """Problems that several blocks have as one line each."""
+    counts = Counter(re.sub(r"^blocks\.\d+\.", "blocks.*.", problem) for problem in problems)
+    return [f"{problem} ({count} blocks)" if count > 1 else problem for problem, count in counts.items()]
+
+
+def bind(template: Any, data: Any) -> tuple[Facts, list[str]]:
+    """The facts that stand in the holes, as far as ``data`` has the template's shape, and where it has not."""
+    facts: Facts = {}
+    misfits: list[str] = []
+    _bind(template, data, "", facts, misfits)
+    return facts, misfits
+
+
+def _bind(template: Any, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
+    match template:
+        case Hole(name=name, each=each):
+            if data is not ABSENT:
+                _take(facts, name, data, each)
+        case Choice():
+            _bind_choice(template, data, path, facts, misfits)
+        case Layers(block=block):
+            _bind_layers(block, data, path, facts, misfits)
+        case Mapping() if isinstance(data, Mapping):
+            for key, value in template.items():
+                _bind(value, data.get(key, ABSENT), _join(path, key), facts, misfits)
+        case list() if isinstance(data, list) and len(data) == len(template):
+            for index, value in enumerate(template):
+                _bind(value, data[index], _join(path, index), facts, misfits)
+        case Mapping() | list():
+            misfits.append(_misfit(path, data, template))
+        case _:
+            if template != data:
+                misfits.append(_misfit(path, data, template))
+
+
+def _take(facts: Facts, name: str, value: Any, each: bool) -> None:
+    if each:
+        facts.setdefault(name, []).append(value)
+    else:
+        facts.setdefault(name, value)
+
+
+def _bind_layers(block: Any, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
+    blocks = data if isinstance(data, list) else []
+    facts[N_LAYERS] = len(blocks)
+    for index, each in enumerate(blocks):
+        _bind(block, each, _join(path, index), facts, misfits)
+
+
+def _bind_choice(choice: Choice, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
+    """The option that fits best."""
+    best: tuple[Any, Facts, list[str]] | None = None
+    for value, option in choice.options.items():
+        own: Facts = {}
+        wrong: list[str] = []
+        _bind(option, data, path, own, wrong)
+        if best is None or len(wrong) < len(best[2]):
+            best = value, own, wrong
+    assert best is not None, "a choice has options"
+    _take(facts, choice.name, best[0], choice.each)
+    for name, value in best[1].items():
+        if isinstance(value, list) and isinstance(facts.get(name), list):
+            facts[name] = [*facts[name], *value]
+        else:
+            facts.setdefault(name, value)
+    misfits += best[2]
+
+
+def differences(given: Any, wanted: Any, path: str = "") -> Iterator[str]:
+    """Where two canonical configurations differ in what has an effect, one line each."""
+    if isinstance(given, Mapping) and isinstance(wanted, Mapping) and given.get("kind") == wanted.get("kind"):
+        for key in dict.fromkeys([*given, *wanted]):
+            if key not in NO_EFFECT:
+                yield from differences(given.get(key), wanted.get(key), _join(path, key))
+    elif isinstance(given, list) and isinstance(wanted, list) and len(given) == len(wanted):
+        for index, (own, other) in enumerate(zip(given, wanted, strict=True)):
+            yield from differences(own, other, _join(path, index))
+    elif given != wanted:
+        yield _misfit(path, given, wanted)
+
+
+def _misfit(path: str, given: Any, wanted: Any) -> str:
+    return f"{path or 'model'}: {_name(given)} where the family has {_name(wanted)}."
+
+
+def _name(value: Any) -> str:
+    """A value in a message: a part by its kind, a list by its length."""
+    if value is ABSENT:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return repr(value.get("kind", "a mapping"))
+    return f"a list of {len(value)}" if isinstance(value, list) else repr(value)
+
+
+def _join(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)

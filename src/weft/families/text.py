@@ -1,0 +1,70 @@
+"""The tokenizer that lies in a foreign folder: read, and carried over into one that is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from weft.core.errors import CheckpointError
+from weft.families.stored import lawful_link
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.library import LIBRARY_FILE
+from weft.tokenizers.published import read_tokenizer
+
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "encoder.json", "vocab.txt",
+                "rwkv_vocab_v20230424.txt")
+"""Files any one of which makes a tokenizer."""
+
+BESIDE = ("merges.txt", "vocab.bpe", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+          "chat_template.jinja", "chat_template.json")
+"""Files that belong to one."""
+
+SETTINGS = "tokenizer_config.json"
+
+
+def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
+    """The tokenizer of a folder; None where it has none.
+
+    Raises:
+        CheckpointError: it gives ids that the model does not have.
+        TokenizerError: its files are damaged.
+    """
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        return None
+    tokenizer = read_tokenizer(folder)
+    if tokenizer.vocab_size > vocab_size:
+        raise CheckpointError(f"the tokenizer has {tokenizer.vocab_size} ids, the model {vocab_size}.",
+                              where=str(folder), remedy="Take the tokenizer that the model was trained with.")
+    return tokenizer
+
+
+def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, context: int) -> list[str]:
+    """Put the tokenizer's files into a folder that is being written.
+
+    Args:
+        source: the foreign folder that the model came from, whose files are copied as they are; None for Weft's own.
+        context: tokens of a document, which `transformers` wants to know.
+
+    Returns:
+        What the user should know: a tokenizer that cannot be written.
+    """
+    if source is not None:
+        for name in (*VOCABULARIES, *BESIDE):
+            file = source / name
+            if file.is_file() and (not file.is_symlink() or lawful_link(file)):
+                shutil.copyfile(file, draft / name)
+        return []
+    if tokenizer is None:
+        return []
+    files = tokenizer.files()
+    if LIBRARY_FILE not in files:
+        return [f"the tokenizer {tokenizer.name!r} has no tokenizer.json, so none was written; give rows of token ids."]
+    for name, content in files.items():
+        (draft / name).write_bytes(content)
+    names = {place: token for token, place in tokenizer.special_tokens.items()}
+    roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context,
+                **{role: names[place] for role, place in roles.items() if place in names}}
+    (draft / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    return []

@@ -1,0 +1,156 @@
+"""Rules between the tensors of a file and a model's, and the account of both: each is consumed and produced once.
+
+A rule names tensors with ``{layer}`` where an index stands; it applies once for each index that the model has. So a
+rule for a bias applies where the model has that bias, and export is the inverse of the same list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from weft.core.errors import nearest
+from weft.families.steps import Step
+
+Shape = tuple[int, ...]
+
+OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
+"""Ends of names that TensorFlow's checkpoints left in early files' layer norms."""
+
+
+@final
+@dataclass(frozen=True)
+class Rule:
+    """Some of the file's tensors and some of the model's, with the steps from the first to the second."""
+
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    steps: tuple[Step, ...] = ()
+
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The model's tensors from the file's."""
+        found = list(tensors)
+        for step in self.steps:
+            found = step.read(found)
+        return found
+
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The file's tensors from the model's."""
+        found = list(tensors)
+        for step in reversed(self.steps):
+            found = step.write(found)
+        return found
+
+    def at(self, indices: Mapping[str, str]) -> Rule:
+        """The rule with the indices in its names."""
+        return Rule(tuple(name.format_map(indices) for name in self.theirs),
+                    tuple(name.format_map(indices) for name in self.ours), self.steps)
+
+
+def rename(theirs: str, ours: str, *steps: Step) -> Rule:
+    """One tensor of the file is one of the model."""
+    return Rule((theirs,), (ours,), steps)
+
+
+def both(theirs: str, ours: str, *steps: Step) -> list[Rule]:
+    """`rename` for a weight and, where the model has one, its bias; the steps must suit both."""
+    return [rename(f"{theirs}.{name}", f"{ours}.{name}", *steps) for name in ("weight", "bias")]
+
+
+@final
+@dataclass(frozen=True)
+class Junk:
+    """Tensors that files hold and no model needs: a regular expression of their names, and why."""
+
+    pattern: str
+    reason: str
+
+
+@final
+@dataclass(frozen=True)
+class Account:
+    """What a model's tensors are in a file: `Rule`s without placeholders.
+
+    Attributes:
+        rules: each of the model's tensors is in ``ours`` of exactly one.
+        shapes: of the file's tensors, by name.
+        prefix: which files may leave out, or add.
+        junk: what they may hold besides.
+        tied: names of the file that repeat others, by name.
+    """
+
+    rules: tuple[Rule, ...]
+    shapes: Mapping[str, Shape]
+    prefix: str
+    junk: tuple[Junk, ...]
+    tied: Mapping[str, str]
+
+    def reconcile(self, stored: Mapping[str, Shape]) -> tuple[dict[str, str], list[str]]:
+        """The stored name of each of the file's tensors, and everything that is wrong with names and shapes."""
+        places: dict[str, str] = {}
+        unknown: list[str] = []
+        problems: list[str] = []
+        for name in sorted(stored):
+            wanted = next((each for each in self._spellings(name) if each in self.shapes or each in self.tied), None)
+            if wanted is None:
+                unknown += [] if self._is_junk(name) else [name]
+            elif wanted in places:
+                problems.append(f"{name}: a second tensor for {wanted}, which is {places[wanted]} already.")
+            else:
+                places[wanted] = name
+        for copy, source in self.tied.items():
+            if source not in places and copy in places:
+                places[source] = places.pop(copy)
+        missing = [name for name in self.shapes if name not in places]
+        problems += [f"{name}: missing, shape {list(self.shapes[name])}." for name in missing]
+        problems += [f"{name}: unexpected. {nearest(name, missing) if missing else ''}".rstrip() for name in unknown]
+        problems += self._misshapen(places, stored)
+        return places, problems
+
+    def _misshapen(self, places: Mapping[str, str], stored: Mapping[str, Shape]) -> list[str]:
+        wanted = {**self.shapes, **{copy: self.shapes[source] for copy, source in self.tied.items()}}
+        return [f"{name}: shape {list(stored[name])} where the configuration gives {list(wanted[place])}."
+                for place, name in places.items() if tuple(stored[name]) != tuple(wanted[place])]
+
+    def _spellings(self, name: str) -> list[str]:
+        bare = name.removeprefix(self.prefix)
+        spellings = [name, self.prefix + bare, bare]
+        return [*spellings, *(each.removesuffix(old) + new for each in spellings for old, new in OLD_NAMES
+                              if each.endswith(old))]
+
+    def _is_junk(self, name: str) -> bool:
+        return any(re.fullmatch(junk.pattern, each) for each in self._spellings(name) for junk in self.junk)
+
+
+def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "", junk: tuple[Junk, ...] = (),
+            tied: Mapping[str, str] | None = None) -> Account:
+    """The account of a model's tensors.
+
+    Args:
+        rules: a family's.
+        own: the model's tensors by name, each once; their values do not matter.
+    """
+    applied = tuple(each for rule in rules for each in _applications(rule, own))
+    producers = [name for rule in applied for name in rule.ours]
+    assert sorted(producers) == sorted(own), (
+        f"no rule or more than one for {sorted(set(own) ^ set(producers)) or 'some tensor'}")
+    shapes: dict[str, Shape] = {}
+    for rule in applied:
+        with torch.no_grad():
+            written = rule.write([torch.empty(own[name].shape, device="meta") for name in rule.ours])
+        for name, tensor in zip(rule.theirs, written, strict=True):
+            assert name not in shapes, f"two rules write {name}"
+            shapes[name] = tuple(tensor.shape)
+    return Account(applied, shapes, prefix, junk, dict(tied or {}))
+
+
+def _applications(rule: Rule, own: Iterable[str]) -> list[Rule]:
+    """The rule once for each set of indices for which the model has its tensors."""
+    pattern = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d+)", re.escape(rule.ours[0])))
+    found = (pattern.fullmatch(name) for name in own)
+    return [rule.at(match.groupdict()) for match in found if match]

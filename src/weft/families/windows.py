@@ -1,0 +1,91 @@
+"""Sliding windows: the masks of each layer, as several families' configurations say them.
+
+A window of W tokens counts the query's own: the keys j of query i are those with i - W < j <= i.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.families.keys import KeyProblem, KeyRule, Raw, Together, typed
+from weft.families.template import N_LAYERS, Facts
+from weft.masks.expression import parse_mask
+
+CAUSAL = "causal"
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def mask_of(window: int | None) -> str:
+    """The mask of a window, or of none."""
+    return CAUSAL if window is None else f"causal & window({window})"
+
+
+def window_of(mask: str) -> int | None:
+    """The window that a mask is; None for plain causal attention.
+
+    Raises:
+        KeyProblem: the mask is something else.
+    """
+    pattern = parse_mask(mask).causal_window()
+    if pattern is None:
+        raise KeyProblem(f"cannot say the mask {mask!r}; only causal attention and windows of it.")
+    return pattern.size
+
+
+def one_window(default: int | None) -> KeyRule:
+    """``sliding_window``: one for all layers (Mistral). The fact is ``mask``."""
+    def read(raw: Raw, facts: Facts) -> Facts:
+        return {"mask": mask_of(typed("sliding_window", raw.get("sliding_window", default), int))}
+
+    def write(facts: Facts) -> dict[str, Any]:
+        return {"sliding_window": window_of(facts["mask"])}
+
+    return Together(("sliding_window",), read, write)
+
+
+def windows_by_layer(default: int | None = 4096, max_window_layers: int = 28) -> KeyRule:
+    """``use_sliding_window``, ``sliding_window``, ``max_window_layers`` and ``layer_types`` (Qwen). The fact ``masks``
+    has one mask a layer.
+
+    ``layer_types`` decides where it is given; else the first ``max_window_layers`` layers see everything.
+    """
+    def read(raw: Raw, facts: Facts) -> Facts:
+        used = typed("use_sliding_window", raw.get("use_sliding_window", False), bool)
+        window = typed("sliding_window", raw.get("sliding_window", default), int) if used else None
+        first = typed("max_window_layers", raw.get("max_window_layers", max_window_layers), int)
+        n_layers = facts[N_LAYERS]
+        types = raw.get("layer_types") or [SLIDING if window is not None and index >= first else FULL
+                                           for index in range(n_layers)]
+        return {"masks": [mask_of(window if kind == SLIDING else None)
+                          for kind in layer_types(types, n_layers, window)]}
+
+    def write(facts: Facts) -> dict[str, Any]:
+        windows = [window_of(mask) for mask in facts["masks"]]
+        sizes = sorted({window for window in windows if window is not None})
+        if len(sizes) > 1:
+            raise KeyProblem(f"layers have windows of {', '.join(map(str, sizes))} tokens; the file has one size.")
+        types = [FULL if window is None else SLIDING for window in windows]
+        first = types.index(SLIDING) if SLIDING in types else len(types)
+        return {"use_sliding_window": bool(sizes), "sliding_window": sizes[0] if sizes else None,
+                "max_window_layers": first, "layer_types": types}
+
+    return Together(("use_sliding_window", "sliding_window", "max_window_layers", "layer_types"), read, write)
+
+
+def layer_types(types: Any, n_layers: int, window: int | None) -> list[str]:
+    """The types of layers, checked.
+
+    Raises:
+        KeyProblem: not one of the two types for each layer, or sliding layers without a window.
+    """
+    typed("layer_types", types, list)
+    wrong = sorted({str(kind) for kind in types} - {FULL, SLIDING})
+    if wrong:
+        raise KeyProblem(f"layer_types: {', '.join(wrong)}, but only {FULL} and {SLIDING} are known here.")
+    if len(types) != n_layers:
+        raise KeyProblem(f"layer_types: {len(types)} types for {n_layers} layers.")
+    if SLIDING in types and window is None:
+        raise KeyProblem(f"layer_types: some are {SLIDING}, but no sliding_window says how wide.")
+    return list(types)
+
+

@@ -1,0 +1,119 @@
+"""Writing a model as a folder that its native class in `transformers` opens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from weft.checkpoints.layout import CONFIG_FILE
+from weft.checkpoints.tensors import own_tensors
+from weft.core.errors import InputError, UnsupportedError, nearest
+from weft.core.model import LanguageModel, ModelConfig
+from weft.families.family import Family, families
+from weft.families.folder import GENERATION_FILE, SPECIAL
+from weft.families.stored import INDEX, SINGLE
+from weft.families.template import Facts
+from weft.families.weights import Account
+
+
+@final
+@dataclass(frozen=True)
+class Fit:
+    """A family that can express a model: its configuration in that format, and the facts."""
+
+    family: Family
+    raw: Mapping[str, Any]
+    facts: Facts
+
+
+def fit(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None = None, first: str | None = None) -> Fit:
+    """The family whose native class can hold a model.
+
+    Args:
+        kept: see `Family.write`.
+        family: this one and no other.
+        first: the one to try before the others, such as the one that the model came from.
+
+    Raises:
+        InputError: no family of that name has a foreign format.
+        UnsupportedError: none can; what does not fit into the nearest is listed.
+    """
+    able = {name: each for name, each in families().items() if each.native is not None}
+    if family is not None and family not in able:
+        raise InputError(f"no family with a format is called {family!r}.", where="family",
+                         remedy=nearest(family, able))
+    wanted = [family] if family else sorted(able, key=lambda name: (name != first, name))
+    found: dict[str, list[str]] = {}
+    for name in wanted:
+        raw, facts, found[name] = able[name].write(config, kept)
+        if not found[name]:
+            return Fit(able[name], raw, facts)
+    raise _nothing_fits(found)
+
+
+def _nothing_fits(found: Mapping[str, list[str]]) -> UnsupportedError:
+    name = min(found, key=lambda each: len(found[each]))
+    lines = "".join(f"\n  - {problem}" for problem in found[name])
+    what = f"the family {name!r} cannot express this model" if len(found) == 1 else (
+        f"none of {len(found)} native classes can express this model; the nearest is {name!r}")
+    return UnsupportedError(f"{what}, which does not fit in {len(found[name])} "
+                            f"place{'s' if len(found[name]) > 1 else ''}:{lines}\n", where="model",
+                            remedy="Change the model there, or keep it as a Weft checkpoint.")
+
+
+def write_model(fitted: Fit, model: LanguageModel, kept: Mapping[str, Any], draft: Path, *, shard_bytes: int) -> None:
+    """Write configuration and tensors into an empty folder, one shard in memory at a time."""
+    account = fitted.family.account(model, fitted.facts)
+    own = own_tensors(model)
+    dtype = next(iter(own.values())).dtype
+    name = str(dtype).removeprefix("torch.")
+    raw = {**fitted.raw, "dtype": name, "torch_dtype": name}
+    _write_json(draft / CONFIG_FILE, raw)
+    special = {key: kept[key] for key in SPECIAL if kept.get(key) is not None}
+    _write_json(draft / GENERATION_FILE, {"_from_model_config": True, **special})
+    shards = _shards(account, dtype.itemsize, shard_bytes)
+    produced = _written(account, own)
+    places: dict[str, str] = {}
+    for index, names in enumerate(shards):
+        file = SINGLE if len(shards) == 1 else f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
+        tensors = dict(next(produced) for _ in names)
+        save_file(tensors, draft / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(tensors, file)
+    if len(shards) > 1:
+        total = sum(tensor.numel() * tensor.element_size() for tensor in own.values())
+        _write_json(draft / f"{SINGLE}{INDEX}", {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def _written(account: Account, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The file's tensors in the order of the rules, each with memory of its own."""
+    with torch.no_grad():
+        for rule in account.rules:
+            for name, tensor in zip(rule.theirs, rule.write([own[each].detach() for each in rule.ours]), strict=True):
+                yield name, tensor.cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _shards(account: Account, itemsize: int, most: int) -> list[list[str]]:
+    """The tensors' names, in the order of the rules, in groups of at most ``most`` bytes (a larger tensor alone)."""
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name in (name for rule in account.rules for name in rule.theirs):
+        own = itemsize
+        for side in account.shapes[name]:
+            own *= side
+        if groups[-1] and size + own > most:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += own
+    return groups
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

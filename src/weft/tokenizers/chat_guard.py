@@ -1,0 +1,141 @@
+"""Special tokens in a conversation: those that the template writes count, those that a message spells are text.
+
+Before a template sees a message, the first character of every special token that the message spells is exchanged for
+a stand-in, a private character that stands in no text of this conversation. Templates go on comparing, cutting and
+trimming as ever; afterwards only the template's own special tokens are spelled whole. `ids` then reads these, and
+everything else, the stand-ins turned back, as ordinary text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+import tokenizers
+
+from weft.tokenizers.base import Tokenizer
+from weft.tokenizers.library import LIBRARY_FILE, LibraryTokenizer, parse_library
+from weft.tokenizers.library_pieces import without_specials
+from weft.tokenizers.specials import AddedToken, Splitter
+
+PRIVATE = range(0x100000, 0x10FFFE)
+"""Code points of the last private-use plane (Unicode 15.0, section 23.5), which no vocabulary and hardly a text has."""
+
+
+@final
+class Guard:
+    """Keeps messages and templates of one conversation apart.
+
+    Args:
+        specials: spellings that a message must not bring in.
+        texts: everything that will be rendered; stand-ins are characters that none of it has.
+    """
+
+    def __init__(self, specials: Iterable[str], texts: Iterable[str]) -> None:
+        self._specials = sorted(filter(None, specials), key=len, reverse=True)
+        firsts = sorted({special[0] for special in self._specials})
+        free = unused(texts)
+        self.mark = next(free)
+        self._standing = {first: next(free) for first in firsts}
+        self._back = str.maketrans({stand_in: first for first, stand_in in self._standing.items()})
+        # An occurrence within another counts too: hence the look-ahead.
+        self._spelled = re.compile("|".join(f"(?={re.escape(special)})" for special in self._specials) or r"(?!)")
+
+    @property
+    def stand_ins(self) -> str:
+        """The private characters in use, the mark among them."""
+        return self.mark + "".join(self._standing.values())
+
+    def cover(self, value: Any) -> Any:
+        """Plain data with the special tokens in all its texts broken."""
+        if isinstance(value, str):
+            return self._cover_text(value)
+        if isinstance(value, dict):
+            return {self._cover_text(key): self.cover(item) for key, item in value.items()}
+        return [self.cover(item) for item in value] if isinstance(value, list) else value
+
+    def bare(self, text: str) -> str:
+        """``text`` with the stand-ins turned back."""
+        return text.translate(self._back)
+
+    def is_used_in(self, text: str) -> bool:
+        """Whether a message has brought in what could be taken for a special token."""
+        return any(stand_in in text for stand_in in self._standing.values())
+
+    def _cover_text(self, text: str) -> str:
+        places = {found.start() for found in self._spelled.finditer(text)} | set(self._unfinished(text))
+        if not places:
+            return text
+        return "".join(self._standing[char] if place in places else char for place, char in enumerate(text))
+
+    def _unfinished(self, text: str) -> Iterator[int]:
+        """Where a special token begins that the text which the template puts behind it could finish. White space at
+        the end is no hindrance, since templates trim it."""
+        end = len(text.rstrip())
+        for start in range(max(0, end - len(self._specials[0]) + 1) if self._specials else end, end):
+            if any(special.startswith(text[start:end]) for special in self._specials):
+                yield start
+
+
+def unused(texts: Iterable[str]) -> Iterator[str]:
+    """Private characters that none of the texts has."""
+    taken = {char for text in texts for char in text if ord(char) in PRIVATE}
+    return (chr(point) for point in PRIVATE if chr(point) not in taken)
+
+
+def all_texts(value: Any) -> Iterator[str]:
+    """Every text in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from all_texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from all_texts(item)
+
+
+def encode(tokenizer: Tokenizer, text: str, guard: Guard) -> list[int]:
+    """The ids of a rendered conversation.
+
+    Where no message has spelled a special token, this is ``tokenizer.encode(text, specials=True)``.
+
+    Raises:
+        TokenizerError: the text holds something that the tokenizer cannot express.
+    """
+    if not guard.is_used_in(text):
+        return tokenizer.encode(text, specials=True)
+    splitter = Splitter(AddedToken(content, place) for content, place in tokenizer.special_tokens.items())
+    pieces = [(guard.bare(piece), place) for piece, place in splitter.split(text)]
+    if isinstance(tokenizer, LibraryTokenizer):
+        return _encode_marked(tokenizer, pieces)
+    return [token for piece, place in pieces
+            for token in (tokenizer.encode(piece) if place is None else [place])]
+
+
+def _encode_marked(tokenizer: LibraryTokenizer, pieces: list[tuple[str, int | None]]) -> list[int]:
+    """The pieces as one text in which the special tokens are private characters: what the library does at the edges
+    of special tokens, and at the beginning of a text, it does here too."""
+    free = unused(piece for piece, _ in pieces)
+    marks = {place: next(free) for place in sorted(set(tokenizer.special_tokens.values()))}
+    text = "".join(piece if place is None else marks[place] for piece, place in pieces)
+    library, places = _with_marks(tokenizer.files()[LIBRARY_FILE], marks)
+    found = library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    ids: list[int] = np.array(found, dtype=np.int32).tolist()
+    return [places.get(token, token) for token in ids]
+
+
+def _with_marks(source: bytes, marks: Mapping[int, str]) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
+    """The library with every special token spelled as its mark, and the true ids of all added tokens: the library
+    numbers them anew."""
+    declared = json.loads(source)
+    added = [{**token, "content": marks[token["id"]], "normalized": False} if token["special"] else token
+             for token in declared.get("added_tokens") or []]
+    model = json.loads(without_specials(declared) or source)["model"]
+    library = parse_library(json.dumps({**declared, "model": model, "added_tokens": added}))
+    renumbered = ((library.token_to_id(token["content"]), token["id"]) for token in added)
+    return library, {new: place for new, place in renumbered if new is not None}

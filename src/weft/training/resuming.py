@@ -1,0 +1,160 @@
+"""Going on with a run: on the same terms, from the last checkpoint that is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+import torch
+
+import weft
+from weft.checkpoints.load import Loaded, load_checkpoint, read_training
+from weft.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
+from weft.core.model import LanguageModel
+from weft.training.compute import RECORD, Compute
+from weft.training.config import DTYPES, RunConfig
+from weft.training.events import Notice
+from weft.training.folder import RunFolder
+from weft.training.loop import Begun, Interval, Run
+from weft.training.material import Material
+from weft.training.trainer import Trainer
+from weft.training.validation import Validation
+
+
+@final
+@dataclass(frozen=True)
+class Terms:
+    """On what a run computes.
+
+    Attributes:
+        compute: routes, threads, compilation; as recorded, for a run that is resumed.
+        software: version of Weft, and the instructions that torch's CPU kernels use.
+        inexact: why the weights will not be those of an uninterrupted run, which the user has allowed; None: they
+            will be.
+    """
+
+    compute: Compute
+    software: Mapping[str, str]
+    inexact: str | None = None
+
+
+def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] | None, *,
+             allow_inexact: bool) -> Terms:
+    """The terms of a run: those on record, or those that the configuration comes to here.
+
+    Args:
+        config: of the run.
+        device: where to compute.
+        record: what `RunFolder.describe` wrote; None for a run that begins.
+        allow_inexact: go on even where the same weights cannot be had.
+
+    Raises:
+        UnsupportedError: the run cannot go on to the same weights here, and that was not allowed.
+        CheckpointError: the record is damaged.
+        ConfigError: see `Compute.choose`.
+    """
+    software = {"weft": weft.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+    dtype = DTYPES[config.training.dtype]
+    if record is None:
+        return Terms(Compute.choose(config.training.compute, dtype=dtype, device=device), software)
+    compute = Compute.from_json(record["compute"])
+    reasons = _changes(compute, record["software"], software, device)
+    if not reasons:
+        return Terms(compute, software)
+    reason = " ".join(reasons)
+    if not allow_inexact:
+        raise UnsupportedError(reason, where=RECORD, remedy="Resume it where it began, start a run in another folder, "
+                               "or allow weights that differ in their last bits with --allow-inexact.")
+    here = Compute.choose(config.training.compute, dtype=dtype, device=device)
+    return Terms(replace(here, threads=compute.threads), software, reason)
+
+
+def description(config: RunConfig, material: Material, terms: Terms, *, steps: int, run_id: str,
+                inexact: list[dict[str, Any]]) -> dict[str, Any]:
+    """What stands in run.json."""
+    return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
+            "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
+            "compute": terms.compute.to_json(), "software": dict(terms.software), "inexact": inexact}
+
+
+def require_same_material(material: Material, record: Mapping[str, Any], where: str) -> None:
+    """Refuse to go on with another text or tokenizer.
+
+    Raises:
+        DataError: it is not the one on record.
+    """
+    now = {"corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint()}
+    if any(record[name] != value for name, value in now.items()):
+        raise DataError(f"the text is not the one that the run began with: it was {record['corpus']}; now it is "
+                        f"{material.corpus}.", where=where, remedy="Put the text back, or start a run in another "
+                        "folder.")
+
+
+def restore(run: Run, trainer: Trainer) -> Begun:
+    """Put the last whole checkpoint of the run into the trainer. A damaged one is put aside, and told of.
+
+    Raises:
+        CheckpointError: there are checkpoints, and none is whole.
+    """
+    found = _usable(run.folder)
+    if found is None:
+        run.folder.forget_after(0)
+        run.tell(Notice(0, "no checkpoint had been saved yet: starting from the first step"))
+        return Begun(None, Interval(0.0))
+    loaded, path = found.loaded, str(found.loaded.path)
+    training, step, facts = read_training(path), int(loaded.facts["step"]), loaded.facts
+    run.folder.forget_after(step)
+    for damaged, problem in found.damaged:
+        aside = run.folder.put_aside(damaged)
+        run.tell(Notice(step, f"the checkpoint {damaged} is damaged, and is now {aside} ({problem}); going on from "
+                        f"step {step:,}, {path}"))
+    with torch.no_grad():
+        for mine, saved in zip(_values(trainer.model), _values(loaded.model), strict=True):
+            mine.copy_(saved)
+    trainer.precision.refresh(buffers=True)
+    trainer.resume(training, step=step, seconds=float(facts["seconds"]), where=path)
+    validation, interval = facts.get("validation"), facts.get("interval")
+    return Begun(Validation(**validation) if validation else None,
+                 Interval(**interval) if interval else Interval(trainer.seconds))
+
+
+class _Usable(NamedTuple):
+    """The newest checkpoint that is whole, and the newer ones that are not, each with what is wrong with it."""
+
+    loaded: Loaded
+    damaged: list[tuple[Any, str]]
+
+
+def _usable(folder: RunFolder) -> _Usable | None:
+    damaged: list[tuple[Any, str]] = []
+    for path in reversed(folder.steps()):
+        try:
+            loaded = load_checkpoint(path)
+            read_training(path)
+            return _Usable(loaded, damaged)
+        except CheckpointError as error:
+            damaged.append((path, " ".join(str(error).split())))
+    if damaged:
+        listed = "".join(f"\n  - {problem}" for _, problem in damaged)
+        raise CheckpointError(f"no checkpoint of the run is whole:{listed}\n", where=str(folder.path),
+                              remedy="Put a copy of one back, or start the run again in another folder.")
+    return None
+
+
+def _changes(compute: Compute, before: Mapping[str, str], now: Mapping[str, str], device: torch.device) -> list[str]:
+    """Why the run cannot go on to the same weights; nothing when it can."""
+    changed = [f"{name.replace('_', ' ')} {before.get(name)!r} (here {value!r})" for name, value in now.items()
+               if before.get(name) != value]
+    reasons = [f"the run began with {', '.join(changed)}, so it cannot go on to the same weights."] if changed else []
+    try:
+        compute.require_here(device=device)
+    except UnsupportedError as error:
+        reasons.append(error.what)
+    except ConfigError as error:
+        reasons += error.problems
+    return reasons
+
+
+def _values(model: LanguageModel) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]

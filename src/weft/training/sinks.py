@@ -1,0 +1,176 @@
+"""Where a run's figures go besides its folder: TensorBoard, Weights & Biases. Both are extras."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, final
+
+from weft.core.errors import MissingExtra, UnsupportedError
+from weft.training.config import ReportSettings, RunConfig, WandbSettings
+from weft.training.events import Event, Progress, Validated
+
+TENSORBOARD_FOLDER = "tensorboard"
+NAMES: dict[str, dict[str, str]] = {
+    Progress.name: {"loss": "train/loss", "bits_per_byte": "train/bits_per_byte", "lr": "train/lr",
+                    "grad_norm": "train/grad_norm", "tokens_per_second": "speed/tokens_per_second", "mfu": "speed/mfu",
+                    "resident_bytes": "memory/resident_bytes", "allocated_bytes": "memory/allocated_bytes"},
+    Validated.name: {"bits_per_byte": "validation/bits_per_byte", "loss": "validation/loss"}}
+"""For each event with figures: field and name of its curve."""
+
+
+class Sink(ABC):
+    """Takes the figures of a run, each point once, also when the run is resumed."""
+
+    @abstractmethod
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take the figures of an event."""
+
+    @abstractmethod
+    def close(self, *, failed: bool) -> None:
+        """Write what is left."""
+
+
+@final
+class Sinks:
+    """The sinks that a run asks for, from `start` to the end of ``with``.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+        told: for each name of an event, the last step passed on before an interruption.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path, told: Mapping[str, int]) -> None:
+        self._config, self._folder, self._told = config, folder, told
+        self._sinks: list[Sink] = []
+
+    def __enter__(self) -> Sinks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        for sink in self._sinks:
+            sink.close(failed=kind is not None)
+
+    def start(self, run_id: str, records: list[dict[str, Any]]) -> None:
+        """Open them.
+
+        Args:
+            run_id: by which W&B knows the run.
+            records: of the events that stand; TensorBoard's file is written anew from them.
+
+        Raises:
+            UnsupportedError: W&B does not start the run.
+        """
+        report = self._config.report
+        if report.tensorboard:
+            self._sinks.append(TensorBoardSink(self._folder / TENSORBOARD_FOLDER, records))
+        if report.wandb is not None:
+            self._sinks.append(WandbSink(report.wandb, self._folder, self._config.dump(), run_id, self._told))
+
+    def tell(self, event: Event) -> None:
+        """Pass on an event, if it holds figures."""
+        record = event.record()
+        if scalars_of(record):
+            for sink in self._sinks:
+                sink.add(record)
+
+
+def require_sinks(settings: ReportSettings) -> None:
+    """Check that what the report asks for is installed.
+
+    Raises:
+        MissingExtra: naming the extra.
+    """
+    if settings.tensorboard:
+        _imported("torch.utils.tensorboard", "tensorboard", "report.tensorboard")
+    if settings.wandb is not None:
+        _imported("wandb", "wandb", "report.wandb")
+
+
+def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """The curves' names and values in the record of an event."""
+    names = NAMES.get(record["event"], {})
+    values = record["validation"] if record["event"] == Validated.name else record
+    return {name: float(values[field]) for field, name in names.items() if values.get(field) is not None}
+
+
+class Writer(Protocol):
+    """What is used of TensorBoard's writer."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """One point."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+@final
+class TensorBoardSink(Sink):
+    """Event files in the run folder. A resumed run writes them anew from its metrics, so no point stands twice.
+
+    Args:
+        folder: of the event files.
+        records: of the events so far.
+    """
+
+    def __init__(self, folder: Path, records: list[dict[str, Any]]) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        module = _imported("torch.utils.tensorboard", "tensorboard", "report.tensorboard")
+        self._writer: Writer = module.SummaryWriter(str(folder))
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        for name, value in scalars_of(record).items():
+            self._writer.add_scalar(name, value, int(record["step"]))
+
+    def close(self, *, failed: bool) -> None:
+        self._writer.close()
+
+
+@final
+class WandbSink(Sink):
+    """A run of Weights & Biases, which goes on under its own id.
+
+    W&B refuses points of earlier steps than it has; those that a resumed run computes again are the same ones.
+
+    Args:
+        settings: project and mode.
+        folder: of the run.
+        config: of the run, as plain data.
+        run_id: of the run.
+        told: for each name of an event, the step up to which its figures have been passed on before.
+
+    Raises:
+        UnsupportedError: W&B does not start the run.
+    """
+
+    def __init__(self, settings: WandbSettings, folder: Path, config: dict[str, Any], run_id: str,
+                 told: Mapping[str, int]) -> None:
+        wandb = _imported("wandb", "wandb", "report.wandb")
+        self._told = told
+        try:
+            self._run = wandb.init(project=settings.project, name=settings.name or folder.name, id=run_id,
+                                   resume="allow", mode=settings.mode, dir=str(folder), config=config)
+        except Exception as error:  # W&B's own, the network's, the system's
+            raise UnsupportedError(f"W&B did not start the run ({error}).", where="report.wandb",
+                                   remedy="Log in with `wandb login`, or set report.wandb.mode=offline.") from error
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        if int(record["step"]) > self._told.get(record["event"], -1):
+            self._run.log(scalars_of(record), step=int(record["step"]))
+
+    def close(self, *, failed: bool) -> None:
+        self._run.finish(exit_code=int(failed))
+
+
+def _imported(module: str, extra: str, purpose: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtra(extra, extra, purpose) from None

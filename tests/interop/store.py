@@ -1,0 +1,59 @@
+"""Write tests/families/stored_logits.json anew: `python -m interop.store` in the folder of the tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from families.tiny_folders import STORED, weights
+from interop.tiny import Case, alone, saved
+
+LLAMA = {"vocab_size": 13, "hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 2, "num_attention_heads": 3,
+         "max_position_embeddings": 32}
+CASES = {
+    "llama": Case("", "LlamaConfig", "LlamaForCausalLM", {**LLAMA, "num_key_value_heads": 1,
+                                                          "tie_word_embeddings": True}),
+    "mistral": Case("", "MistralConfig", "MistralForCausalLM", {**LLAMA, "num_key_value_heads": 3,
+                                                                "sliding_window": 3}),
+    "qwen2": Case("", "Qwen2Config", "Qwen2ForCausalLM", {**LLAMA, "num_key_value_heads": 1}),
+    "qwen3": Case("", "Qwen3Config", "Qwen3ForCausalLM", {**LLAMA, "num_key_value_heads": 1, "head_dim": 6}),
+    "gpt2": Case("", "GPT2Config", "GPT2LMHeadModel", {"vocab_size": 13, "n_positions": 16, "n_embd": 15, "n_layer": 2,
+                                                       "n_head": 3}),
+    "gpt_neox": Case("", "GPTNeoXConfig", "GPTNeoXForCausalLM", {**LLAMA, "hidden_size": 24}),
+}
+ROW = [5, 1, 12, 0, 7, 7, 3]
+KEPT = 2
+"""Positions whose logits are stored, the last ones."""
+
+
+def stored_case(case: Case, folder: Path) -> dict[str, Any]:
+    """What is stored of a case."""
+    saved(case, folder)
+    file = folder / "model.safetensors"
+    shapes = {name: list(tensor.shape) for name, tensor in load_file(file).items()}
+    save_file(weights(shapes), file, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("transformers_version")
+    logits = alone(folder, ROW)[-KEPT:]
+    return {"config": config, "shapes": shapes, "row": ROW, "logits": [[round(float(value), 6) for value in each]
+                                                                      for each in logits]}
+
+
+def main() -> None:
+    """Write the file."""
+    import tempfile
+
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as place:
+        cases = {name: stored_case(case, Path(place) / name) for name, case in CASES.items()}
+    lines = ",\n".join(f'"{name}": {json.dumps(case)}' for name, case in cases.items())
+    STORED.write_text(f'{{"transformers": "{transformers.__version__}", "cases": {{\n{lines}\n}}}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Trainers under other ways to compute: compiled, with activations computed again, on another route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from training.tiny_runs import ATTENTION, LSTM, tiny_run
+from weft.core.errors import ConfigError, UnsupportedError
+from weft.training import trainer as module
+from weft.training.compute import Compute, ComputeSettings
+from weft.training.material import prepare
+from weft.training.train import build_model
+from weft.training.trainer import Trainer
+
+MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+DROPPING = {**ATTENTION, "blocks": [{"kind": "pre", "dropout": 0.2, "layers": [
+    {"kind": "attention", "n_heads": 2, "position": "rope", "scores": {"dropout": 0.2}}, "mlp"]}] * 2}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def trained(folder: Path, model: dict[str, Any], steps: int = 3, *, compute: Compute | None = None,
+            compute_settings: dict[str, Any] | None = None, **training: Any) -> tuple[list[float], Trainer]:
+    """The losses of a few steps, and their trainer."""
+    run = tiny_run(folder, model, **training, compute={"matmul": "default", **(compute_settings or {})})
+    torch.manual_seed(0)
+    trainer = Trainer(run, build_model(run), prepare(run).train, steps=20, device="cpu", compute=compute)
+    return [trainer.advance().sums.loss for _ in range(steps)], trainer
+
+
+def weights(trainer: Trainer) -> list[torch.Tensor]:
+    return [p.detach() for p in trainer.model.parameters()]
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"accumulation": 2}], ids=["float32", "bf16", "two"])
+def test_activations_computed_again_change_no_bit_dropout_included(tmp_path: Path, options: dict[str, Any]) -> None:
+    kept, plain = trained(tmp_path, DROPPING, **options)
+    found, again = trained(tmp_path, DROPPING, **options, compute_settings={"checkpoint_activations": True})
+    assert found == kept
+    assert all(torch.equal(a, b) for a, b in zip(weights(plain), weights(again), strict=True))
+
+
+def test_activations_computed_again_are_not_kept(tmp_path: Path) -> None:
+    def kept(**options: Any) -> int:
+        sizes: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            sizes[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        _, trainer = trained(tmp_path, DROPPING, 0, **options)
+        batch = torch.zeros(4, 8, dtype=torch.int64)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            trainer.precision.working.train().hidden(batch)
+        return sum(sizes.values())
+
+    assert kept(compute_settings={"checkpoint_activations": True}) < 0.5 * kept()
+
+
+def test_activations_that_cannot_be_computed_again_are_refused(tmp_path: Path) -> None:
+    again = {"checkpoint_activations": True}
+    normed = {**ATTENTION, "norm": "batchnorm"}
+    with pytest.raises(ConfigError, match=r"checkpoint_activations: running statistics of batch normalisation would"):
+        trained(tmp_path, normed, compute_settings=again)
+    flat = {"kind": "feedforward", "context": 8}
+    with pytest.raises(ConfigError, match=r"compute\.checkpoint_activations: this model has no blocks whose"):
+        trained(tmp_path, flat, compute_settings=again)
+
+
+def through(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile by another backend; the usual one takes a minute to build what these tests run."""
+    compile_as_usual = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_as_usual(
+        function, backend=backend, fullgraph=True, **options))
+
+
+@pytest.mark.parametrize(("model", "options"), [
+    (ATTENTION, {"objective": {"z_loss": 0.1}}), (LSTM, {"carry_state": True}),
+    (ATTENTION, {"compute_settings": {"checkpoint_activations": True}}),
+], ids=["attention", "carried state", "activations again"])
+def test_a_traced_run_follows_an_eager_one_in_one_graph(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], options: dict[str, Any]) -> None:
+    model = {**model, "embedding": {"dropout": 0.0}}
+    settings = {**options.pop("compute_settings", {}), "compile": True}
+    eager, _ = trained(tmp_path, model, 4, **options)
+    through("aot_eager", monkeypatch)
+    found, trainer = trained(tmp_path, model, 4, **options, compute_settings=settings)
+    assert trainer.compute.compile
+    # float32 (6e-8) through a few dozen operations whose order a compiler may change, and three updates.
+    assert found == pytest.approx(eager, rel=1e-5)
+
+
+def test_a_compiled_run_follows_an_eager_one(tmp_path: Path) -> None:
+    model = {**ATTENTION, "embedding": {"dropout": 0.0}, "blocks": [{"kind": "pre", "layers": ["mlp"]}]}
+    eager, _ = trained(tmp_path, model, 4)
+    found, _ = trained(tmp_path, model, 4, compute_settings={"compile": True})
+    assert found == pytest.approx(eager, rel=1e-5)
+
+
+def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise ValueError("no compiler was found")
+
+    through(broken, monkeypatch)
+    message = r"training\.compute\.compile: torch\.compile failed: .*no compiler was found.* Leave it out, or see"
+    with pytest.raises(UnsupportedError, match=message):
+        trained(tmp_path, LSTM, compute_settings={"compile": True})
+
+
+def test_the_route_holds_in_a_step_and_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int]] = []
+    real = module.add_gradients
+
+    def watched(*args: Any, **options: Any) -> Any:
+        seen.append((MATMUL.fp32_precision, torch.get_num_threads()))
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, "add_gradients", watched)
+    before, threads = MATMUL.fp32_precision, torch.get_num_threads()
+    chosen = replace(Compute.choose(ComputeSettings(matmul="default")), matmul="onednn", threads=threads + 1)
+    trained(tmp_path, LSTM, 1, compute=chosen)
+    assert seen == [("bf16", threads + 1)]
+    assert (MATMUL.fp32_precision, torch.get_num_threads()) == (before, threads)
