@@ -95,7 +95,7 @@ def test_nested_parts_come_back_with_repeats_and_references() -> None:
     ({"kind": "rope", "bas": 3}, r"^one.bas: unknown key 'bas'. Did you mean 'base'\?$"),
     ({"kind": "rope", "scaling": {"kind": "non"}}, r"^one.scaling.kind: no rope_scaling of kind 'non'. Did you mean '"),
     ({"kind": "rope", "base": 0.5}, r"^one.base: Input should be greater than 1, got 0.5.$"),
-    ({"kind": "rope", "rot": 3}, r"^one.rot: features are turned in pairs, got 3. Give an even number.$"),
+    ({"kind": "rope", "rot": 0}, r"^one.rot: Input should be greater than 0, got 0.$"),
     ({"shared": "a", "of": 3}, r"^one.of: unknown key 'of'. A reference holds `shared` alone.$"),
     (None, r"^one: None is not a position."),
 ])

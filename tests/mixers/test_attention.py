@@ -70,6 +70,13 @@ def test_scores_are_capped() -> None:
     agree(build(n_heads=2, scores={"softcap": 0.4}), softcap=0.4)
 
 
+def test_queries_keys_and_values_are_clipped() -> None:
+    layer = build(n_heads=4, n_kv_heads=2, d_head=3, bias="all", clip=0.7)
+    projected = layer.qkv(vectors()).abs()
+    assert 0.1 < (projected > 0.7).double().mean() < 0.9
+    agree(layer, clip=0.7)
+
+
 @pytest.mark.parametrize("position", [None, "rope"])
 def test_queries_and_keys_are_normalised_before_they_are_turned(position: str | None) -> None:
     fields = {"position": position} if position else {}

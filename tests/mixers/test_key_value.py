@@ -75,13 +75,13 @@ def test_slot_s_holds_the_token_of_order_s(gradients: bool, capacity: int | None
     assert [row[:4] for row in table(state.keys)] == [[1, 2, 3, 7], [4, 9, 9, 0]]
     assert [row[:4] for row in table(state.values)] == [[10, 20, 30, 70], [40, 90, 90, 0]]
     assert state.clock.seen.tolist() == [4, 3]
-    assert state.keys.shape[1] == (5 if capacity is None else 8)
+    assert state.keys.shape[2] == (5 if capacity is None else 8)
     assert seen(last, 2) == [[(1, 0), (2, 1), (3, 2), (7, 3)], [(4, 0), (9, 1), (9, 2)]]
 
 
 def test_a_bound_says_how_many_slots_are_needed_and_looked_at() -> None:
     state = kept(put(growing(1), [[1, 2]], bound=2, fresh=True))
-    assert state.keys.shape[1] == 2
+    assert state.keys.shape[2] == 2
     stored = put(state, [[3]], bound=3, uniform=True)
     assert stored.k.shape[1] == 3
     assert stored.keys.valid is None
@@ -94,7 +94,7 @@ def test_a_bound_says_how_many_slots_are_needed_and_looked_at() -> None:
 def test_the_first_chunk_looks_only_at_itself() -> None:
     stored = put(growing(1, capacity=9), [[1, 2]], fresh=True)
     assert table(stored.k) == [[1, 2]]
-    assert kept(stored).keys.shape[1] == 9
+    assert kept(stored).keys.shape[2] == 9
 
 
 @pytest.mark.parametrize("gradients", [True, False])

@@ -16,7 +16,7 @@ from by_hand import require_agreement
 from oracles import attention as oracle
 from oracles import masks
 from weft.core.errors import UnsupportedError
-from weft.ops.attention import AttentionInputs, attend, choose, reference, sdpa
+from weft.ops.attention import AttentionInputs, attend, choose, grouped_rows, reference, sdpa
 
 T, S, E, F = 4, 6, 3, 5
 BACKENDS: dict[str, Callable[[AttentionInputs], Tensor]] = {"reference": reference, "sdpa": sdpa}
@@ -153,7 +153,7 @@ def test_scores_of_narrow_floats_are_normalised_in_float32() -> None:
     ({"softcap": 1.0}, T, "reference", "only the reference expresses softcap"),
     ({"value_terms": lambda weights: None, "softcap": 1.0}, T, "reference",
      "only the reference expresses softcap, value_terms"),
-    ({}, 1, "reference", "one query on a CPU: grouped queries as rows beat SDPA"),
+    ({}, 1, "sdpa", "the fused kernel expresses all of the call"),
     ({"bias": random(1, 4, T, S)}, T, "reference", "SDPA takes the slow math path for a bias that needs a gradient"),
     ({"bias": random(1, 4, T, S).detach()}, T, "sdpa", "the fused kernel expresses all of the call"),
 ])
@@ -167,3 +167,19 @@ def test_a_named_backend_serves_or_refuses() -> None:
     assert choose(inputs(queries=1), "sdpa") == ("sdpa", "named by the user")
     with pytest.raises(UnsupportedError, match=r"backend: the backend 'sdpa' cannot express softcap, value_terms. Use"):
         attend(inputs(softcap=1.0, value_terms=lambda weights: None), "sdpa")
+
+
+def test_one_query_without_gradients_reads_each_group_s_keys_once() -> None:
+    with torch.no_grad():
+        assert choose(inputs(queries=1)) == (
+            "grouped_rows", "one query on a CPU: the queries of a group as rows read each key once")
+
+
+@pytest.mark.parametrize("facts", [
+    {}, {"bias": random(1, 4, 1, S).detach()}, {"allowed": torch.tensor([[[[True, False, True, True, False, True]]]])},
+    {"allowed": torch.zeros(1, 1, 1, S, dtype=torch.bool)},
+    {"allowed": (random(1, 4, 1, S) > 0), "bias": random(1, 1, 1, S).detach()}])
+@torch.no_grad()
+def test_grouped_rows_equal_the_reference(facts: dict[str, Any]) -> None:
+    call = inputs(queries=1, **facts)
+    assert_close(grouped_rows(call), reference(call), rtol=1e-12, atol=1e-12)

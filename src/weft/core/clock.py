@@ -7,13 +7,17 @@ which its document began, its position. Masks read order, position schemes read 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from weft.core.state import State, tensor_field
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,18 @@ class Ticks:
     coordinates: Tensor | None
     valid: Bool[Tensor, "B T"] | None
     packed: bool
+    memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, work: Callable[[], R]) -> R:
+        """``work()``, done for the first layer that asks under ``key`` in this call and handed to the others: rotary
+        tables, masks. It may depend on nothing but these ticks and the key. A compiler finds what is common by itself,
+        and may not see what is written here from inside a block that is run again."""
+        if torch.compiler.is_compiling():
+            return work()
+        if key not in self.memo:
+            self.memo[key] = work()
+        found: R = self.memo[key]
+        return found
 
     @property
     def position(self) -> Tensor:
@@ -82,17 +98,19 @@ class Keys:
         position: its position (coordinate) as position schemes see it.
         begin: the order at which its document began; None when not kept, which only causal masks can do without.
         valid: False for entries that hold nothing; None when all hold a key.
+        layout: a name; keys of one call that have the same name agree in order, begin and valid. None: no name.
     """
 
     order: Int64[Tensor, "#B S"]
     position: Tensor  # [#B,S] or [#B,S,n]
     begin: Int64[Tensor, "#B S"] | None = None
     valid: Bool[Tensor, "#B S"] | None = None
+    layout: Hashable = None
 
     @staticmethod
     def of(ticks: Ticks) -> Keys:
         """The chunk's own tokens as keys."""
-        return Keys(ticks.order, ticks.position, ticks.begin, ticks.valid)
+        return ticks.once("own keys", lambda: Keys(ticks.order, ticks.position, ticks.begin, ticks.valid, "own"))
 
 
 @dataclass(frozen=True)
@@ -109,16 +127,28 @@ def tell(clock: Clock | None, shape: tuple[int, int], device: torch.device, *, c
          one_document: bool) -> Moment:
     """Work out the ticks of a chunk of ``shape`` (B, T) and the clock after it. No tensor is read on the host."""
     batch, steps = shape
-    steps_index = torch.arange(steps, device=device)[None]
-    order = steps_index if clock is None else clock.seen[:, None] + steps_index
-    valid = None if count is None else steps_index < count[:, None]
+    order, valid = _orders(clock, steps, device, count)
     begin = _begins(clock, order, begins, valid)
     document = None if begins is None else (begins if valid is None else begins & valid).long().cumsum(1)
     prefix_end = _prefix_ends(clock, begin, document, prefix if valid is None or prefix is None else prefix & valid)
     length = _lengths(clock, order, document, valid, horizon)
     packed = begins is not None or not one_document
     ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed)
-    return Moment(clock, ticks, None if clock is None else _after(clock, ticks, batch, steps, count))
+    if clock is None:
+        return Moment(None, ticks, None)
+    if begins is None and prefix is None:  # every row goes on with its document
+        return Moment(clock, ticks, clock.replace(seen=clock.seen + (steps if count is None else count)))
+    return Moment(clock, ticks, _after(clock, ticks, batch, steps, count))
+
+
+def _orders(clock: Clock | None, steps: int, device: torch.device,
+            count: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Order of every token of the chunk, and which of them count."""
+    if clock is not None and steps == 1:
+        return clock.seen[:, None], None if count is None else count[:, None] > 0
+    index = torch.arange(steps, device=device)[None]
+    order = index if clock is None else clock.seen[:, None] + index
+    return order, None if count is None else index < count[:, None]
 
 
 def _begins(clock: Clock | None, order: Tensor, begins: Tensor | None, valid: Tensor | None) -> Tensor:

@@ -38,6 +38,12 @@ class Part(nn.Module, ABC):
         """Ways in which this part itself does less than the law."""
         return frozenset()
 
+    def inference(self) -> Part:
+        """This part in the form that is fastest without gradients: equal outputs and losses, and the same state, so
+        that either goes on where the other left off. Itself where there is nothing to gain. It may share weights with
+        this part, which stays as it is. `weft.core.inference` puts whole models into it."""
+        return self
+
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         """Own parameters that say how a state moves, whatever their shape: modes, rates, time steps. Weight decay
         would pull them to other dynamics, not to simpler ones, so optimisers do not decay them."""

@@ -4,7 +4,9 @@ and no particular architecture."""
 from __future__ import annotations
 
 from weft.decoding.beam import Beams, Hypothesis, beam_search
+from weft.decoding.compiled import CompiledStep
 from weft.decoding.generate import NEVER, Ending, Generated, GeneratedRow, NewToken, generate, stream
+from weft.decoding.layout import DecodingForm, for_decoding
 from weft.decoding.prompts import Ragged, ragged, realign
 from weft.decoding.rows import Row, RowLike, parse_rows, read_rows
 from weft.decoding.sampling import GREEDY, Sampling
@@ -13,6 +15,8 @@ __all__ = [
     "GREEDY",
     "NEVER",
     "Beams",
+    "CompiledStep",
+    "DecodingForm",
     "Ending",
     "Generated",
     "GeneratedRow",
@@ -23,6 +27,7 @@ __all__ = [
     "RowLike",
     "Sampling",
     "beam_search",
+    "for_decoding",
     "generate",
     "parse_rows",
     "ragged",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
+from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import evaluation_mode
 from weft.decoding.rows import Row, RowLike, parse_rows, require_token
 from weft.decoding.sampling import GREEDY, Noise, Sampling
@@ -92,7 +93,7 @@ NEVER = Ending()
 
 def generate(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, sampling: Sampling = GREEDY,
              ending: Ending = NEVER, tokenizer: Tokenizer | None = None, start: int | None = None, seed: int = 0,
-             log_probs: bool = False, batch_size: int | None = None) -> Generated:
+             log_probs: bool = False, batch_size: int | None = None, compiled: CompiledStep | None = None) -> Generated:
     """Continue every row; the arguments and errors are those of `stream`."""
     prompts = parse_rows(list(rows))
     tokens: list[list[int]] = [[] for _ in prompts]
@@ -100,7 +101,8 @@ def generate(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: i
     texts: list[str] = ["" for _ in prompts]
     finishes: list[Finish] = ["length" for _ in prompts]
     for new in stream(model, prompts, max_new_tokens=max_new_tokens, sampling=sampling, ending=ending,
-                      tokenizer=tokenizer, start=start, seed=seed, log_probs=log_probs, batch_size=batch_size):
+                      tokenizer=tokenizer, start=start, seed=seed, log_probs=log_probs, batch_size=batch_size,
+                      compiled=compiled):
         tokens[new.row].append(new.token)
         texts[new.row] += new.text or ""
         if new.log_prob is not None:
@@ -113,7 +115,8 @@ def generate(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: i
 
 def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, sampling: Sampling = GREEDY,
            ending: Ending = NEVER, tokenizer: Tokenizer | None = None, start: int | None = None, seed: int = 0,
-           log_probs: bool = False, batch_size: int | None = None) -> Iterator[NewToken]:
+           log_probs: bool = False, batch_size: int | None = None,
+           compiled: CompiledStep | None = None) -> Iterator[NewToken]:
     """Continue every row, giving each token as it comes.
 
     What is wrong with the arguments is raised at the call, before anything is computed. A row's tokens depend on the
@@ -130,6 +133,7 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
         seed: of the draws.
         log_probs: give the model's log-probability of each token.
         batch_size: rows that are continued together; None: all.
+        compiled: the model's compiled step. Rows that have ended then stay in the batch to its end.
 
     Raises:
         InputError: rows or options that cannot be used.
@@ -146,17 +150,17 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
         with evaluation_mode(model):
             for first in range(0, len(prompts) if max_new_tokens else 0, size):
                 group = range(first, min(first + size, len(prompts)))
-                writers = [_Writer(row, prompts[row], max_new_tokens, ending, tokenizer) for row in group]
-                chooser = _Chooser(model, [prompts[row] for row in group], sampling, Noise(seed, group), log_probs)
-                yield from _continue(model, [prompts[row] for row in group], writers, chooser, max_new_tokens)
+                writers = [Writer(row, prompts[row], max_new_tokens, ending, tokenizer) for row in group]
+                chooser = Chooser(model, [prompts[row] for row in group], sampling, Noise(seed, group), log_probs)
+                yield from _continue(model, [prompts[row] for row in group], writers, chooser, max_new_tokens, compiled)
 
     return each()
 
 
-def _continue(model: LanguageModel, prompts: list[Row], writers: list[_Writer], chooser: _Chooser,
-              max_new_tokens: int) -> Iterator[NewToken]:
+def _continue(model: LanguageModel, prompts: list[Row], writers: list[Writer], chooser: Chooser,
+              max_new_tokens: int, compiled: CompiledStep | None) -> Iterator[NewToken]:
     """One batch from its prefill to the last row's end."""
-    session = Session(model, prompts, max_new_tokens=max_new_tokens)
+    session = Session(model, prompts, max_new_tokens=max_new_tokens, compiled=compiled)
     for step in range(max_new_tokens):
         tokens, probabilities = chooser.choose(session, step, writers)
         for writer, token, probability in zip(writers, tokens.tolist(), probabilities, strict=True):
@@ -165,6 +169,9 @@ def _continue(model: LanguageModel, prompts: list[Row], writers: list[_Writer], 
         live = [place for place, writer in enumerate(writers) if not writer.finish]
         if not live:
             return
+        if compiled is not None:
+            session.advance(tokens)
+            continue
         if len(live) <= (1 - FINISHED_SHARE) * len(writers):
             index = torch.tensor(live, device=session.device)
             session.select(index)
@@ -175,7 +182,7 @@ def _continue(model: LanguageModel, prompts: list[Row], writers: list[_Writer], 
         session.advance(tokens, moving)
 
 
-class _Chooser:
+class Chooser:
     """Chooses the next token of every row of a session, and remembers what each row has for the repetition penalty."""
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Row], sampling: Sampling, noise: Noise,
@@ -188,30 +195,35 @@ class _Chooser:
                 self._seen[place, list(row.tokens)] = True
 
     def choose(self, session: Session, step: int,
-               writers: Sequence[_Writer]) -> tuple[Tensor, list[float] | list[None]]:
+               writers: Sequence[Writer]) -> tuple[Tensor, list[float] | list[None]]:
         """Tokens [B], and their log-probabilities when asked for."""
-        session.require_choice({place: writer.row for place, writer in enumerate(writers) if not writer.finish})
-        if self._seen is not None:
-            self._seen = self._seen.to(session.device)
-        uniform = None
-        if not self._sampling.greedy:
-            uniform = self._noise.at(step, [writer.row for writer in writers]).to(session.device)
         known = writers[0].known
-        seen = None if self._seen is None else self._seen[:, :known]
-        tokens = self._sampling.choose(session.logits[:, :known], seen, uniform)
-        if self._seen is not None:
-            self._seen.scatter_(1, tokens[:, None], True)
+        tokens = session.likeliest({place: writer.row for place, writer in enumerate(writers) if not writer.finish},
+                                   known)
+        if not self._sampling.greedy or self._seen is not None:
+            tokens = self._draw(session.logits[:, :known], step, [writer.row for writer in writers])
         if not self._log_probs:
             return tokens, [None] * len(writers)
         chosen: list[float] = session.log_probs().gather(1, tokens[:, None])[:, 0].tolist()
         return tokens, chosen
+
+    def _draw(self, logits: Tensor, step: int, rows: list[int]) -> Tensor:
+        """Tokens by the rule of the sampling."""
+        if self._seen is not None:
+            self._seen = self._seen.to(logits.device)
+        uniform = None if self._sampling.greedy else self._noise.at(step, rows).to(logits.device)
+        seen = None if self._seen is None else self._seen[:, : logits.shape[1]]
+        tokens = self._sampling.choose(logits, seen, uniform)
+        if self._seen is not None:
+            self._seen.scatter_(1, tokens[:, None], True)
+        return tokens
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows."""
         self._seen = None if self._seen is None else self._seen.index_select(0, rows)
 
 
-class _Writer:
+class Writer:
     """One row's output: its text so far and whether it has ended."""
 
     def __init__(self, row: int, prompt: Row, max_new_tokens: int, ending: Ending,

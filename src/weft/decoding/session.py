@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -16,6 +17,8 @@ from torch import Tensor
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel, ModelState
 from weft.core.span import Memory, Span
+from weft.core.state import reserved
+from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import declares_length, device_of, require_causal, require_room
 from weft.decoding.prompts import encode_sources, ragged
 from weft.decoding.rows import Row, check_rows, with_start
@@ -52,6 +55,30 @@ def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, s
     return prompts
 
 
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A state that has read the beginning of a row, to go on from.
+
+    Attributes:
+        tokens: what it has read.
+        state: consumed by whoever goes on with it: clone it to keep it. It reserves nothing.
+    """
+
+    tokens: tuple[int, ...]
+    state: ModelState
+
+
+@torch.inference_mode()
+def read_on(model: LanguageModel, tokens: Sequence[int], begun: Begun | None = None) -> Begun:
+    """Read a row's tokens, those behind ``begun``, in a model without sources and in evaluation mode."""
+    device, known = device_of(model), 0 if begun is None else len(begun.tokens)
+    rest = torch.tensor([tokens[known:]], dtype=torch.int64, device=device)
+    state = begun.state if begun is not None else model.init_state(
+        1, device=device, horizon=torch.tensor([len(tokens)], device=device))
+    out = model.hidden(rest, state, Span(fresh=begun is None, bound=len(tokens), uniform=True))
+    return Begun(tuple(tokens), _kept(out.state))
+
+
 class Session:
     """A batch of rows in a model, with the logits of each row's next token.
 
@@ -59,10 +86,13 @@ class Session:
         model: in evaluation mode.
         prompts: from `prepare`.
         max_new_tokens: tokens that each row may get; state is reserved for them.
+        begun: the beginning of the only prompt, shorter than it and of its regime, read already.
+        compiled: the model's step, where it shall be compiled; all rows then move at every step.
     """
 
-    def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int) -> None:
-        self.model = model
+    def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int,
+                 begun: Begun | None = None, compiled: CompiledStep | None = None) -> None:
+        self.model, self._compiled = model, compiled
         self.device = device_of(model)
         lengths = [len(row.tokens) for row in prompts]
         self._level, self._lagging, self._bound = len(set(lengths)) <= 1, False, max(lengths)
@@ -73,7 +103,10 @@ class Session:
             if declares_length(model):
                 self._history = _History([list(row.tokens) for row in prompts], memory,
                                          regimes(model, self._bound + max_new_tokens).tolist())
-            self.state, last = self._prefill([row.tokens for row in prompts], memory)
+            if begun is None:
+                self.state, last = self._prefill([row.tokens for row in prompts], memory)
+            else:
+                self.state, last = self._resume(begun, prompts[0].tokens)
             self.logits = self._read(last)
 
     @torch.inference_mode()
@@ -114,24 +147,28 @@ class Session:
             FailedError: NaN or infinity in one of ``rows``.
         """
         best: list[float] = self.logits.max(-1).values.tolist()
-        for place, row in rows.items():
-            if math.isnan(best[place]) or best[place] == math.inf:
-                raise FailedError(f"the model gives a logit of {best[place]}, so no token can be chosen.",
-                                  where=f"rows[{row}]",
-                                  remedy="Check the checkpoint with weft check, or use a wider dtype.")
+        _require_numbers(best, rows)
         return best
 
-    def require_choice(self, rows: Mapping[int, int]) -> None:
-        """Refuse to choose where nothing can be chosen.
+    def likeliest(self, rows: Mapping[int, int], known: int | None = None) -> Int64[Tensor, " B"]:
+        """The most probable token of every row, the lowest id among equals. Refuses to choose where nothing can be
+        chosen.
+
+        Args:
+            rows: as for `require_numbers`.
+            known: ids from this one on are not chosen.
 
         Raises:
             FailedError: what `require_numbers` refuses, or no token with a probability above zero.
         """
-        best = self.require_numbers(rows)
+        values, tokens = self.logits[:, :known].max(-1)
+        best: list[float] = values.tolist()
+        _require_numbers(best, rows)
         for place, row in rows.items():
             if best[place] == -math.inf:
                 raise FailedError("the model gives every token the probability zero.", where=f"rows[{row}]",
                                   remedy="Use a model with smoothing.")
+        return tokens
 
     def _prefill(self, rows: Sequence[Sequence[int]], memory: Memory | None) -> tuple[ModelState, Tensor]:
         """The state after whole rows, each started with its own length, and their last hidden vectors [B,1,D]."""
@@ -142,7 +179,20 @@ class Session:
         out = self.model.hidden(batch.tokens, state, span)
         return _kept(out.state), out.y[torch.arange(len(rows), device=self.device), batch.count - 1][:, None]
 
+    def _resume(self, begun: Begun, tokens: Sequence[int]) -> tuple[ModelState, Tensor]:
+        """The state after the rest of a row, and its last hidden vector [1,1,D]."""
+        assert tuple(tokens[: len(begun.tokens)]) == begun.tokens and len(begun.tokens) < len(tokens)
+        rest = torch.tensor([tokens[len(begun.tokens) :]], dtype=torch.int64, device=self.device)
+        state = reserved(begun.state, self._capacity)
+        out = self.model.hidden(rest, state, Span(bound=len(tokens), uniform=True))
+        return _kept(out.state), out.y[:, -1:]
+
     def _step(self, tokens: Tensor, moving: Tensor | None) -> None:
+        if self._compiled is not None:
+            assert moving is None, "all rows of a compiled step move"
+            logits, self.state = self._compiled(tokens, self.state)
+            self.logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            return
         count = None if moving is None else moving.long()
         uniform = self._level and not self._lagging and moving is None
         out = self.model.hidden(tokens[:, None], self.state, Span(count=count, bound=self._bound, uniform=uniform))
@@ -163,6 +213,14 @@ class Session:
     def _read(self, h: Tensor) -> Float[Tensor, "B V"]:
         logits = self.model.readout.logits(h)[:, -1]
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _require_numbers(best: list[float], rows: Mapping[int, int]) -> None:
+    for place, row in rows.items():
+        if math.isnan(best[place]) or best[place] == math.inf:
+            raise FailedError(f"the model gives a logit of {best[place]}, so no token can be chosen.",
+                              where=f"rows[{row}]",
+                              remedy="Check the checkpoint with weft check, or use a wider dtype.")
 
 
 def _kept(state: ModelState | None) -> ModelState:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, final
 
+import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
@@ -35,6 +36,28 @@ class GLU(Pointwise):
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         y: Tensor = self.down(gated_product(self.gate(x), self.up(x), self.activation))
+        return y
+
+    def inference(self) -> FusedGLU:
+        return FusedGLU(self)
+
+
+@final
+class FusedGLU(Pointwise):
+    """The inference form of `GLU`: one matrix [2F,D], the rows of gate above those of up."""
+
+    def __init__(self, glu: GLU) -> None:
+        super().__init__()
+        self.activation, self.down = glu.activation, glu.down
+        parts = (glu.gate, glu.up)
+        self.gate_up = nn.Linear(glu.gate.in_features, 2 * glu.gate.out_features, glu.gate.bias is not None, "meta")
+        self.gate_up.weight = nn.Parameter(torch.cat([part.weight for part in parts]).detach(), requires_grad=False)
+        if glu.gate.bias is not None:
+            self.gate_up.bias = nn.Parameter(torch.cat([part.bias for part in parts]).detach(), requires_grad=False)
+
+    def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        y: Tensor = self.down(self.activation(gate) * up)
         return y
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from weft.core.layer import Layer
 from weft.core.model import LanguageModel
 from weft.laws.causality import causality
+from weft.laws.inference import inference
 from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
 from weft.laws.report import Finding, Report
@@ -27,6 +28,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "precision": precision,
     "bounded": bounded,
     "readout": readout,
+    "inference": inference,
 }
 
 

@@ -43,7 +43,8 @@ class AttentionConfig(MixerConfig):
     """Attention over the sequence's own tokens: softmax(scale q.k + bias, masked) v, by heads.
 
     n_kv_heads = n_heads is multi-head, 1 is multi-query, anything between grouped-query attention. Heads times d_head
-    need not equal d_model.
+    need not equal d_model. With ``clip`` c, queries, keys and values are clamped to [-c, c] as soon as they are
+    projected (MPT).
     """
 
     kind: ClassVar[str] = "attention"
@@ -59,6 +60,7 @@ class AttentionConfig(MixerConfig):
     position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
     qk_norm: Annotated[NormConfig, PartField("norm", shares=False)] | None = None
     bias: Literal["none", "qkv", "output", "all"] = "none"
+    clip: float | None = Field(default=None, gt=0)
     scores: ScoreSettings = ScoreSettings()
     backend: Backend = "auto"
 
@@ -82,7 +84,7 @@ class AttentionConfig(MixerConfig):
             cls(n_heads=4, n_kv_heads=2, d_head=3, d_value=5, bias="all", scores=ScoreSettings(softcap=2.0)),
             cls(n_heads=3, n_kv_heads=1, d_head=4, mask=Causal() & Window(3), backend="reference"),
             cls(n_heads=2, d_head=4, mask=Causal() | Prefix(), bias="qkv", scores=ScoreSettings(scale=0.3)),
-            cls(n_heads=2, d_head=4, mask=Bidirectional(), bias="output"),
+            cls(n_heads=2, d_head=4, mask=Bidirectional(), bias="output", clip=0.5),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "qk_norm": "rmsnorm",
                                 "mask": "causal & window(4)", "backend": "sdpa"}),
         ]
@@ -117,7 +119,8 @@ def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value
 
 
 class Attention(Layer):
-    """Self-attention. Stages: project, norm, rotate, store, score, bias, cap, mask, normalise, value terms, output.
+    """Self-attention. Stages: project, clip, norm, rotate, store, score, bias, cap, mask, normalise, value terms,
+    output.
 
     Its state is the keys and values so far, or with a mask that never looks back W tokens or more a rolling buffer.
     """
@@ -156,19 +159,20 @@ class Attention(Layer):
         stored = store(state, k, v, span)
         own = state is None or span.fresh
         causal, allowed = self._visibility(ticks, stored.keys, span, own)
-        terms = partial(self.position.value_terms, ticks=ticks, keys=stored.keys)
-        scores = self.config.scores
+        scores, acts_on = self.config.scores, self.position.acts_on
         call = AttentionInputs(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale,
-            bias=self.position.bias(q, stored.k, ticks, stored.keys), allowed=allowed, causal=causal,
-            softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0,
-            value_terms=terms if "values" in self.position.acts_on else None)
+            bias=self.position.bias(q, stored.k, ticks, stored.keys) if "scores" in acts_on else None,
+            allowed=allowed, causal=causal, softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0,
+            value_terms=(partial(self.position.value_terms, ticks=ticks, keys=stored.keys) if "values" in acts_on
+                         else None))
         return Output(self.output(attend(call, self.config.backend).flatten(2)), stored.state)
 
     def _project(self, x: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B,T,H,E] and keys [B,T,K,E], normalised per head where declared and rotated; values [B,T,K,F]."""
         sizes = self.sizes
-        wide, v = self.qkv(x).split([sum(sizes.split()[:2]), sizes.split()[2]], dim=-1)
+        qkv = self.qkv(x) if self.config.clip is None else self.qkv(x).clamp(-self.config.clip, self.config.clip)
+        wide, v = qkv.split([sum(sizes.split()[:2]), sizes.split()[2]], dim=-1)
         both = wide.unflatten(-1, (sizes.heads + sizes.kv_heads, sizes.d_head))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = both.split([sizes.heads, sizes.kv_heads], dim=2)
@@ -193,7 +197,10 @@ class Attention(Layer):
 
 def fenced(mask: Mask, ticks: Ticks, keys: Keys, heads: int) -> Tensor:
     """[#B,#H,T,S]: what the mask allows among the keys that exist, within each query's own document."""
-    allowed = mask.allowed(ticks, keys, heads if mask.heads() > 1 else None)
-    if ticks.packed:
-        allowed = allowed & Documents().allowed(ticks, keys)
-    return allowed if keys.valid is None else allowed & keys.valid[:, None, None, :]
+    def work() -> Tensor:
+        allowed = mask.allowed(ticks, keys, heads if mask.heads() > 1 else None)
+        if ticks.packed:
+            allowed = allowed & Documents().allowed(ticks, keys)
+        return allowed if keys.valid is None else allowed & keys.valid[:, None, None, :]
+
+    return work() if keys.layout is None else ticks.once((mask, heads, keys.layout), work)

@@ -2,12 +2,14 @@
 
 Both answer the same two questions: which keys may the chunk's queries look at (`gather`), and what is kept after it.
 Buffers are written in place only with gradients off; with gradients on every state is a new value, so gradients flow
-across cuts.
+across cuts. A head's keys lie side by side, so that all that a query reads is read in one sweep.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -31,8 +33,8 @@ class KeyValueState(LayerState):
         capacity: tokens a row may consume; None when the buffers grow by each chunk.
     """
 
-    keys: Float[Tensor, "B S K E"] = tensor_field(grows=1)
-    values: Float[Tensor, "B S K F"] = tensor_field(grows=1)
+    keys: Float[Tensor, "B K S E"] = tensor_field(grows=2)
+    values: Float[Tensor, "B K S F"] = tensor_field(grows=2)
     positions: Tensor | None = tensor_field(grows=1, keeps_dtype=True)
     capacity: int | None = fact_field()
 
@@ -41,13 +43,14 @@ class KeyValueState(LayerState):
 class RollingState(LayerState):
     """Keys and values of the last W tokens; the token of order i is in slot i mod W."""
 
-    keys: Float[Tensor, "B W K E"] = tensor_field()
-    values: Float[Tensor, "B W K F"] = tensor_field()
+    keys: Float[Tensor, "B K W E"] = tensor_field()
+    values: Float[Tensor, "B K W F"] = tensor_field()
     positions: Tensor | None = tensor_field(keeps_dtype=True)
 
 
 class Stored(NamedTuple):
-    """Keys and values for the chunk's queries, what is known of them, and the state after the chunk."""
+    """Keys [B,S,K,E] and values [B,S,K,F] for the chunk's queries, what is known of them, and the state after the
+    chunk."""
 
     k: Tensor
     v: Tensor
@@ -78,8 +81,8 @@ def start_rolling(clock: Clock, shape: KeyValueShape, window: int, dtype: torch.
 def _buffers(clock: Clock, shape: KeyValueShape, slots: int,
              dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
     batch, device = clock.seen.shape[0], clock.seen.device
-    k = torch.zeros(batch, slots, shape.heads, shape.d_head, dtype=dtype, device=device)
-    v = torch.zeros(batch, slots, shape.heads, shape.d_value, dtype=dtype, device=device)
+    k = torch.zeros(batch, shape.heads, slots, shape.d_head, dtype=dtype, device=device)
+    v = torch.zeros(batch, shape.heads, slots, shape.d_value, dtype=dtype, device=device)
     positions = torch.zeros(batch, slots, dtype=torch.int64, device=device) if shape.positions else None
     return k, v, positions
 
@@ -96,23 +99,30 @@ def store(state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
 def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Stored:
     ticks, after = span.ticks, span.after
     room = _room(state, k.shape[1], span)
-    require(after.seen <= room, StateError, f"a row would consume more than {room} tokens.", where="state",
-            remedy="Start the state with a larger capacity, or give span.bound as the largest count after the call.")
-    new = state.replace(clock=after, keys=_write(state.keys, k, ticks, room),
-                        values=_write(state.values, v, ticks, room),
-                        positions=_write_positions(state.positions, ticks, room))
+    ticks.once(("room", room), lambda: require(
+        after.seen <= room, StateError, f"a row would consume more than {room} tokens.", where="state",
+        remedy="Start the state with a larger capacity, or give span.bound as the largest count after the call."))
+    slots = _growing_slots(span, k.shape[1], room)
+    keys, values = (_write(pad_to(buffer, 2, room, 0), chunk.transpose(1, 2), slots, ticks)
+                    for buffer, chunk in ((state.keys, k), (state.values, v)))
+    positions = state.positions
+    if positions is not None:
+        positions = _write_positions(pad_to(positions, 1, room, 0), slots, ticks)
+    new = KeyValueState(after, keys, values, positions, state.capacity)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)
     seen = room if span.bound is None else min(span.bound, room)
-    order = torch.arange(seen, device=k.device)[None]
-    valid = None if span.uniform else order < after.seen[:, None]
-    place = order if new.positions is None else new.positions[:, :seen]
-    return Stored(new.keys[:, :seen], new.values[:, :seen], Keys(order, place, None, valid), new)
+    known = _growing_keys(span, seen)
+    if positions is not None:
+        known = replace(known, position=positions[:, :seen])
+    if seen < room:
+        keys, values = keys[:, :, :seen], values[:, :, :seen]
+    return Stored(keys.transpose(1, 2), values.transpose(1, 2), known, new)
 
 
 def _room(state: KeyValueState, steps: int, span: Span) -> int:
     """Slots after the call, from plain facts: as declared, else the chunk's length more than before."""
-    slots = state.keys.shape[1]
+    slots = state.keys.shape[2]
     if span.bound is not None and state.capacity is not None and span.bound > state.capacity:
         raise StateError(f"span.bound is {span.bound}, and the state was started for {state.capacity} tokens.",
                          where="state", remedy="Start the state with a larger capacity.")
@@ -123,77 +133,140 @@ def _room(state: KeyValueState, steps: int, span: Span) -> int:
     return slots + steps
 
 
-def _write(buffer: Tensor, chunk: Tensor, ticks: Ticks, room: int) -> Tensor:
-    """The buffer with the chunk's counted tokens in the slots of their orders."""
+class Slots(NamedTuple):
+    """Where a chunk goes in a buffer of S slots.
+
+    Attributes:
+        first: the slots from this one on, in every row; None where rows differ or only tensors know.
+        targets: the slot of each token, [#B,T]; read where ``first`` is None.
+        source: for each slot the token of the chunk that it takes, [#B,S]; out of 0 to T - 1 for those that keep
+            theirs. Read where the buffer may not be written to.
+    """
+
+    first: int | None
+    targets: Callable[[], Tensor]
+    source: Callable[[], Tensor]
+
+
+def _growing_slots(span: Span, steps: int, room: int) -> Slots:
+    """Slot s takes the token of order s."""
+    ticks = span.ticks
+    first = None
+    if span.full and span.uniform and span.bound is not None:
+        first = span.bound - steps
+    elif span.full and span.fresh:
+        first = 0
+
+    def index() -> Tensor:
+        return ticks.order.clamp(max=room - 1)
+
+    def source() -> Tensor:
+        place = torch.arange(room, device=ticks.order.device)[None] - ticks.order[:, :1]
+        return place if ticks.valid is None else place.where(place < ticks.valid.sum(1, keepdim=True), -1)
+
+    return Slots(first, partial(ticks.once, ("slots", room), index), partial(ticks.once, ("source", room), source))
+
+
+def _growing_keys(span: Span, seen: int) -> Keys:
+    """What is known of the first ``seen`` slots."""
+    ticks, after, name = span.ticks, span.after, ("growing", seen, span.uniform)
+
+    def known() -> Keys:
+        order = torch.arange(seen, device=after.seen.device)[None]
+        return Keys(order, order, None, None if span.uniform else order < after.seen[:, None], name)
+
+    return ticks.once(name, known)
+
+
+def _write(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
+    """The buffer [B,K,S,E] with the chunk's counted tokens [B,K,T,E] in their slots."""
+    steps = chunk.shape[2]
+    if steps == 0:
+        return buffer
+    if torch.is_grad_enabled() or (ticks.valid is not None and steps > 1) or steps > buffer.shape[2]:
+        return _merge(buffer, chunk.to(buffer.dtype), slots.source())
+    if slots.first is not None:
+        buffer[:, :, slots.first : slots.first + steps].copy_(chunk)
+        return buffer
+    index = slots.targets()[:, None, :, None].expand(*chunk.shape)
     chunk = chunk.to(buffer.dtype)
-    grown = pad_to(buffer, 1, room, 0)
-    if chunk.shape[1] == 0:
-        return grown
-    if not torch.is_grad_enabled() and (ticks.valid is None or chunk.shape[1] == 1):
-        return _write_in_place(grown, chunk, ticks)
-    place = torch.arange(room, device=buffer.device)[None] - ticks.order[:, :1]
-    count = chunk.shape[1] if ticks.valid is None else ticks.valid.sum(1, keepdim=True)
-    taken = _take(chunk, place.clamp(0, chunk.shape[1] - 1))
-    return torch.where(_like((place >= 0) & (place < count), taken), taken, grown)
-
-
-def _write_in_place(buffer: Tensor, chunk: Tensor, ticks: Ticks) -> Tensor:
-    rows = torch.arange(chunk.shape[0], device=chunk.device)[:, None]
-    slots = ticks.order.expand(chunk.shape[0], -1)
     if ticks.valid is not None:
-        slots = slots.clamp(max=buffer.shape[1] - 1)
-        chunk = torch.where(_like(ticks.valid, chunk), chunk, buffer[rows, slots])
-    return buffer.index_put_((rows, slots), chunk)
+        chunk = torch.where(ticks.valid[:, None, :, None], chunk, buffer.gather(2, index))
+    return buffer.scatter_(2, index, chunk)
 
 
-def _write_positions(buffer: Tensor | None, ticks: Ticks, room: int) -> Tensor | None:
-    return None if buffer is None else _write(buffer, ticks.position.expand(buffer.shape[0], -1), ticks, room)
+def _merge(buffer: Tensor, chunk: Tensor, source: Tensor) -> Tensor:
+    """A new buffer [B,K,S,E]: in each slot the token of the chunk [B,K,T,E] at ``source``, or else what it held."""
+    place = source[:, None, :, None]
+    steps = chunk.shape[2]
+    index = place.clamp(0, steps - 1).expand(*chunk.shape[:2], -1, chunk.shape[3])
+    return torch.where((place >= 0) & (place < steps), chunk.gather(2, index), buffer)
+
+
+def _write_positions(buffer: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
+    own = ticks.position.expand(buffer.shape[0], -1)
+    return _write(buffer[:, None, :, None], own[:, None, :, None], slots, ticks)[:, 0, :, 0]
 
 
 def _store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stored:
-    ticks, after = span.ticks, span.after
-    own = ticks.position.expand(k.shape[0], -1)
-    before = _slot_orders(state.clock.seen, state.keys.shape[1])
-    now = _slot_orders(after.seen, state.keys.shape[1])
-    fields = {"keys": k, "values": v} | ({} if state.positions is None else {"positions": own})
-    rolled = {name: _roll(getattr(state, name), chunk, now, state.clock.seen) for name, chunk in fields.items()}
-    new = replace(state, clock=after, **rolled)
+    ticks, after, window = span.ticks, span.after, state.keys.shape[2]
+    slots = _rolling_slots(state.clock.seen, span, k.shape[1], window)
+    one = k.shape[1] == 1
+    earlier = None if one or span.fresh else _earlier(state, k, v, ticks)  # before the buffers may be written to
+    keys, values = (_write(buffer, chunk.transpose(1, 2), slots, ticks)
+                    for buffer, chunk in ((state.keys, k), (state.values, v)))
+    positions = None if state.positions is None else _write_positions(state.positions, slots, ticks)
+    new = RollingState(after, keys, values, positions)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)
-    if k.shape[1] == 1 and span.full:
-        # The slot just overwritten held the token that the window has left behind.
-        place = now if new.positions is None else new.positions
-        return Stored(new.keys, new.values, Keys(now, place, None, now >= 0), new)
+    if earlier is not None:
+        return Stored(*earlier, new)
+    # The slot just overwritten held the token that the window has left behind.
+    known = _rolling_keys(span, window)
+    if positions is not None:
+        known = replace(known, position=positions)
+    return Stored(keys.transpose(1, 2), values.transpose(1, 2), known, new)
+
+
+def _rolling_slots(seen: Tensor, span: Span, steps: int, window: int) -> Slots:
+    """Slot s takes the newest token whose order is s modulo W."""
+    ticks, after = span.ticks, span.after
+    level = steps == 1 and span.full and span.uniform and span.bound is not None
+
+    def index() -> Tensor:
+        return torch.remainder(ticks.order, window)
+
+    def source() -> Tensor:
+        return _slot_orders(after.seen, window) - seen[:, None]
+
+    return Slots((span.bound - 1) % window if level and span.bound is not None else None,
+                 partial(ticks.once, ("rolling slots", window), index),
+                 partial(ticks.once, ("rolling source", window), source))
+
+
+def _rolling_keys(span: Span, window: int) -> Keys:
+    """What is known of the W slots after one token."""
+    ticks, after, name = span.ticks, span.after, ("rolling", window)
+
+    def known() -> Keys:
+        now = _slot_orders(after.seen, window)
+        return Keys(now, now, None, now >= 0, name)
+
+    return ticks.once(name, known)
+
+
+def _earlier(state: RollingState, k: Tensor, v: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Keys]:
+    """The keys and values of the window before a chunk of several tokens, and the chunk's own."""
+    before, own = _slot_orders(state.clock.seen, state.keys.shape[2]), ticks.position.expand(k.shape[0], -1)
     held = (before >= 0) & (before < state.clock.seen[:, None])
     valid = torch.cat([held, torch.ones_like(own, dtype=torch.bool) if ticks.valid is None else ticks.valid], 1)
     order = torch.cat([before, ticks.order], 1)
     place = order if state.positions is None else torch.cat([state.positions, own], 1)
-    return Stored(torch.cat([state.keys, k.to(state.keys.dtype)], 1),
-                  torch.cat([state.values, v.to(state.values.dtype)], 1), Keys(order, place, None, valid), new)
+    return (torch.cat([state.keys.transpose(1, 2), k.to(state.keys.dtype)], 1),
+            torch.cat([state.values.transpose(1, 2), v.to(state.values.dtype)], 1), Keys(order, place, None, valid))
 
 
 def _slot_orders(seen: Tensor, window: int) -> Tensor:
     """[B,W]: the order of the newest token that slot s can hold once ``seen`` tokens came; negative for none."""
     last = seen[:, None] - 1
     return last - torch.remainder(last - torch.arange(window, device=seen.device)[None], window)
-
-
-def _roll(buffer: Tensor, chunk: Tensor, now: Tensor, seen: Tensor) -> Tensor:
-    """Slots whose newest token came with this chunk take it; the others keep theirs."""
-    if chunk.shape[1] == 0:
-        return buffer
-    chunk = chunk.to(buffer.dtype)
-    place = now - seen[:, None]
-    taken = _take(chunk, place.clamp(0, chunk.shape[1] - 1))
-    return torch.where(_like(place >= 0, taken), taken, buffer)
-
-
-def _take(chunk: Tensor, index: Tensor) -> Tensor:
-    """``chunk`` [B,T,...] at ``index`` [B,S] along time."""
-    shaped = _like(index, chunk)
-    return chunk.gather(1, shaped.expand(-1, -1, *chunk.shape[2:]).expand(chunk.shape[0], *[-1] * (chunk.dim() - 1)))
-
-
-def _like(flags: Tensor, x: Tensor) -> Tensor:
-    """``flags`` [B,S] with as many dimensions as ``x``."""
-    return flags.reshape(*flags.shape, *([1] * (x.dim() - 2)))

@@ -35,9 +35,13 @@ class DecoderState(ModelState):
 
 class EmbeddingSettings(Settings):
     """Token embeddings: ``scale`` (factor; None: 1), ``dropout``, a ``norm`` on the sum with positions, and the
-    standard deviation ``std`` they start with."""
+    standard deviation ``std`` they start with. ``round_scale``: the factor is rounded to the dtype of the embeddings
+    before the product is (Gemma; sqrt(3072) is 55.5 in bfloat16), which in float32 changes only its last bits. With
+    ``d_embedding`` (None: no map) they have that many features, which a linear map without bias brings to d_model."""
 
+    d_embedding: int | None = Field(default=None, gt=0)
     scale: float | None = None
+    round_scale: bool = False
     dropout: float = Field(default=0.0, ge=0, lt=1)
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
     std: float = Field(default=0.02, gt=0)
@@ -75,19 +79,26 @@ class Embedding(nn.Module):
         if self.position.width >= dims.d_model:
             raise dims.problem("position", f"its {self.position.width} features leave no room in d_model "
                                f"{dims.d_model}.", "Choose a larger d_model.")
-        self.tokens = nn.Embedding(dims.vocab_size, dims.d_model - self.position.width)
+        width = dims.d_model - self.position.width
+        narrow = settings.d_embedding
+        self.tokens = nn.Embedding(dims.vocab_size, width if narrow is None else narrow)
+        self.projection = None if narrow is None else nn.Linear(narrow, width, bias=False)
         nn.init.normal_(self.tokens.weight, std=settings.std)
-        self.scale = 1.0 if settings.scale is None else settings.scale
+        self.scale, self.round_scale = 1.0 if settings.scale is None else settings.scale, settings.round_scale
         self.norm = settings.norm.build(dims.at("embedding", "norm"))
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(self, tokens: Tensor, span: Span, more: Tensor | None = None) -> Tensor:
         """[B,T,D]; zero beyond each row's count. ``more`` [B,T,D] joins the sum before the norm (segments)."""
         x = self.tokens(tokens)
-        x = x if self.scale == 1.0 else x * self.scale
+        x = x if self.scale == 1.0 else x * self._factor(x.dtype)
+        x = x if self.projection is None else self.projection(x)
         x = self.position.embed(x, span.ticks)
         x = self.norm(x if more is None else x + more, span.ticks.valid)
         return span.clean(self.dropout(x))
+
+    def _factor(self, dtype: torch.dtype) -> float:
+        return float(torch.tensor(self.scale, dtype=dtype)) if self.round_scale else self.scale
 
 
 @register
@@ -113,6 +124,8 @@ class DecoderConfig(StackedConfig):
             cls.model_validate({"vocab_size": 11, "context": 32, "d_model": 8, "position": "learned",
                                 "embedding": {"scale": 2.0, "norm": "rmsnorm"}, "readout": {"kind": "linear",
                                 "tied": False}, "blocks": [{"kind": "post", "layers": ["s4d", mlp]}]}),
+            cls.model_validate({"vocab_size": 11, "context": 32, "d_model": 8, "embedding": {"d_embedding": 5},
+                                "readout": {"kind": "linear", "d_embedding": 5}, "blocks": [pre]}),
         ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar, Self, final
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -25,51 +25,86 @@ class ReadoutConfig(PartConfig):
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
 
+def mapped(h: Tensor, projection: nn.Linear | None) -> Tensor:
+    """Hidden vectors through a map, if there is one."""
+    return h if projection is None else projection(h)
+
+
 @register
 class LinearReadoutConfig(ReadoutConfig):
-    """logits = softcap(W h + b); ``tied``: W is the token embedding."""
+    """logits = softcap(W h + b); ``tied``: W is the token embedding. With ``d_embedding``, h is brought to that many
+    features first, by a linear map without bias (None: no map)."""
 
     kind: ClassVar[str] = "linear"
     source: ClassVar[str] = "Press and Wolf 2017 (tied); Gemma Team 2024 (soft-cap), section 2"
 
     tied: bool = True
     bias: bool = False
+    d_embedding: int | None = Field(default=None, gt=0)
     softcap: float | None = Field(default=None, gt=0)
 
     def build(self, dims: Dims) -> LinearReadout:
         tokens = dims.tokens
         if not self.tied:
             return LinearReadout(self, None, dims)
-        if tokens is None or tokens.embedding_dim != dims.d_model:
-            raise dims.problem("tied", f"there is no token embedding of width {dims.d_model} to share.",
-                               "Set tied: false (a position scheme that is concatenated narrows the embedding).")
+        width = dims.d_model if self.d_embedding is None else self.d_embedding
+        if tokens is None or tokens.embedding_dim != width:
+            raise dims.problem("tied", f"there is no token embedding of width {width} to share.",
+                               "Set tied: false (a position scheme that is concatenated narrows the embedding), or the "
+                               "same d_embedding in both.")
         return LinearReadout(self, tokens.weight, dims)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(tied=False), cls(tied=False, bias=True, softcap=5.0)]
+        return [cls(tied=False), cls(tied=False, bias=True, softcap=5.0), cls(tied=False, d_embedding=3)]
 
 
 class LinearReadout(Readout):
-    """One matrix [V,D], the token embedding's own when tied."""
+    """One matrix [V,D], the token embedding's own when tied; after a map, where one is declared."""
 
     def __init__(self, config: LinearReadoutConfig, tied: Tensor | None, dims: Dims) -> None:
         super().__init__()
         self.softcap = config.softcap
+        narrow = config.d_embedding
+        width = dims.d_model if narrow is None else narrow
+        self.projection = None if narrow is None else nn.Linear(dims.d_model, narrow, bias=False)
         if tied is None:
-            tied = nn.Parameter(torch.empty(dims.vocab_size, dims.d_model))
-            nn.init.normal_(tied, std=dims.d_model ** -0.5)
+            tied = nn.Parameter(torch.empty(dims.vocab_size, width))
+            nn.init.normal_(tied, std=width ** -0.5)
         self.weight = tied
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size)) if config.bias else None
 
+    def inference(self) -> Readout:
+        return MappedReadout(self)
+
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        return linear_logits(h, self.weight, self.bias, self.softcap)
+        return linear_logits(mapped(h, self.projection), self.weight, self.bias, self.softcap)
 
     def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-        return linear_log_prob(h, self.weight, self.bias, targets, self.softcap)
+        return linear_log_prob(mapped(h, self.projection), self.weight, self.bias, targets, self.softcap)
 
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
                       smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """The sums over ``scored`` tokens that training needs, see `linear_cross_entropy`."""
-        return linear_cross_entropy(h, self.weight, self.bias, targets, scored, softcap=self.softcap,
-                                    smoothing=smoothing, z_loss=z_loss)
+        return linear_cross_entropy(mapped(h, self.projection), self.weight, self.bias, targets, scored,
+                                    softcap=self.softcap, smoothing=smoothing, z_loss=z_loss)
+
+
+@final
+class MappedReadout(Readout):
+    """The inference form of `LinearReadout`: its matrix is a linear map like any other."""
+
+    def __init__(self, readout: LinearReadout) -> None:
+        super().__init__()
+        self.softcap, self.projection = readout.softcap, readout.projection
+        self.map = nn.Linear(readout.weight.shape[1], readout.weight.shape[0], readout.bias is not None, device="meta")
+        self.map.weight = nn.Parameter(readout.weight.detach(), requires_grad=False)
+        if readout.bias is not None:
+            self.map.bias = nn.Parameter(readout.bias.detach(), requires_grad=False)
+
+    def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+        z: Tensor = self.map(mapped(h, self.projection))
+        return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
+
+    def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        return linear_log_prob(mapped(h, self.projection), self.map.weight, self.map.bias, targets, self.softcap)

@@ -42,7 +42,7 @@ class NormConfig(PartConfig):
 
 def widen(x: Tensor) -> Tensor:
     """``x`` in float32, or in its own dtype if that is wider: means and variances of narrower floats lose too much."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x if x.dtype == torch.float32 else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def widen_optional(x: Tensor | None) -> Tensor | None:

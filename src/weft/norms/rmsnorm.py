@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -35,11 +35,27 @@ class RMSNorm(Norm):
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         return rms_norm(x, self._scale(), self.eps)
 
+    def inference(self) -> Norm:
+        return ScaledRMSNorm(self._scale(), self.eps)
+
     def _scale(self) -> Tensor | None:
         if self.weight is None:
             return None
         weight = widen(self.weight)
         return 1.0 + weight if self.unit_offset else weight
+
+
+@final
+class ScaledRMSNorm(Norm):
+    """The inference form of `RMSNorm`: its scale is ready, in the dtype of the product."""
+
+    def __init__(self, scale: Tensor | None, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.scale = None if scale is None else nn.Parameter(scale.detach(), requires_grad=False)
+
+    def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
+        return rms_norm(x, self.scale, self.eps)
 
 
 @register

@@ -73,7 +73,9 @@ def attend(call: AttentionInputs, backend: Backend = "auto") -> Float[Tensor, "B
         UnsupportedError: the named backend cannot express the call.
     """
     name, _ = choose(call, backend)
-    return reference(call) if name == "reference" else sdpa(call)
+    if name == "reference":
+        return reference(call)
+    return sdpa(call) if name == "sdpa" else grouped_rows(call)
 
 
 def choose(call: AttentionInputs, backend: Backend = "auto") -> tuple[str, str]:
@@ -87,8 +89,8 @@ def choose(call: AttentionInputs, backend: Backend = "auto") -> tuple[str, str]:
         return backend, "named by the user"
     if needs - OFFERS["sdpa"]:
         return "reference", f"only the reference expresses {', '.join(sorted(needs))}"
-    if call.q.shape[1] == 1 and call.q.device.type == "cpu":
-        return "reference", "one query on a CPU: grouped queries as rows beat SDPA"
+    if call.q.shape[1] == 1 and call.q.device.type == "cpu" and not torch.is_grad_enabled():
+        return "grouped_rows", "one query on a CPU: the queries of a group as rows read each key once"
     if call.bias is not None and call.bias.requires_grad and call.q.device.type == "cpu":
         return "reference", "SDPA takes the slow math path for a bias that needs a gradient"
     return "sdpa", "the fused kernel expresses all of the call"
@@ -126,6 +128,20 @@ def sdpa(call: AttentionInputs) -> Float[Tensor, "B T H F"]:
     if seen is not None:
         y = torch.where(seen, y, torch.zeros((), dtype=y.dtype, device=y.device))
     return y.transpose(1, 2)
+
+
+def grouped_rows(call: AttentionInputs) -> Float[Tensor, "B 1 H F"]:
+    """SDPA for one query a head, without a backward pass: the H/K query heads of a group are the rows of one query
+    matrix, so that their keys are read once, for all of them."""
+    batch, _, heads, size = call.q.shape
+    groups = call.k.shape[2]
+    rows = call.q.reshape(batch, groups, heads // groups, size)
+    mask = call.allowed if call.bias is None else _additive(call.bias, call.allowed, call.q.dtype)
+    if mask is not None and mask.shape[1] > 1:
+        mask = mask.reshape(mask.shape[0], groups, heads // groups, mask.shape[-1])
+    y = F.scaled_dot_product_attention(rows, call.k.transpose(1, 2), call.v.transpose(1, 2), attn_mask=mask,
+                                       scale=call.scale).reshape(batch, 1, heads, call.v.shape[3])
+    return y if call.allowed is None else y.masked_fill_(~call.allowed.any(-1).transpose(1, 2)[..., None], 0.0)
 
 
 def _visible(call: AttentionInputs) -> Tensor | None:

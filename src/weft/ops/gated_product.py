@@ -14,7 +14,7 @@ from torch import Tensor
 def gated_product(gate: Float[Tensor, "... F"], up: Float[Tensor, "... F"],
                   activation: Callable[[Tensor], Tensor]) -> Float[Tensor, "... F"]:
     """``activation(gate) * up``; the activation works on each number by itself."""
-    if torch.compiler.is_compiling():  # the compiler decides itself what to keep
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # which decides itself what to keep
         return activation(gate) * up
     y: Tensor = _GatedProduct.apply(gate, up, activation)  # type: ignore[no-untyped-call]
     return y

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, " D"] | None, eps: float) -> Float[Tensor, "... D"]:
     """The normalised vectors, worked out in the dtype of ``scale`` or in float32 if that is wider, and rounded once to
     that of ``x``."""
-    if torch.compiler.is_compiling():  # the compiler fuses the chain and decides itself what to keep
+    # Nothing is kept without gradients, and the compiler fuses the chain and decides itself what to keep.
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return _plain(x, scale, eps)
     y: Tensor = _RMSNorm.apply(x, scale, eps)  # type: ignore[no-untyped-call]
     return y
@@ -27,11 +28,11 @@ def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, " D"] | None, eps: 
 
 def _plain(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
     y: Tensor = F.rms_norm(_wide(x), x.shape[-1:], scale, eps)
-    return y.to(x.dtype)
+    return y if y.dtype == x.dtype else y.to(x.dtype)
 
 
 def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x if x.dtype == torch.float32 else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 @final

@@ -12,7 +12,7 @@ The naive forms take queries or keys of one head, [T,E], angles [T,E/2], and int
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Complex, Float
@@ -21,32 +21,60 @@ from torch import Tensor
 Layout = Literal["interleaved", "half_split"]
 
 
+class Turns(NamedTuple):
+    """The rotations of a chunk's tokens, ready for every layer: what `turns` makes of cos and sin.
+
+    Attributes:
+        cos: of each pair, [#B,T,1,R/2]; of each feature, [#B,T,1,R], where pairs are half-split.
+        sin: likewise; minus sin for the first feature of a half-split pair.
+        layout: of the pairs.
+        complex: cos + j sin, for interleaved pairs; None where they are turned in real arithmetic.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    layout: Layout
+    complex: Tensor | None
+
+
+def turns(cos: Float[Tensor, "#B T pairs"], sin: Float[Tensor, "#B T pairs"], layout: Layout) -> Turns:
+    """cos and sin as `turn` reads them."""
+    cos, sin = cos[:, :, None], sin[:, :, None]
+    if layout == "half_split":
+        return Turns(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1), layout, None)
+    # The compiler fuses real arithmetic and leaves complex arithmetic alone.
+    return Turns(cos, sin, layout, None if torch.compiler.is_compiling() else torch.complex(cos, sin))
+
+
+def turn(x: Float[Tensor, "B T H E"], by: Turns) -> Float[Tensor, "B T H E"]:
+    """The first R features of every head turned; worked out in the dtype of cos, rounded to x's once, and so is the
+    gradient."""
+    rot = by.cos.shape[-1] * (1 if by.layout == "half_split" else 2)
+    if rot < x.shape[-1]:
+        turned, rest = torch.split(x, [rot, x.shape[-1] - rot], dim=-1)
+        return torch.cat([turn(turned, by), rest], dim=-1)
+    wide = x if x.dtype == by.cos.dtype else x.to(by.cos.dtype)
+    y = _turn_half_split(wide, by) if by.layout == "half_split" else _turn_interleaved(wide, by)
+    return y if y.dtype == x.dtype else y.to(x.dtype)
+
+
 def rotate(x: Float[Tensor, "B T H E"], cos: Float[Tensor, "#B T pairs"], sin: Float[Tensor, "#B T pairs"],
            layout: Layout) -> Float[Tensor, "B T H E"]:
-    """The first ``2 * pairs`` features of every head turned; worked out in the dtype of cos, rounded to x's once, and
-    so is the gradient."""
-    cos, sin = cos[:, :, None], sin[:, :, None]
-    turned, rest = torch.split(x, [2 * cos.shape[-1], x.shape[-1] - 2 * cos.shape[-1]], dim=-1)
-    turn = _turn_interleaved if layout == "interleaved" else _turn_half_split
-    y = turn(turned.to(cos.dtype), cos, sin).to(x.dtype)
-    return y if rest.shape[-1] == 0 else torch.cat([y, rest], dim=-1)
+    """`turn` by angles that are used once."""
+    return turn(x, turns(cos, sin, layout))
 
 
-def _turn_half_split(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = torch.unflatten(x, -1, (2, -1)).unbind(-2)
-    return torch.cat(_turn(a, b, cos, sin), dim=-1)
+def _turn_half_split(x: Tensor, by: Turns) -> Tensor:
+    """(a cos - b sin, b cos + a sin): the halves, and the halves exchanged."""
+    return torch.addcmul(x * by.cos, x.roll(x.shape[-1] // 2, -1), by.sin)
 
 
-def _turn_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():  # the compiler fuses real arithmetic and leaves complex arithmetic alone
+def _turn_interleaved(x: Tensor, by: Turns) -> Tensor:
+    if by.complex is None:
         a, b = torch.unflatten(x, -1, (-1, 2)).unbind(-1)
-        return torch.stack(_turn(a, b, cos, sin), dim=-1).flatten(-2)
-    pairs = _as_complex(x) * torch.complex(cos, sin)
-    return torch.view_as_real(pairs).flatten(-2)
-
-
-def _turn(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+        real, imaginary = torch.addcmul(a * by.cos, b, by.sin, value=-1), torch.addcmul(b * by.cos, a, by.sin)
+        return torch.stack([real, imaginary], dim=-1).flatten(-2)
+    return torch.view_as_real(_as_complex(x) * by.complex).flatten(-2)
 
 
 def _as_complex(x: Tensor) -> Tensor:

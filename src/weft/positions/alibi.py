@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal, Self
 
+import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
@@ -15,6 +16,8 @@ from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import Constant, angle_dtype
 from weft.positions.coordinates import one_dimensional
+
+Rounding = Literal["none", "bfloat16"]
 
 
 def press_slopes(n_heads: int, steepness: float = 8.0) -> list[float]:
@@ -43,12 +46,18 @@ class AlibiConfig(PositionConfig):
     Attributes:
         slopes: the rule for numbers of heads that are no power of two, ``press`` or ``mpt``.
         steepness: the last head's slope is 2^-steepness where H is a power of two (MPT's ``alibi_bias_max``).
+        scaled: the penalty is divided by sqrt(d_head), as the scores are (Falcon).
+        rounding: ``bfloat16``: each position, each slope and each product of the two is rounded to bfloat16, whatever
+            the model's dtype, and the penalty is the difference of products (Falcon). Positions beyond 256 then share
+            products, and a shift of all positions changes the numbers; use it for models trained so.
     """
 
     kind: ClassVar[str] = "alibi"
     source: ClassVar[str] = "Press et al. 2022, section 3"
     slopes: Literal["press", "mpt"] = "press"
     steepness: float = Field(default=8.0, gt=0)
+    scaled: bool = False
+    rounding: Rounding = "none"
 
     def build(self, dims: Dims) -> PositionScheme:
         raise dims.problem("", "'alibi' acts on scores, so it has no place outside attention.",
@@ -56,11 +65,12 @@ class AlibiConfig(PositionConfig):
 
     def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> Alibi:
         slopes = press_slopes if self.slopes == "press" else mpt_slopes
-        return Alibi(slopes(n_heads, self.steepness))
+        return Alibi(slopes(n_heads, self.steepness), divisor=math.sqrt(d_head) if self.scaled else 1.0,
+                     rounding=self.rounding)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(slopes="mpt", steepness=4.0)]
+        return [cls(), cls(slopes="mpt", steepness=4.0), cls(scaled=True, rounding="bfloat16")]
 
 
 class Alibi(PositionScheme):
@@ -69,18 +79,28 @@ class Alibi(PositionScheme):
     It has no parameter and no table. Under a causal mask |i - j| is the paper's i - j; without one it is the symmetric
     form, which never rewards later tokens. Distances are worked out in float32 (float64 for float64 models) and
     rounded to the queries' dtype once. BLOOM adds slope_h j instead, the same up to a constant per query, which
-    softmax removes; Falcon multiplies by 1/sqrt(d_head) as well.
+    softmax removes; Falcon divides by sqrt(d_head) as well (``divisor``) and adds products in bfloat16, of which with
+    ``rounding`` this is -|slope_h i - slope_h j|: the same up to that constant under a causal mask.
     """
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"scores"})
 
-    def __init__(self, slopes: list[float]) -> None:
+    def __init__(self, slopes: list[float], *, divisor: float = 1.0, rounding: Rounding = "none") -> None:
         super().__init__()
+        self.divisor, self.rounding = divisor, rounding
         self.minus_slopes = Constant([-slope for slope in slopes])
 
     def bias(self, q: Float[Tensor, "B T H E"], k: Tensor, ticks: Ticks, keys: Keys) -> Float[Tensor, "#B H T S"]:
         dtype = angle_dtype(q)
         i = one_dimensional(ticks.position, "alibi").to(dtype)
         j = one_dimensional(keys.position, "alibi").to(dtype)
-        distance = (i[:, :, None] - j[:, None, :]).abs()
-        return (self.minus_slopes.at(dtype)[:, None, None] * distance[:, None]).to(q.dtype)
+        if self.rounding == "bfloat16":
+            penalty = -(self._product(i)[..., :, None] - self._product(j)[..., None, :]).abs()
+        else:
+            penalty = self.minus_slopes.at(dtype)[:, None, None] * (i[:, :, None] - j[:, None, :]).abs()[:, None]
+        return (penalty / self.divisor if self.divisor != 1.0 else penalty).to(q.dtype)
+
+    def _product(self, position: Tensor) -> Float[Tensor, "#B H T"]:
+        """Slope times position, in bfloat16's numbers."""
+        slopes = self.minus_slopes.at(torch.float32).to(torch.bfloat16)
+        return (slopes[:, None] * position[:, None].to(torch.bfloat16)).to(position.dtype)

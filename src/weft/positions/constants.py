@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Self
 
 import torch
@@ -35,6 +35,10 @@ class Constant(nn.Module):
         if dtype == torch.float32:
             return self.numbers
         return torch.tensor(self.values, dtype=dtype, device=self.numbers.device)
+
+    def key(self) -> Hashable:
+        """Equal for equal numbers."""
+        return tuple(tuple(row) if isinstance(row, Sequence) else row for row in self.values)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

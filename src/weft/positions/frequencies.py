@@ -8,6 +8,7 @@ document's length derive from `Frequencies` themselves.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import ClassVar
 
 import torch
@@ -45,6 +46,10 @@ class Frequencies(Part, ABC):
     def at(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         """[R/2], or [#B,T,R/2] where they depend on the token's document."""
 
+    def key(self) -> Hashable:
+        """Equal for frequencies that turn equally; layers that agree in it share their rotations of a call."""
+        return self
+
 
 class FixedFrequencies(Frequencies):
     """The same frequencies for every token."""
@@ -55,6 +60,9 @@ class FixedFrequencies(Frequencies):
 
     def at(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         return self.theta.at(dtype)
+
+    def key(self) -> Hashable:
+        return FixedFrequencies, self.amplitude, self.theta.key()
 
 
 class RopeScalingConfig(PartConfig):

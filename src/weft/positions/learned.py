@@ -23,12 +23,14 @@ class LearnedPositionConfig(PositionConfig):
 
     Attributes:
         max_length: positions in the table, in tokens; None: the model's context.
+        offset: rows of the table before that of position 0, which nothing reads (OPT: 2).
         std: standard deviation of the normal distribution that the vectors start from.
     """
 
     kind: ClassVar[str] = "learned"
     source: ClassVar[str] = "Radford et al. 2018, section 3.1; Gehring et al. 2017, section 3.1"
     max_length: int | None = Field(default=None, gt=0)
+    offset: int = Field(default=0, ge=0)
     std: float = Field(default=0.02, gt=0)
 
     def build(self, dims: Dims) -> LearnedPosition:
@@ -36,15 +38,15 @@ class LearnedPositionConfig(PositionConfig):
         if length < 1:
             raise dims.problem("max_length", "a table of positions needs a length, and the model declares no context.",
                                "Give max_length, or the model's context.")
-        return LearnedPosition(length, dims.d_model, self.std)
+        return LearnedPosition(length, dims.d_model, self.std, self.offset)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(max_length=64, std=0.5)]
+        return [cls(max_length=64, std=0.5), cls(max_length=64, offset=2, std=0.5)]
 
 
 class LearnedPosition(PositionScheme):
-    """x + table[p] for p = 0 .. max_length - 1.
+    """x + table[offset + p] for p = 0 .. max_length - 1.
 
     Positions beyond the table, which many implementations read from arbitrary memory or clamp, are an error: at the
     call on the CPU, an asynchronous assertion on other devices and in compiled code.
@@ -52,15 +54,16 @@ class LearnedPosition(PositionScheme):
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"embeddings"})
 
-    def __init__(self, length: int, d_model: int, std: float) -> None:
+    def __init__(self, length: int, d_model: int, std: float, offset: int = 0) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.empty(length, d_model))
+        self.offset = offset
+        self.table = nn.Parameter(torch.empty(offset + length, d_model))
         nn.init.normal_(self.table, std=std)
 
     @property
     def limit(self) -> int:
         """Tokens of the longest document."""
-        return self.table.shape[0]
+        return self.table.shape[0] - self.offset
 
     def embed(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> Float[Tensor, "B T D"]:
         """Embeddings with positions.
@@ -74,4 +77,4 @@ class LearnedPosition(PositionScheme):
             f"a position lies outside the table of {self.limit} learned positions, 0 to {self.limit - 1}.",
             f"Give documents of at most {self.limit} tokens, train with a greater max_length, or use a scheme without "
             "a table.")
-        return x + F.embedding(position, self.table)
+        return x + F.embedding(position + self.offset if self.offset else position, self.table)

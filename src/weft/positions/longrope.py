@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import ClassVar, Self
 
 import torch
@@ -104,3 +105,6 @@ class LongRopeFrequencies(LengthDependent, Frequencies):
     def at(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         short, long = self.theta.at(dtype).unbind()
         return torch.where(self.regime(ticks.length)[..., None] > 0, long, short)
+
+    def key(self) -> Hashable:
+        return LongRopeFrequencies, self.amplitude, self.theta.key(), self.original_length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import ClassVar, Self
 
 import torch
@@ -83,6 +84,9 @@ class DynamicFrequencies(LengthDependent, Frequencies):
         beyond = self.regime(ticks.length) - self.original_length
         growth = 1 + self.factor * beyond.to(dtype) / self.original_length
         return self.theta.at(dtype) * growth[..., None] ** self.exponents.at(dtype)
+
+    def key(self) -> Hashable:
+        return DynamicFrequencies, self.theta.key(), self.factor, self.original_length
 
 
 def _require_two_pairs(dims: Dims, kind: str, rot: int) -> None:

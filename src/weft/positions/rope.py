@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Self
 
+import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from weft.core.clock import Ticks
 from weft.core.config import Dims, PartField
 from weft.core.registry import register
-from weft.ops.rotary import Layout, rotate
+from weft.ops.rotary import Layout, Turns, turn, turns
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import angle_dtype
 from weft.positions.coordinates import one_dimensional
@@ -79,10 +80,14 @@ class Rope(PositionScheme):
         Raises:
             UnsupportedError: for n-dimensional coordinates.
         """
-        dtype, amplitude = angle_dtype(x), self.frequencies.amplitude
+        dtype = angle_dtype(x)
+        return turn(x, ticks.once((self.frequencies.key(), self.layout, dtype), lambda: self._turns(ticks, dtype)))
+
+    def _turns(self, ticks: Ticks, dtype: torch.dtype) -> Turns:
+        amplitude = self.frequencies.amplitude
         position = one_dimensional(ticks.position, "rope").to(dtype)
         angles = position[..., None] * self.frequencies.at(ticks, dtype)
         cos, sin = angles.cos(), angles.sin()
         if amplitude != 1.0:
             cos, sin = cos * amplitude, sin * amplitude
-        return rotate(x, cos, sin, self.layout)
+        return turns(cos, sin, self.layout)

@@ -1,0 +1,152 @@
+"""Decoding speed of a Llama-shaped model: Weft and `transformers` `generate`, greedily, the same weights and prompts.
+
+    python benchmarks/decoding.py                      the 30M-parameter model, three rounds
+    python benchmarks/decoding.py --layers 2 --new 16 --rounds 1
+
+Each contender runs in a process of its own; a round runs all of them one after another, and medians are over the
+rounds. In float32 all must give the same tokens. Results go to ``benchmarks/results/decoding.json`` and ``.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from training_weft import model_of, weights_of
+
+from weft.training.compute import processor_name
+
+HERE = Path(__file__).parent
+FORMS = {"weft": ("plain", "laid out", "compiled"), "transformers": ("eager", "compiled")}
+Job = dict[str, Any]
+Row = dict[str, Any]
+
+
+def jobs(shape: dict[str, int], options: argparse.Namespace) -> list[Job]:
+    """Every contender, and the sweep over contexts."""
+    same = {"shape": shape, "threads": options.threads, "prompt": options.prompt, "new": options.new,
+            "repeats": options.repeats}
+    found = [{**same, "library": library, "form": form, "dtype": dtype, "batch": batch}
+             for dtype in ("float32", "bfloat16") for batch in (1, 8) for library, forms in FORMS.items()
+             for form in forms if form != "compiled" or not options.eager]
+    found += [{**same, "library": "weft", "form": "sweep", "dtype": dtype, "batch": 1}
+              for dtype in ("float32", "bfloat16")]
+    return found
+
+
+def name_of(job: Job) -> str:
+    """Such as ``weft bfloat16 x8 laid out``."""
+    return f"{job['library']} {job['dtype']} x{job['batch']} {job['form']}"
+
+
+def run(job: Job, folder: Path) -> Row:
+    """What one contender measured, or why it could not."""
+    done = subprocess.run([sys.executable, str(HERE / "decoding_contender.py"), json.dumps(job), str(folder)],
+                          capture_output=True, text=True, check=False,
+                          env={**os.environ, "OMP_NUM_THREADS": str(job["threads"])})
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
+    found: Row = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def summary(job: Job, rounds: list[Row]) -> Row:
+    """Medians over the rounds."""
+    row: Row = {"name": name_of(job), **{key: job[key] for key in ("library", "form", "dtype", "batch")}}
+    errors = [found["error"] for found in rounds if "error" in found]
+    if errors:
+        return {**row, "error": errors[0]}
+    if job["form"] == "sweep":
+        contexts = rounds[0]["sweep"]
+        return {**row, "sweep": {c: statistics.median(found["sweep"][c] for found in rounds) for c in contexts}}
+    seconds = statistics.median(found["seconds"] for found in rounds)
+    return {**row, "seconds": seconds, "tokens_per_second": job["batch"] * job["new"] / seconds,
+            "first": statistics.median(found["first"] for found in rounds),
+            "peak_bytes": max(found["peak_bytes"] for found in rounds), "tokens": rounds[0]["tokens"],
+            "layouts": rounds[-1].get("layouts")}
+
+
+def compare(rows: list[Row]) -> list[str]:
+    """Adds to Weft's rows their ratio to `transformers`; gives the float32 rows whose tokens are others."""
+    by = {(row["library"], row["form"], row["dtype"], row["batch"]): row for row in rows if "seconds" in row}
+    wrong = []
+    for (library, _, dtype, batch), row in by.items():
+        rival = by.get(("transformers", "eager", dtype, batch))
+        if rival is not None and library == "weft":
+            row["ratio"] = rival["seconds"] / row["seconds"]
+        if dtype == "float32" and rival is not None and row["tokens"] != rival["tokens"]:
+            wrong.append(row["name"])
+    return wrong
+
+
+def table(rows: list[Row]) -> str:
+    """The results as Markdown."""
+    lines = ["| contender | dtype | batch | tokens/s | against transformers, eager | peak MiB | first call, s |",
+             "| --- | --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        start = f"| {row['library']}, {row['form']} | {row['dtype']} | {row['batch']} |"
+        if "error" in row:
+            lines.append(f"{start} failed: {row['error'][:80]} | | | |")
+        elif "seconds" in row:
+            ratio = f"{row['ratio']:.2f}x" if "ratio" in row else ""
+            lines.append(f"{start} {row['tokens_per_second']:.0f} | {ratio} | {row['peak_bytes'] / 2**20:.0f} | "
+                         f"{row['first']:.1f} |")
+    for row in rows:
+        if "sweep" in row:
+            steps = ", ".join(f"{context}: {1000 * each:.1f}" for context, each in row["sweep"].items())
+            lines += ["", f"Milliseconds of a step by the tokens before it, {row['dtype']}: {steps}."]
+    return "\n".join(lines) + "\n"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = {"layers": 8, "width": 512, "heads": 8, "kv-heads": 2, "d-ff": 1536, "vocabulary": 8192, "context": 512}
+    runs = {"prompt": 64, "new": 256, "rounds": 3, "repeats": 3, "threads": torch.get_num_threads()}
+    for name, value in (sizes | runs).items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--eager", action="store_true", help="leave out what is compiled")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    shape = {name: getattr(options, name) for name in ("layers", "width", "heads", "kv_heads", "d_ff", "vocabulary",
+                                                       "context")}
+    shape["batch"] = 8  # read by the weights' maker only
+    before, todo = os.getloadavg()[0], jobs(shape, options)
+    found: dict[str, list[Row]] = {name_of(job): [] for job in todo}
+    with tempfile.TemporaryDirectory() as place:
+        job = {"shape": shape, "dtype": "float32", "compile": False, "route": "default"}
+        weights = weights_of(model_of(job), shape["layers"])
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, Path(place) / "weights.safetensors")
+        for number in range(options.rounds):
+            for job in todo:
+                found[name_of(job)].append(run(job, Path(place)))
+                told = found[name_of(job)][-1]
+                print(number + 1, name_of(job), told.get("seconds", told.get("error", "done")), flush=True)
+    rows = [summary(job, found[name_of(job)]) for job in todo]
+    wrong = compare(rows)
+    report = {"shape": shape, "prompt": options.prompt, "new": options.new, "rounds": options.rounds,
+              "threads": options.threads, "processor": processor_name(), "torch": torch.__version__,
+              "load_before": before, "load_after": os.getloadavg()[0],
+              "rows": [{key: value for key, value in row.items() if key != "tokens"} for row in rows]}
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "decoding.json").write_text(json.dumps(report, indent=1) + "\n")
+    (options.out / "decoding.md").write_text(table(rows))
+    print(table(rows))
+    if wrong:
+        sys.exit(f"other tokens than transformers in float32: {', '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()

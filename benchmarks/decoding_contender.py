@@ -1,0 +1,106 @@
+"""One contender of `decoding.py`, in a process of its own: continues prompts greedily and prints what it measured."""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from training_contender import transformers_model
+from training_weft import model_of, names
+
+from weft.core.model import LanguageModel
+from weft.decoding import CompiledStep, Row, for_decoding, generate
+from weft.decoding.session import Session
+
+Tokens = list[list[int]]
+SWEEP_STEPS = 24
+
+
+def weft_model(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> LanguageModel:
+    model = model_of({**job, "compile": False, "route": "default", "dtype": "float32"})
+    model.load_state_dict({own: weights[neutral] for neutral, own in names(job["shape"]["layers"])})
+    return model.to(getattr(torch, job["dtype"])).eval()
+
+
+def weft_generate(job: dict[str, Any], weights: dict[str, torch.Tensor],
+                  found: dict[str, Any]) -> Callable[..., Tokens]:
+    """Weft as its users decode: laid out for this machine, or compiled."""
+    model = weft_model(job, weights)
+    compiled = CompiledStep(model) if job["form"] == "compiled" else None
+    if job["form"] == "laid out":
+        form = for_decoding(model, rows=job["batch"])
+        model = form.model
+        found["layouts"] = {f"{a}x{b}": kind.chosen for kind in form.measured for a, b in [kind.shape]}
+
+    def run(prompts: Tokens, count: int) -> Tokens:
+        done = generate(model, prompts, max_new_tokens=count, compiled=compiled)
+        return [list(row.tokens) for row in done.rows]
+
+    return run
+
+
+def transformers_generate(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> Callable[..., Tokens]:
+    """`generate` with its dynamic cache, or its static cache and a compiled forward pass."""
+    model: Any = transformers_model(job["shape"], weights).to(getattr(torch, job["dtype"])).eval()
+    model.config.use_cache = model.generation_config.use_cache = True
+    options: dict[str, Any] = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    if job["form"] == "compiled":
+        model.forward = torch.compile(model.forward)
+        options["cache_implementation"] = "static"
+
+    def run(prompts: Tokens, count: int) -> Tokens:
+        ids = torch.tensor(prompts)
+        with torch.inference_mode():
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **options)
+        return [row[len(prompts[0]):] for row in out.tolist()]
+
+    return run
+
+
+def sweep(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Seconds of a step by the tokens before it, medians; contexts in turns."""
+    model = for_decoding(weft_model(job, weights)).model
+    contexts = [c for c in (32, 64, 128, 256, 480) if c + SWEEP_STEPS <= job["shape"]["context"]]
+    sessions = {c: Session(model, [Row(tuple(range(1, c + 1)))], max_new_tokens=SWEEP_STEPS + 1) for c in contexts}
+    seconds: dict[int, list[float]] = {c: [] for c in contexts}
+    for _ in range(SWEEP_STEPS):
+        for context, session in sessions.items():
+            begun = time.perf_counter()
+            session.advance(session.likeliest({0: 0}))
+            seconds[context].append(time.perf_counter() - begun)
+    return {str(context): statistics.median(times) for context, times in seconds.items()}
+
+
+def main() -> None:
+    job, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
+    torch.set_num_threads(job["threads"])
+    weights = load_file(folder / "weights.safetensors")
+    if job["form"] == "sweep":
+        print(json.dumps({"sweep": sweep(job, weights)}))
+        return
+    found: dict[str, Any] = {}
+    run = (weft_generate(job, weights, found) if job["library"] == "weft" else transformers_generate(job, weights))
+    generator = torch.Generator().manual_seed(1)
+    prompts = torch.randint(job["shape"]["vocabulary"], (job["batch"], job["prompt"]), generator=generator).tolist()
+    begun = time.perf_counter()
+    run(prompts, job["new"])  # compiles where it does
+    found["first"] = time.perf_counter() - begun
+    seconds = []
+    for _ in range(job["repeats"]):
+        begun = time.perf_counter()
+        tokens = run(prompts, job["new"])
+        seconds.append(time.perf_counter() - begun)
+    print(json.dumps({**found, "seconds": statistics.median(seconds), "tokens": tokens,
+                      "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The inference form of a part equals it: outputs whole and in pieces, and states that either can go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from weft.core.inference import inference_form
+from weft.core.span import Memory, Span
+from weft.laws.report import Finding, difference
+from weft.laws.subject import Subject
+
+LAW = "inference"
+
+
+def inference(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """The form, its matrices laid out by columns, against the part itself."""
+    form = subject.remake(inference_form(subject.module, by_columns))
+    x = subject.inputs(3, subject.steps, generator)
+    memory = subject.memory(3, generator)
+    with torch.inference_mode():
+        expected = subject.whole(x, memory).y
+        yield Finding(LAW, "whole", difference(form.whole(x, memory).y, expected), subject.bound)
+        if not subject.stateful:
+            return
+        for name, runners in (("form", (form, form)), ("part, then form", (subject, form)),
+                              ("form, then part", (form, subject))):
+            found = _one_by_one(runners, x, memory)
+            yield Finding(LAW, f"token by token, {name}", difference(found, expected), subject.bound)
+
+
+def by_columns(linear: nn.Linear) -> nn.Linear:
+    """An equal map whose matrix has its columns side by side in memory."""
+    laid = nn.Linear(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
+    laid.weight, laid.bias = nn.Parameter(linear.weight.detach().t().contiguous().t()), linear.bias
+    return laid
+
+
+def _one_by_one(runners: tuple[Subject, Subject], x: Tensor, memory: Memory | None) -> Tensor:
+    """The output, the second half of the tokens by the second runner."""
+    steps = x.shape[1]
+    state = runners[0].start(x.shape[0], memory, steps, steps)
+    outs = []
+    for at in range(steps):
+        runner = runners[0] if at < steps // 2 else runners[1]
+        out = runner.call(x[:, at : at + 1], state, Span(fresh=at == 0, bound=at + 1, uniform=True))
+        assert out.state is not None, "a call with a state returns one"
+        state = out.state
+        outs.append(out.y)
+    return torch.cat(outs, dim=1)

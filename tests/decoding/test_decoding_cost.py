@@ -1,0 +1,68 @@
+"""What a step of one token does: operators are counted, which a busy machine does not change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decoding.small_models import MLP, ROPE, decoder
+from weft.decoding import Row
+from weft.decoding.session import Session
+
+WINDOW = {**ROPE, "mask": "causal & window(4)"}
+
+
+class Calls(TorchDispatchMode):
+    """Names of the operators called, and the largest number of entries in a result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.names[str(func).removeprefix("aten.").split(".")[0]] += 1
+        if isinstance(out, torch.Tensor):
+            self.largest = max(self.largest, out.numel())
+        return out
+
+
+def step(model: Any, lengths: list[int], steps: int = 1) -> Calls:
+    """The operators of the last of ``steps`` steps after prompts of ``lengths``."""
+    session = Session(model.eval(), [Row((1,) * length) for length in lengths], max_new_tokens=40)
+    tokens = torch.ones(len(lengths), dtype=torch.int64)
+    for _ in range(steps - 1):
+        session.advance(tokens)
+    with Calls() as calls:
+        session.advance(tokens)
+    return calls
+
+
+@pytest.mark.parametrize("layer", [ROPE, WINDOW], ids=["growing", "rolling"])
+def test_a_step_takes_as_many_operators_in_a_long_context(layer: Any) -> None:
+    model = decoder(layer, MLP).float()
+    assert step(model, [5]).names == step(model, [5], 12).names == step(model, [20]).names
+
+
+def test_a_step_in_a_window_handles_no_more_numbers_in_a_long_context() -> None:
+    model = decoder(WINDOW, MLP).float()
+    assert step(model, [5]).largest == step(model, [5], 30).largest
+
+
+def test_level_rows_need_no_mask_and_write_in_place() -> None:
+    names = step(decoder(ROPE, MLP).float(), [6, 6]).names
+    assert not {"where", "masked_fill", "masked_fill_", "scatter_", "index_put_", "einsum"} & set(names)
+    assert names["copy_"] == 2 * 2  # keys and values of two layers
+
+
+def test_what_does_not_depend_on_the_layer_is_worked_out_once() -> None:
+    one, three = (step(decoder(*[ROPE] * layers, MLP).float(), [6, 3]).names for layers in (1, 3))
+    for name in ("cos", "sin", "arange", "lt", "cat", "sub"):
+        assert one[name] == three[name]
+    assert one["cos"] == 1
