@@ -1,4 +1,4 @@
-"""Writes the catalogue and the command-line pages from the code."""
+"""Writes the catalogue, the command-line page and the README's tables from the code: ``python docs/generate.py``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,98 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from weft.analysis import catalogue
+from typer.core import TyperGroup
+from typer.main import get_command
 
-COMMANDS = ("list", "doctor", "config show", "config schema", "plan", "check", "train", "eval", "generate", "score")
+from weft.analysis import catalogue
+from weft.analysis.catalogue import MASK
+from weft.cli.main import app
+from weft.comparison import read_result
+from weft.comparison.results import Entry
+from weft.comparison.verdict import mean_interval
+from weft.families.family import families
+
+RECORDED = Path(__file__).parents[1] / "recipes" / "six_ages"
 SCRIPT = "from weft.cli.main import app; app(prog_name='weft')"
+ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), "positions": ("position",),
+        "rotary scalings": ("rope_scaling",), "feed-forwards": ("feedforward",), "blocks": ("block",),
+        "norms": ("norm",), "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",),
+        "readouts": ("readout",)}
+"""Rows of the README's table of parts, with the groups of each."""
+
+
+def commands() -> list[str]:
+    """Every command as it is typed behind ``weft``, those of groups in full."""
+    found: list[str] = []
+    for name, inner, _ in _tree():
+        found += [f"{name} {each}" for each in inner] if inner else [name]
+    return found
+
+
+def _tree() -> list[tuple[str, list[str], str]]:
+    """Every command's name, the names of those in its group, and its help."""
+    root = get_command(app)
+    assert isinstance(root, TyperGroup), "weft is a group of commands"
+    return [(name, list(command.commands) if isinstance(command, TyperGroup) else [], command.help or "")
+            for name, command in root.commands.items()]
+
+
+def parts_table() -> str:
+    """The README's table of parts: what there is, by kind."""
+    kinds: dict[str, list[str]] = {}
+    for entry in catalogue():
+        kinds.setdefault(entry.group, []).append(entry.kind)
+    rows = {name: [kind for group in groups for kind in kinds.pop(group, [])] for name, groups in ROWS.items()}
+    assert not kinds, f"groups without a row: {sorted(kinds)}"
+    rows["families"] = sorted(families())
+    return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {', '.join(f'`{kind}`' for kind in found)} |"
+                                                  for name, found in rows.items())])
+
+
+def commands_table() -> str:
+    """The README's table of commands: what each does, in its own words."""
+    lines = ["| | |", "| --- | --- |"]
+    for name, inner, text in _tree():
+        typed = " ".join([name, *([r"\|".join(inner)] if inner else [])])
+        summary = text.strip().split("\n\n")[0].replace("\n", " ")
+        lines.append(f"| `weft {typed}` | {summary} |")
+    return "\n".join(lines)
+
+
+def study_table() -> str:
+    """The README's table of the recorded study: what `make run` found."""
+    result = read_result(RECORDED)
+    letters = {name: "".join(chr(ord("a") + place) for place, each in enumerate(result.tied_sets) if name in each)
+               for name in (entry.name for entry in result.entries)}
+    best_first = sorted(result.entries, key=lambda entry: entry.bits_per_byte or 0.0)
+    lines = ["| | what it is | bits per byte | not told apart | parameters | tokens |", "| --- | --- | --- | --- | --- "
+             "| --- |", *(_study_row(entry, letters[entry.name], result.confidence) for entry in best_first), ""]
+    machine = result.machine
+    return "\n".join([*lines, f"{result.seeds} runs of each, mean ± {result.confidence:.0%} interval over seeds; "
+                      f"recorded on {result.finished[:10]} with torch {machine.torch} and Python {machine.python}, on "
+                      f"{machine.cores} cores."])
+
+
+def _study_row(entry: Entry, letters: str, confidence: float) -> str:
+    interval = mean_interval([run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None], confidence)
+    margin = "" if interval.high is None else f" ± {interval.high - interval.mean:.3f}"
+    size = f"{entry.parameters:,}" if entry.trainable else "counted"
+    tokens = {run.tokens for run in entry.finished}
+    return (f"| {entry.name} | {entry.kind} | {interval.mean:.3f}{margin} | {letters} | {size} | "
+            f"{', '.join(f'{each:,}' for each in sorted(tokens))} |")
+
+
+TABLES = {"study": study_table, "parts": parts_table, "commands": commands_table}
+
+
+def with_tables(readme: str) -> str:
+    """The README with its tables as the code has them, between ``<!-- NAME -->`` and ``<!-- end -->``."""
+    for name, table in TABLES.items():
+        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
+        assert readme.count(begin) == 1, f"the README has {readme.count(begin)} tables named {name}"
+        before, rest = readme.split(begin)
+        readme = before + begin + table() + "\n" + rest[rest.index(end):]
+    return readme
 
 
 def write_pages(folder: Path) -> None:
@@ -46,7 +134,7 @@ def _escaped(text: str) -> str:
 def cli_page() -> str:
     """The help of every command."""
     lines = ["# Command line", "", "Exit codes: 0 done, 1 failed, 2 the request was at fault, 130 interrupted.", ""]
-    for command in COMMANDS:
+    for command in commands():
         shown = subprocess.run([sys.executable, "-c", SCRIPT, *command.split(), "--help"], capture_output=True,
                                text=True, check=True, env={"COLUMNS": "88", "PATH": ""}).stdout
         lines += [f"## weft {command}", "", "```text", shown.rstrip(), "```", ""]
@@ -55,3 +143,5 @@ def cli_page() -> str:
 
 if __name__ == "__main__":
     write_pages(Path(__file__).parent / "_generated")
+    page = Path(__file__).parents[1] / "README.md"
+    page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

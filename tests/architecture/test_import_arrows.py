@@ -23,7 +23,7 @@ TEXT: dict[str, frozenset[str]] = {"tokenizers": frozenset({"core"}), "data": fr
 SIDEWAYS: dict[tuple[str, str], str] = {
     ("families", "checkpoints"): "a foreign folder gives what a checkpoint gives, and is written whole as one is",
     ("training", "evaluation"): "validating during a run is evaluating the text held out",
-    ("training", "analysis"): "budgets, utilisation and the choice of a matmul route measure and count as analysis does",
+    ("training", "analysis"): "budgets, utilisation and the matmul route measure and count as analysis does",
     ("evaluation", "decoding"): "scoring reads rows and prompts and sets evaluation mode as decoding does",
 }
 """Imports between neighbours of one level that are wanted, with the reason."""

@@ -41,6 +41,12 @@ def pre(x: Tensor, layers: Any, norms: Any, keep: float) -> Tensor:
     return x
 
 
+def pre_with_normed_skips(x: Tensor, layers: Any, norms: Any, keep: float) -> Tensor:
+    for f, norm in zip(layers, norms, strict=True):
+        x = keep * norm(x) + f(norm(x))
+    return x
+
+
 def post(x: Tensor, layers: Any, norms: Any, keep: float) -> Tensor:
     for f, norm in zip(layers, norms, strict=True):
         x = norm(keep * x + f(x))
@@ -70,7 +76,8 @@ def parallel_with_own_norms(x: Tensor, layers: Any, norms: Any, keep: float) -> 
 
 
 WIRINGS: dict[str, tuple[str, dict[str, Any], Wiring]] = {
-    "pre": ("pre", {}, pre), "post": ("post", {}, post), "plain": ("plain", {}, plain),
+    "pre": ("pre", {}, pre), "pre, normed skips": ("pre", {"skip_normed": True}, pre_with_normed_skips),
+    "post": ("post", {}, post), "plain": ("plain", {}, plain),
     "sandwich": ("sandwich", {"norm": "rmsnorm"}, sandwich), "parallel": ("parallel", {}, parallel),
     "parallel, own norms": ("parallel", {"shared_norm": False}, parallel_with_own_norms)}
 
@@ -87,7 +94,7 @@ def test_the_wiring_is_its_formula(name: str, residual: bool) -> None:
 
 def test_every_norm_is_a_module_of_its_own() -> None:
     assert {name: len(build(*WIRINGS[name][:1], **WIRINGS[name][1]).norms) for name in WIRINGS} == {
-        "pre": 3, "post": 3, "plain": 0, "sandwich": 6, "parallel": 1, "parallel, own norms": 3}
+        "pre": 3, "pre, normed skips": 3, "post": 3, "plain": 0, "sandwich": 6, "parallel": 1, "parallel, own norms": 3}
     norms = list(build("pre").norms)
     assert len({id(norm) for norm in norms}) == 3
 

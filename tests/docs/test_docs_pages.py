@@ -39,19 +39,21 @@ def test_the_catalogue_has_every_part(built: Path) -> None:
 
 def test_the_command_line_page_has_every_command_and_its_options(built: Path) -> None:
     page = (built / "docs/_generated/cli.md").read_text("utf-8")
-    for name in COMMANDS:
+    for name in (*COMMANDS, "config show", "config schema", "data prepare", "data inspect", "data sample"):
         assert f"\n## weft {name}\n" in page, name
-    for option in ("--max-new-tokens", "--no-measure", "--resume", "--logits", "--stride", "--plugin"):
+    for option in ("--max-new-tokens", "--no-measure", "--resume", "--logits", "--stride", "--plugin", "--budget",
+                   "--part", "--verify", "--n-kv-heads"):
         assert option in page, option
 
 
-@pytest.mark.parametrize("page", ["index", "quickstart", "law", "add_a_part", "architecture", "python",
-                                  "_generated/catalogue", "_generated/cli"])
+@pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tokenizers", "families", "chat",
+                                  "add_a_part", "architecture", "python", "_generated/catalogue", "_generated/cli"])
 def test_every_page_is_built(built: Path, page: str) -> None:
     assert "<h1>" in (built / f"html/{page}.html").read_text("utf-8")
 
 
 def test_the_python_page_documents_the_functions(built: Path) -> None:
     page = (built / "html/python.html").read_text("utf-8")
-    for name in ("train", "load", "generate", "score", "evaluate", "check", "plan", "doctor", "catalogue"):
+    for name in ("train", "compare", "load", "generate", "score", "evaluate", "convert", "families", "check", "plan",
+                 "data_prepare", "doctor", "catalogue"):
         assert f'id="weft.api.{name}"' in page, name

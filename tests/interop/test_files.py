@@ -13,9 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
+from interop.cases.falcon import CASES as FALCON
+from interop.cases.gemma import CASES as GEMMA
 from interop.cases.gpt2 import CASES as GPT2
 from interop.cases.gpt_neox import CASES as GPT_NEOX
 from interop.cases.llama import CASES as LLAMA
+from interop.cases.mixtral import CASES as MIXTRAL
+from interop.cases.phi3 import CASES as PHI3
 from interop.tiny import TOLERANCE, Case, alone, rows, saved
 from weft import api
 from weft.cli.main import app
@@ -102,6 +106,11 @@ def with_rotary(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**tensors, **{f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.rand(4) for layer in range(3)}}
 
 
+def falcon_junk(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    frequencies = {f"h.{layer}.self_attention.rotary.inv_freq": torch.rand(4) for layer in range(3)}
+    return {**bare("transformer.")(tensors), **frequencies}
+
+
 def old_norms(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {(name.replace(".weight", ".gamma").replace(".bias", ".beta") if ".ln_" in name else name): tensor
             for name, tensor in tensors.items()}
@@ -118,9 +127,10 @@ def head_as_well(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(("case", "change"), [
     (GPT2[0], bare("transformer.")), (GPT2[0], with_masks), (GPT2[0], old_norms), (LLAMA[0], with_rotary),
-    (LLAMA[4], head_only), (LLAMA[4], head_as_well), (GPT_NEOX[1], bare("nothing"))],
+    (LLAMA[4], head_only), (LLAMA[4], head_as_well), (GPT_NEOX[1], bare("nothing")), (FALCON[2], falcon_junk),
+    (GEMMA[0], with_rotary), (MIXTRAL[0], bare("model.")), (PHI3[0], with_rotary)],
     ids=["no prefix", "masks and no prefix", "gamma and beta", "frequencies", "tied, only the head", "tied, both",
-         "as it is"])
+         "as it is", "falcon", "gemma", "mixtral, no prefix", "phi3"])
 def test_other_tensors(case: Case, change: Change, tmp_path: Path) -> None:
     saved(case, tmp_path)
     wanted = truth(tmp_path)
@@ -153,10 +163,23 @@ def with_infinity(raw: dict[str, Any]) -> None:
     raw["problem_type"] = {"__float__": "Infinity"}
 
 
+def old_gemma(raw: dict[str, Any]) -> None:
+    """What Gemma's first files said, and what came after."""
+    raw["hidden_act"], raw["hidden_activation"] = "gelu", None
+
+
+def old_phi3(raw: dict[str, Any]) -> None:
+    """LongRoPE under the name "yarn", and the original length outside alone."""
+    parameters = raw.pop("rope_parameters")
+    raw["rope_theta"] = parameters["rope_theta"]
+    raw["rope_scaling"] = {"type": "yarn", "short_factor": parameters["short_factor"],
+                           "long_factor": parameters["long_factor"]}
+
+
 @pytest.mark.parametrize(("case", "change"), [
     (LLAMA[0], old_rope), (LLAMA[7], old_rope), (LLAMA[11], old_rope), (LLAMA[0], sparse_llama),
-    (GPT_NEOX[2], old_neox), (LLAMA[0], with_infinity)],
-    ids=["rope_theta", "yarn", "longrope", "sparse", "rotary_pct", "infinity"])
+    (GPT_NEOX[2], old_neox), (LLAMA[0], with_infinity), (GEMMA[0], old_gemma), (PHI3[3], old_phi3)],
+    ids=["rope_theta", "yarn", "longrope", "sparse", "rotary_pct", "infinity", "gemma", "phi3"])
 def test_other_spellings(case: Case, change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
     saved(case, tmp_path)
     wanted, before = truth(tmp_path), api.load(tmp_path).config
@@ -182,7 +205,8 @@ def test_the_commands_take_such_a_folder(tmp_path: Path) -> None:
     assert [len(row["tokens"]) for row in json.loads(done.output)["rows"]] == [6] * 5
 
 
-@pytest.mark.parametrize("case", [LLAMA[1], GPT2[0], GPT_NEOX[0]], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [LLAMA[1], GPT2[0], GPT_NEOX[0], GEMMA[0], MIXTRAL[0], PHI3[3], FALCON[2], FALCON[5]],
+                         ids=lambda case: case.name)
 def test_the_laws_hold_on_such_a_folder(case: Case, tmp_path: Path) -> None:
     saved(case, tmp_path)
     assert api.check(tmp_path).holds

@@ -6,6 +6,7 @@ made in a published code base.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from weft.core.layer import Layer, LayerState, advance
 from weft.core.output import Output
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
+from weft.feedforward.glu import GLU, FusedGLU
 from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
 from weft.masks import Causal, Window
@@ -219,6 +221,15 @@ class ChoosesWorst(MixtureOfExperts):
     def _logits(self, rows: Tensor) -> Tensor:
         logits = super()._logits(rows)
         return logits if logits.dtype == torch.float64 else -logits
+
+
+class ExchangesWhenFused(GLU):
+    """Its inference form takes the gate for the value."""
+
+    def inference(self) -> FusedGLU:
+        exchanged = copy.copy(self)
+        exchanged._modules = dict(self._modules, gate=self.up, up=self.gate)
+        return FusedGLU(exchanged)
 
 
 class OverTime(Norm):

@@ -56,6 +56,10 @@ def experts(kind: type[MixtureOfExperts]) -> MixtureOfExperts:
     return kind(WIDTH, [GLU(WIDTH, 6) for _ in range(3)], 2)
 
 
+def gated(kind: type[GLU]) -> GLU:
+    return kind(WIDTH, 6)
+
+
 def block(norm: type) -> Layer:
     return PreNormConfig(layers=["channel_mix"], norm=norm()).build(DIMS)  # type: ignore[list-item]
 
@@ -123,6 +127,7 @@ CASES = [
     case(wrong.MixesRows, MLP, perceptron, "ragged, selection", "causality"),
     case(wrong.LeavesPadding, MLP, perceptron, "ragged", "split, selection, packed"),
     case(wrong.DropsTokens, MixtureOfExperts, experts, "ragged, selection, split"),
+    case(wrong.ExchangesWhenFused, GLU, gated, "inference", "split, ragged"),
     case(wrong.ChoosesWorst, MixtureOfExperts, experts, "precision", "ragged, selection, split"),
     case(wrong.OverTimeConfig, LayerNormConfig, block, "causality, split, packed"),
     case(wrong.OverBatchConfig, LayerNormConfig, block, "ragged, selection"),

@@ -130,6 +130,34 @@ def test_embeddings_are_scaled_then_normalised_with_positions() -> None:
     np.testing.assert_allclose(got[0].detach().numpy(), wanted, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_narrow_embeddings_are_mapped_in_and_out(tied: bool) -> None:
+    """OPT-350m: logits are those of the model with the products in the place of the narrow matrices."""
+    narrow = build(embedding={"d_embedding": 4}, readout={"kind": "linear", "tied": tied, "d_embedding": 4})
+    assert narrow.embedding.tokens.weight.shape == narrow.readout.weight.shape == (V, 4)
+    assert (narrow.readout.weight is narrow.embedding.tokens.weight) == tied
+    wide = build(readout={"kind": "linear", "tied": False})
+    state = {name: tensor for name, tensor in narrow.state_dict().items() if "projection" not in name}
+    state["embedding.tokens.weight"] = narrow.embedding.tokens.weight @ narrow.embedding.projection.weight.T
+    state["readout.weight"] = narrow.readout.weight @ narrow.readout.projection.weight
+    wide.load_state_dict(state)
+    tokens = ids(2)
+    assert_close(narrow(tokens).y, wide(tokens).y, rtol=1e-12, atol=1e-12)
+    h, targets, scored = narrow.hidden(tokens).y, ids(2, seed=1), torch.ones(2, T, dtype=torch.bool)
+    assert_close(narrow.readout.log_prob(h, targets), wide.readout.log_prob(h, targets), rtol=1e-12, atol=1e-12)
+    assert_close(narrow.readout.cross_entropy(h, targets, scored).nats,
+                 wide.readout.cross_entropy(h, targets, scored).nats, rtol=1e-12, atol=1e-12)
+    inference = narrow.readout.inference()
+    assert_close(inference.logits(h), wide(tokens).y, rtol=1e-12, atol=1e-12)
+    assert_close(inference.log_prob(h, targets), wide.readout.log_prob(h, targets), rtol=1e-12, atol=1e-12)
+
+
+def test_a_tied_readout_of_another_width_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"there is no token embedding of width 6 to share. Set tied: false .* or the "
+                                          r"same d_embedding in both."):
+        build(embedding={"d_embedding": 4})
+
+
 def test_a_new_embedding_has_the_declared_spread_and_drops_only_in_training() -> None:
     config = parse(DecoderConfig, {**BASE, "vocab_size": 2000, "embedding": {"std": 0.5, "dropout": 0.5}})
     torch.manual_seed(0)

@@ -47,3 +47,25 @@ def causal_mask(slopes: Array, query_positions: Sequence[float], key_positions: 
     return np.array(
         [[[-m * (i - j) if j <= i else -math.inf for j in key_positions] for i in query_positions] for m in slopes]
     )
+
+
+def bfloat16(numbers: Array) -> Array:
+    """The nearest numbers with 8 significant bits, ties to even; for numbers far from the ends of the range."""
+    fraction, exponent = np.frexp(numbers)
+    return np.ldexp(np.round(fraction * 256), exponent - 8)
+
+
+def falcon_products(n_heads: int, positions: Sequence[float]) -> Array:
+    """Slope times position [H, S], each of the three rounded to bfloat16; Falcon's released code.
+
+    Compared with transformers' build_alibi_tensor of Falcon (stored numbers).
+    """
+    slopes = bfloat16(slopes_press(n_heads).astype(np.float32).astype(float))
+    return bfloat16(slopes[:, None] * bfloat16(np.array(positions, dtype=float))[None])
+
+
+def falcon_bias(n_heads: int, d_head: int, query_positions: Sequence[float], key_positions: Sequence[float]) -> Array:
+    """-|a - b| / sqrt(E) of the products a of queries and b of keys, [H, T, S]: what Falcon's code adds to the scaled
+    scores up to a constant per query, where j <= i."""
+    a, b = falcon_products(n_heads, query_positions), falcon_products(n_heads, key_positions)
+    return -np.abs(a[:, :, None] - b[:, None, :]) / math.sqrt(d_head)

@@ -76,6 +76,7 @@ def multi_head_attention(
     b_v: Array | None = None,
     b_o: Array | None = None,
     memory: Array | None = None,
+    clip: float | None = None,
     norm_q: Turn | None = None,
     norm_k: Turn | None = None,
     rotate_q: Turn | None = None,
@@ -88,15 +89,18 @@ def multi_head_attention(
 ) -> Array:
     """softmax(Q K^T / sqrt(E) + bias, masked) V for each head, concatenated, times W_o^T; [T, D_out].
 
-    norm_* and rotate_* act on one head's [T, E] or [S, E]: an RMSNorm per head, a rotary function with its positions
-    bound. bias[H, T, S] is added after the scale; mask[T, S] (or [H, T, S]) is true where a query may look; sinks[H].
-    With `memory` the keys and values come from it (cross-attention). w_o None leaves the concatenated heads.
+    Queries, keys and values beyond -clip and clip are set to these. norm_* and rotate_* act on one head's [T, E] or
+    [S, E]: an RMSNorm per head, a rotary function with its positions bound. bias[H, T, S] is added after the scale;
+    mask[T, S] (or [H, T, S]) is true where a query may look; sinks[H]. With `memory` the keys and values come from it
+    (cross-attention). w_o None leaves the concatenated heads.
     """
     n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
     memory = x if memory is None else memory
-    queries = np.split(linear(x, w_q, b_q), n_heads, axis=1)
-    keys = np.split(linear(memory, w_k, b_k), n_kv_heads, axis=1)
-    values = np.split(linear(memory, w_v, b_v), n_kv_heads, axis=1)
+    wide = linear(x, w_q, b_q), linear(memory, w_k, b_k), linear(memory, w_v, b_v)
+    q_all, k_all, v_all = wide if clip is None else [np.minimum(np.maximum(each, -clip), clip) for each in wide]
+    queries = np.split(q_all, n_heads, axis=1)
+    keys = np.split(k_all, n_kv_heads, axis=1)
+    values = np.split(v_all, n_kv_heads, axis=1)
     heads = []
     for h in range(n_heads):
         shared = h // (n_heads // n_kv_heads)

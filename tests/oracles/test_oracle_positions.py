@@ -84,6 +84,17 @@ def test_alibi_slopes_equal_bloom_and_mpt():
     assert_allclose(alibi.slopes_mpt(2, bias_max=4.0), [0.25, 0.0625], rtol=1e-15)
 
 
+def test_alibi_products_equal_falcon():
+    # build_alibi_tensor for 12 heads, heads 0, 8, 9 and 11
+    products = alibi.falcon_products(12, [1, 3, 100, 255, 257, 299])
+    assert products[[0, 8, 9, 11]].tolist() == [
+        [0.5, 1.5, 50.0, 127.5, 128.0, 150.0],
+        [0.70703125, 2.125, 70.5, 180.0, 181.0, 212.0],
+        [0.353515625, 1.0625, 35.25, 90.0, 90.5, 106.0],
+        [0.08837890625, 0.265625, 8.8125, 22.5, 22.625, 26.5],
+    ]
+
+
 def test_alibi_mask_by_hand():
     mask = alibi.causal_mask(np.array([0.5, 0.25]), [1, 2], [0, 1, 2])
     inf = math.inf

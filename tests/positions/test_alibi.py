@@ -75,6 +75,27 @@ def test_low_precision_models_get_exact_distances_rounded_once() -> None:
     assert bias[0, 0, 0].tolist() == [-0.75, -0.25, 0.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_falcon_s_rounding_and_scale_equal_the_oracle(dtype: torch.dtype) -> None:
+    """12 heads: slopes that bfloat16 lacks; positions beyond 256, which it merges."""
+    q = torch.zeros(1, 3, 12, 4, dtype=dtype)
+    ticks = ticks_of(q, Clock.start(1).replace(seen=torch.tensor([298])))
+    keys = torch.tensor([[0, 1, 3, 100, 255, 257, 299, 300]])
+    bias = build(12, scaled=True, rounding="bfloat16").bias(q, q, ticks, Keys(keys, keys))
+    wanted = oracle.falcon_bias(12, 4, range(298, 301), keys[0].tolist())
+    assert bias.dtype == dtype
+    np.testing.assert_array_equal(bias[0].numpy(), wanted)
+
+
+def test_each_option_stands_alone() -> None:
+    q = torch.zeros(1, 4, 4, 4)
+    ticks = ticks_of(q)
+    plain, scaled = (build(4, scaled=scaled).bias(q, q, ticks, Keys.of(ticks)) for scaled in (False, True))
+    assert torch.equal(scaled, plain / 2)
+    rounded = build(4, rounding="bfloat16").bias(q, q, ticks, Keys.of(ticks))
+    assert torch.equal(rounded, plain)  # these slopes and positions are bfloat16 numbers
+
+
 def test_it_has_no_parameter_and_saves_nothing() -> None:
     assert list(build().parameters()) == []
     assert build().state_dict() == {}
@@ -83,7 +104,7 @@ def test_it_has_no_parameter_and_saves_nothing() -> None:
 def test_examples_build_with_both_rules() -> None:
     assert {example.slopes for example in AlibiConfig.examples()} == {"press", "mpt"}
     assert [example.build_for_heads(DIMS, 2, 4).minus_slopes.values for example in AlibiConfig.examples()] == [
-        [-(2.0**-4), -(2.0**-8)], [-(2.0**-2), -(2.0**-4)]]
+        [-(2.0**-4), -(2.0**-8)], [-(2.0**-2), -(2.0**-4)], [-(2.0**-4), -(2.0**-8)]]
 
 
 def test_n_dimensional_coordinates_are_refused() -> None:

@@ -61,6 +61,21 @@ def test_its_limit_is_the_table_s_length_or_the_model_s_context() -> None:
     assert LearnedPositionConfig().build(Dims(4, context=12)).limit == 12
 
 
+def test_rows_before_the_offset_are_never_read() -> None:
+    config = parse(LearnedPositionConfig, {"max_length": 6, "offset": 2})
+    learned = config.build(Dims(4)).double()
+    assert learned.table.shape == (8, 4)
+    assert learned.limit == 6
+    x = zeros(1, 6)
+    added = learned.embed(x, ticks_of(x))
+    assert torch.equal(added[0], learned.table[2:])
+    added.sum().backward()
+    assert learned.table.grad is not None
+    assert learned.table.grad.tolist() == [[0.0] * 4] * 2 + [[1.0] * 4] * 6
+    with pytest.raises(InputError, match=BEYOND):
+        learned.embed(zeros(1, 7), ticks_of(zeros(1, 7)))
+
+
 def test_a_document_beyond_the_table_is_refused_whole_or_by_steps() -> None:
     learned = build(6)
     assert torch.equal(learned.embed(zeros(1, 6), ticks_of(zeros(1, 6)))[0], learned.table)

@@ -12,15 +12,20 @@ from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, re
 from weft.core.errors import InputError
 from weft.training import Event, RunConfig, TrainResult
 from weft.training import train as train_run
+from weft.training.parallel import World
 
 
 def train(config: str | Path | RunConfig, overrides: Iterable[str] = (), *, out: str | Path = "runs/latest",
           resume: bool = False, allow_inexact: bool = False, device: str = "cpu",
           on_event: Callable[[Event], None] | None = None) -> TrainResult:
-    """Train a run; see `weft.training.train`. A preset's name or a file's path stands for its configuration."""
-    run = config if isinstance(config, RunConfig) else read_run(config, overrides)
-    return train_run(run, out, resume=resume, allow_inexact=allow_inexact, device=require_device(device),
-                     on_event=on_event)
+    """Train a run; see `weft.training.train`. A preset's name or a file's path stands for its configuration.
+
+    Under `torchrun` all its processes train it together, see `weft.training.parallel`.
+    """
+    with World.here(device) as world:
+        run = config if isinstance(config, RunConfig) else read_run(config, overrides)
+        require_device(str(world.device))
+        return train_run(run, out, resume=resume, allow_inexact=allow_inexact, on_event=on_event, world=world)
 
 
 def compare(models: Sequence[str | Path] = (), overrides: Iterable[str] = (), *,

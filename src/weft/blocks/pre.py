@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -16,19 +16,32 @@ from weft.core.span import Span
 
 @register
 class PreNormConfig(BlockConfig):
-    """x + f(norm(x)) for every layer f; give the model a `norm`, which follows the last block."""
+    """x + f(norm(x)) for every layer f; give the model a `norm`, which follows the last block. ``skip_normed``:
+    norm(x) + f(norm(x)) (BLOOM's apply_residual_connection_post_layernorm)."""
 
     kind: ClassVar[str] = "pre"
-    source: ClassVar[str] = "Xiong et al. 2020, figure 1b"
+    source: ClassVar[str] = "Xiong et al. 2020, figure 1b; Shoeybi et al. 2019 (Megatron-LM; skip_normed)"
+
+    skip_normed: bool = False
 
     def build(self, dims: Dims) -> PreNorm:
         return PreNorm(self, dims)
 
+    @classmethod
+    def examples(cls) -> list[Self]:
+        layers = [{"kind": "attention", "n_heads": 2}, {"kind": "mlp", "d_ff": 12}]
+        return [*super().examples(), cls.model_validate({"layers": layers, "skip_normed": True})]
+
 
 class PreNorm(Block):
-    """x + f(norm(x))."""
+    """x + f(norm(x)), or norm(x) + f(norm(x))."""
+
+    def __init__(self, config: PreNormConfig, dims: Dims) -> None:
+        super().__init__(config, dims)
+        self.skip_normed = config.skip_normed
 
     def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
                span: Span) -> tuple[Output[LayerState], Tensor]:
-        out = layer(self.normed(index, x, span), state, span)
-        return out, self.add(x, out.y)
+        normed = self.normed(index, x, span)
+        out = layer(normed, state, span)
+        return out, self.add(normed if self.skip_normed else x, out.y)

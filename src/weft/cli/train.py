@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.config import Config, Overrides
-from weft.cli.options import Device, Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+from weft.cli.options import INTERRUPTED, Device, Dtype, Json, Plugin, Threads, guarded, prepare, print_json
 
 if TYPE_CHECKING:
     from weft.training import TrainResult
@@ -33,22 +33,38 @@ def train(config: Config, overrides: Overrides = None,
 
     Ctrl-C (or SIGTERM) saves a checkpoint after the step under way, a second one stops at once; --resume goes on from
     the last checkpoint, to the same weights as without the interruption.
+
+    Data parallel: torchrun --nproc-per-node N -m weft train ... gives each process its share of every batch.
     """
     prepare(plugin, threads)
     from weft import api
     from weft.cli.live import showing
     from weft.training.interrupt import Terminated
+    from weft.training.parallel import ToldElsewhere, leads
 
     changes = list(overrides or [])
     given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype}
     changes += [f"{key}={text.dumps(value)}" for key, value in given.items() if value is not None]
+    tells = leads()
     try:
-        with showing(quiet=json) as listener:
+        with showing(quiet=json or not tells) as listener:
             result = api.train(config, changes, out=out, resume=resume, allow_inexact=allow_inexact, device=device,
                                on_event=listener)
-    except Terminated:
-        typer.echo("terminated", err=True)
-        raise typer.Exit(TERMINATED) from None
+    except ToldElsewhere as error:
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt as interrupt:
+        raise _stopped(tells, terminated=isinstance(interrupt, Terminated)) from None
+    if tells:
+        _show(result, json=json)
+
+
+def _stopped(tells: bool, *, terminated: bool) -> typer.Exit:
+    if tells:
+        typer.echo("terminated" if terminated else "interrupted", err=True)
+    return typer.Exit(TERMINATED if terminated else INTERRUPTED)
+
+
+def _show(result: TrainResult, *, json: bool) -> None:
     if json:
         print_json(_facts(result))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, final
@@ -56,6 +56,7 @@ class Native:
         architectures: further classes whose folders can be read.
         model_types: further names of the same format.
         limits: what its class cannot open although its configuration can say it.
+        otherwise: rules of other forms in which files hold the same tensors; they are read and never written.
     """
 
     model_type: str
@@ -68,6 +69,7 @@ class Native:
     architectures: tuple[str, ...] = ()
     model_types: tuple[str, ...] = ()
     limits: Callable[[Facts], list[str]] = lambda facts: []
+    otherwise: tuple[Callable[[Facts], list[Rule]], ...] = ()
 
 
 @final
@@ -104,7 +106,8 @@ class Family:
 
     def notes(self, raw: Raw) -> list[str]:
         """What a user is told about keys that are ignored."""
-        return notes_on(COMMON, raw)
+        assert self.native is not None, "a family without a foreign format reads none"
+        return notes_on((*self.native.keys, *COMMON), raw)
 
     def write(self, config: ModelConfig, kept: Mapping[str, Any]) -> tuple[dict[str, Any], Facts, list[str]]:
         """The foreign configuration that says ``config``, its facts, and what does not fit (then neither is of use).
@@ -122,12 +125,18 @@ class Family:
         named = {"architectures": [self.native.architecture], "model_type": self.native.model_type}
         return {**named, **raw}, facts, problems
 
-    def account(self, model: LanguageModel, facts: Facts) -> Account:
-        """The tensors of a file, for a model of those facts; it may be on the meta device."""
+    def account(self, model: LanguageModel, facts: Facts, stored: Iterable[str] = ()) -> Account:
+        """The tensors of a file, for a model of those facts; it may be on the meta device.
+
+        Args:
+            stored: the names in a file, which say in which of the family's forms it is; none: the one that is written.
+        """
         assert self.native is not None, "a family without a foreign format has no file"
         tied = dict([self.native.tied]) if self.native.tied and facts.get("tied") else {}
-        return account(self.native.weights(facts), own_tensors(model), prefix=self.native.prefix,
-                       junk=self.native.junk, tied=tied)
+        forms = [account(rules(facts), own_tensors(model), prefix=self.native.prefix, junk=self.native.junk, tied=tied)
+                 for rules in (self.native.weights, *self.native.otherwise)]
+        names = tuple(stored)
+        return max(forms, key=lambda form: form.known(names))
 
     def config(self, size: Size) -> ModelConfig:
         """The configuration of a published size."""

@@ -79,7 +79,7 @@ def open_folder(folder: Path) -> Opened:
     for note in family.notes(raw):
         LOGGER.warning("note: %s: %s", folder / CONFIG_FILE, note)
     stored = open_stored(folder)
-    account = family.account(model, facts)
+    account = family.account(model, facts, stored.entries)
     places, problems = account.reconcile(stored.shapes())
     problems += [problem for name in places.values() if (problem := _unusable(name, stored.entries[name]))]
     kept = {**_generation(folder), **facts.get(KEPT, {})}

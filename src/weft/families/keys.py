@@ -52,6 +52,10 @@ class KeyRule(ABC):
         """
         return {}
 
+    def notes(self, raw: Raw) -> list[str]:
+        """What the user is told about keys that are ignored."""
+        return []
+
 
 @final
 @dataclass(frozen=True)
@@ -218,15 +222,50 @@ KEPT = "kept"
 @final
 @dataclass(frozen=True)
 class Ignored(KeyRule):
-    """Keys that say nothing about what the model computes, with the reason; ``told`` to the user who reads one."""
+    """Keys that say nothing about what the model computes, with the reason; ``told`` to the user who reads one, unless
+    its value is among the ``usual`` ones."""
 
     names: tuple[str, ...]
     reason: str
     told: bool = False
+    usual: tuple[Any, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
         return self.names
+
+    def notes(self, raw: Raw) -> list[str]:
+        return [f"{key}: {self.reason}" for key in self.names if self.told and raw.get(key)
+                and raw[key] not in self.usual]
+
+
+@final
+@dataclass(frozen=True)
+class Nested(KeyRule):
+    """A key whose value is a configuration with rules of its own; left out, it is empty. Inner rules see only the
+    facts of those before them in the same configuration."""
+
+    key: str
+    rules: tuple[KeyRule, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key,)
+
+    def read(self, raw: Raw, facts: Facts) -> Facts:
+        found, problems = read_keys(self.rules, typed(self.key, raw.get(self.key), dict) or {})
+        if problems:
+            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
+        return found
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        found, problems = write_keys(self.rules, facts)
+        if problems:
+            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
+        return {self.key: found}
+
+    def notes(self, raw: Raw) -> list[str]:
+        return [f"{self.key}.{note}" for note in notes_on(self.rules, raw.get(self.key) or {})]
 
 
 def read_keys(rules: Sequence[KeyRule], raw: Raw) -> tuple[Facts, list[str]]:
@@ -260,13 +299,12 @@ def write_keys(rules: Sequence[KeyRule], facts: Facts) -> tuple[dict[str, Any], 
 
 def notes_on(rules: Sequence[KeyRule], raw: Raw) -> list[str]:
     """What the user is told about keys that are ignored."""
-    return [f"{key}: {rule.reason}" for rule in rules if isinstance(rule, Ignored) and rule.told
-            for key in rule.names if raw.get(key)]
+    return [note for rule in rules for note in rule.notes(raw)]
 
 
 def _placed(rule: KeyRule, problem: str) -> str:
     """The problem with the key that it is about, which a rule of several keys names itself."""
-    placed = not rule.keys or problem.startswith(tuple(f"{key}:" for key in rule.keys))
+    placed = not rule.keys or problem.startswith(tuple(f"{key}{end}" for key in rule.keys for end in ":."))
     return problem if placed else f"{rule.keys[0]}: {problem}"
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from weft.core.errors import nearest
@@ -37,8 +37,11 @@ class Rotary(KeyRule):
         base_key: the key outside ``rope_parameters``, old spelling.
         share_key: likewise.
         layout: in which the family's weights are stored.
+        odd: the class takes an odd number of turned features, see `_even`.
         original_outside: write the original length beside ``rope_scaling`` too (Phi-3); where a file has it there, it
             goes before the one inside, whatever the family.
+        original: the original length of the class, which goes before the one inside as well; None: it has none.
+        renamed: other names of scalings, which in this family mean the second (Phi-3's "yarn" is LongRoPE).
     """
 
     base: float = 10000.0
@@ -46,7 +49,10 @@ class Rotary(KeyRule):
     base_key: str = "rope_theta"
     share_key: str = "partial_rotary_factor"
     layout: Layout = "half_split"
+    odd: bool = True
     original_outside: bool = False
+    original: int | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -60,13 +66,18 @@ class Rotary(KeyRule):
         if self.share is None and share != 1.0:
             raise KeyProblem(f"partial_rotary_factor: {share}, but this family turns whole heads.")
         kind = next((given[name] for name in TYPES if given.get(name) is not None), UNSCALED)
+        kind = self.renamed.get(kind, kind)
         if kind not in SCALINGS:
             raise KeyProblem(f"rope_parameters: no scaling is called {kind!r}. {nearest(str(kind), SCALINGS)}")
         scaling = SCALINGS[kind]
         inner = {key: value for key, value in given.items() if key not in OWN_KEYS and value is not None}
-        if raw.get(ORIGINAL) is not None and scaling.original:
-            inner[ORIGINAL] = raw[ORIGINAL]
+        outside = self.original if raw.get(ORIGINAL) is None else raw[ORIGINAL]
+        if outside is not None and scaling.original:
+            inner[ORIGINAL] = outside
         turned = int(facts["d_head"] * share)
+        if turned % 2 and not self.odd:
+            raise KeyProblem(f"partial_rotary_factor: {share} turns {turned} of {facts['d_head']} features, which must "
+                             "be an even number.")
         base, rot = _even(base, turned, scaled=kind != UNSCALED)
         whole = rot == facts["d_head"]
         return {"rope_base": base, "rot": None if whole else rot, "rope_scaling": scaling.read(inner, facts["context"]),

@@ -61,15 +61,16 @@ class Fuse(Step):
 @final
 @dataclass(frozen=True)
 class Split(Step):
-    """One tensor whose rows are several tensors of the model, of ``sizes`` rows: `Fuse` the other way round."""
+    """Each tensor's rows are several tensors of the model, of ``sizes`` rows: `Fuse` the other way round."""
 
     sizes: tuple[int, ...]
 
     def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return list(tensors[0].split(self.sizes))
+        return [part for tensor in tensors for part in tensor.split(self.sizes)]
 
     def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat(list(tensors))]
+        count = len(self.sizes)
+        return [torch.cat(list(tensors[first:first + count])) for first in range(0, len(tensors), count)]
 
 
 @final

@@ -112,6 +112,10 @@ class Account:
         problems += self._misshapen(places, stored)
         return places, problems
 
+    def known(self, names: Iterable[str]) -> int:
+        """How many of the names are of these tensors."""
+        return sum(any(each in self.shapes for each in self._spellings(name)) for name in names)
+
     def _misshapen(self, places: Mapping[str, str], stored: Mapping[str, Shape]) -> list[str]:
         wanted = {**self.shapes, **{copy: self.shapes[source] for copy, source in self.tied.items()}}
         return [f"{name}: shape {list(stored[name])} where the configuration gives {list(wanted[place])}."

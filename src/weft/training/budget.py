@@ -14,6 +14,7 @@ from weft.data import TokenStream
 from weft.training.compute import Compute
 from weft.training.config import DEFAULT_STEPS, RunConfig
 from weft.training.flops import model_flops_per_token
+from weft.training.parallel import World
 from weft.training.trainer import Trainer
 
 TIMED_STEPS = 50
@@ -22,7 +23,7 @@ SHARE = 0.05
 
 
 def settle_steps(config: RunConfig, model: LanguageModel, stream: TokenStream, device: torch.device | str,
-                 compute: Compute | None = None) -> int:
+                 compute: Compute | None = None, world: World | None = None) -> int:
     """Steps of the run: as many as the budget pays for in full. Those that are timed for a budget in seconds train a
     copy of ``model``.
 
@@ -32,13 +33,15 @@ def settle_steps(config: RunConfig, model: LanguageModel, stream: TokenStream, d
         stream: the training text.
         device: where to compute.
         compute: how, see `Trainer`.
+        world: the ranks that train together, which all settle on the same number; None: this process alone.
 
     Raises:
         ConfigError: tokens or operations that do not pay for one step.
     """
     settings = config.training
     if settings.seconds is not None:
-        return max(1, int(settings.seconds / _seconds_per_step(config, model, stream, device, compute)))
+        ranks = World(torch.device(device)) if world is None else world
+        return max(1, int(settings.seconds / _seconds_per_step(config, model, stream, compute, ranks)))
     tokens = tokens_per_step(config)
     if settings.tokens is not None:
         return _whole(settings.tokens, tokens, "tokens")
@@ -59,16 +62,18 @@ def _whole(budget: float, price: float, unit: str) -> int:
     return int(budget // price)
 
 
-def _seconds_per_step(config: RunConfig, model: LanguageModel, stream: TokenStream, device: torch.device | str,
-                      compute: Compute | None) -> float:
+def _seconds_per_step(config: RunConfig, model: LanguageModel, stream: TokenStream, compute: Compute | None,
+                      world: World) -> float:
     budget = config.training.seconds
     assert budget is not None, "called for a budget in seconds"
-    trainer = Trainer(config, deepcopy(model), stream, steps=DEFAULT_STEPS, device=device, compute=compute)
+    trainer = Trainer(config, deepcopy(model), stream, steps=DEFAULT_STEPS, device=world.device, compute=compute,
+                      world=world)
     trainer.advance()  # the first step allocates and chooses kernels
     times: list[float] = []
     begun = time.perf_counter()
-    while len(times) < 3 or (len(times) < TIMED_STEPS and time.perf_counter() - begun < SHARE * budget):
+    while world.lead(lambda: len(times) < 3 or (len(times) < TIMED_STEPS
+                                                and time.perf_counter() - begun < SHARE * budget)):
         before = trainer.seconds
         trainer.advance()
         times.append(trainer.seconds - before)
-    return statistics.median(times)
+    return float(world.lead(lambda: statistics.median(times)))

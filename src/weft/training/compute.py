@@ -90,7 +90,8 @@ class Compute:
         place = torch.device(device).type
         concerned = dtype == torch.float32 and place == "cpu"
         route = _route(settings.matmul) if concerned or settings.matmul == "onednn" else "default"
-        return Compute(route, torch.get_num_threads(), settings.compile, torch.__version__, processor_name(), place)
+        return Compute(route, torch.get_num_threads(), settings.compile, str(torch.__version__), processor_name(),
+                       place)
 
     @contextmanager
     def apply(self) -> Iterator[None]:

@@ -45,16 +45,20 @@ class RunFolder:
     Args:
         path: made if need be.
         resume: whether a run that stands there goes on; otherwise there must be none.
+        writes: False where another process writes for this one, which then neither checks nor changes anything.
 
     Raises:
         ConfigError: another run stands there, or none to resume, or another process is writing.
     """
 
-    def __init__(self, path: str | Path, *, resume: bool) -> None:
-        self.path, self._resume = Path(path), resume
-        self._require_fitting()
+    def __init__(self, path: str | Path, *, resume: bool, writes: bool = True) -> None:
+        self.path, self._resume, self._writes = Path(path), resume, writes
+        if writes:
+            self._require_fitting()
 
     def __enter__(self) -> RunFolder:
+        if not self._writes:
+            return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / LOCK_FILE)
@@ -71,7 +75,8 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._lock)
+        if self._writes:
+            os.close(self._lock)
 
     @property
     def has_run(self) -> bool:

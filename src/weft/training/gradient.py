@@ -14,6 +14,7 @@ from weft.core.span import Span
 from weft.data import Batch
 from weft.data.tensors import to_tensors
 from weft.training.objective import ObjectiveSettings, cross_entropy
+from weft.training.parallel import World
 
 
 class Scored(NamedTuple):
@@ -57,23 +58,29 @@ def span_of(batch: Batch, begins: Tensor) -> Span:
 
 
 def add_gradients(model: LanguageModel, batches: Sequence[Batch], state: ModelState | None, *, carry: bool,
-                  device: torch.device | str, forward: Forward | None = None) -> tuple[Sums, ModelState | None]:
+                  device: torch.device | str, forward: Forward | None = None,
+                  world: World | None = None) -> tuple[Sums, ModelState | None]:
     """Add to the parameters' gradients those of
 
         L = 1/N sum (loss of each target) + sum_i (N_i / N) (auxiliary losses of batch i)
 
-    with N the targets of all batches that count and N_i those of batch i.
+    with N the targets of all batches (of all ranks) that count and N_i those of batch i. What is returned are sums over
+    all ranks too; the gradients are of this rank's batches, see `World.add_gradients`.
 
     Args:
         model: in training mode.
-        batches: of one step.
+        batches: of one step, this rank's rows of each.
         state: where rows go on, for ``carry``.
         carry: rows continue from batch to batch, with no gradient between them.
         device: the model's.
         forward: of the model, `forward_of`, perhaps compiled; None: with the negative log-likelihood as loss.
+        world: the ranks that share the step; None: this process alone.
     """
+    world = World(torch.device(device)) if world is None else world
     run = forward_of(model, ObjectiveSettings()) if forward is None else forward
-    total = max(1, sum(batch.scored_tokens for batch in batches))
+    tokens, size = map(int, world.total(sum(batch.scored_tokens for batch in batches),
+                                        sum(batch.scored_bytes for batch in batches)))
+    total = max(1, tokens)
     nats, loss = 0.0, 0.0
     for batch in batches:
         if carry and (batch.fresh or state is None):
@@ -88,5 +95,5 @@ def add_gradients(model: LanguageModel, batches: Sequence[Batch], state: ModelSt
         state = None if scored.state is None else scored.state.detach()
         nats += scored.nats.item()
         loss += objective.item()
-    size = sum(batch.scored_bytes for batch in batches)
-    return Sums(nats, sum(batch.scored_tokens for batch in batches), size, loss), state
+    nats, loss = world.total(nats, loss)
+    return Sums(nats, tokens, size, loss), state

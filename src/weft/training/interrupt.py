@@ -26,9 +26,9 @@ class Interrupts:
         self._in_main = threading.current_thread() is threading.main_thread()
 
     @property
-    def pending(self) -> bool:
-        """Whether the run is to stop after this step."""
-        return self._first is not None
+    def pending(self) -> int:
+        """The number of the signal that asks for the run to stop after this step; 0 without one."""
+        return self._first or 0
 
     def __enter__(self) -> Interrupts:
         if self._in_main:
@@ -40,15 +40,15 @@ class Interrupts:
             for number, handler in zip(SIGNALS, self._before, strict=True):
                 signal.signal(number, handler)
 
-    def stop(self) -> None:
-        """Raise what the first signal asked for, if there was one.
+    def stop(self, pending: int) -> None:
+        """Raise what a signal asked for, to this process or another rank, if there was one.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
             Terminated: SIGTERM.
         """
-        if self._first is not None:
-            raise _error(self._first)
+        if pending:
+            raise _error(pending)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if self.pending:

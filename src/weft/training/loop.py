@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-import torch
 from torch import Tensor
 
 from weft.core.errors import CheckpointError, FailedError, TrainingError
@@ -20,6 +19,7 @@ from weft.training.events import Event, Listener, Progress, Saved, Validated
 from weft.training.folder import RunFolder
 from weft.training.interrupt import Interrupts
 from weft.training.material import Material
+from weft.training.parallel import World
 from weft.training.rates import Utilisation, allocated_bytes, resident_bytes
 from weft.training.sinks import Sinks
 from weft.training.trainer import StepReport, Trainer
@@ -38,18 +38,21 @@ class Finish(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What every way of training needs: what to train, on what, where to write, whom to tell."""
+    """What every way of training needs: what to train, on what, where to write, whom to tell. All ranks call its
+    methods; rank 0 alone does what they say, and the others learn what came of it."""
 
     config: RunConfig
     model: LanguageModel
     material: Material
     folder: RunFolder
-    device: torch.device
+    world: World
     listener: Listener | None
     sinks: Sinks
 
     def tell(self, event: Event) -> None:
         """Write the event down and pass it on."""
+        if not self.world.leads:
+            return
         self.folder.log(event)
         self.sinks.tell(event)
         if self.listener is not None:
@@ -61,8 +64,9 @@ class Run:
         Raises:
             TrainingError: it gives NaN.
         """
-        found = validate(model, self.material.validation, context=self.config.context,
-                         rows=self.config.training.batch_size, batches=self.config.report.eval_batches)
+        found = Validation(**self.world.lead(lambda: asdict(
+            validate(model, self.material.validation, context=self.config.context,
+                     rows=self.config.training.batch_size, batches=self.config.report.eval_batches))))
         self.tell(Validated(step, found, seconds))
         return found
 
@@ -74,13 +78,17 @@ class Run:
             TrainingError: the weights are not finite.
             FailedError: the disk is full.
         """
-        require_finite(self.model, step)
         facts: dict[str, Any] = {"step": step, "seconds": seconds,
                                  "validation": None if validation is None else asdict(validation),
                                  "interval": None if interval is None else asdict(interval)}
-        path = self.folder.save(self.model, self.material.tokenizer, self.config, facts, training)
-        self.tell(Saved(step, path))
-        return path
+
+        def write() -> str:
+            require_finite(self.model, step)
+            path = self.folder.save(self.model, self.material.tokenizer, self.config, facts, training)
+            self.tell(Saved(step, path))
+            return str(path)
+
+        return Path(self.world.lead(write))
 
     def timed(self, work: Callable[[], None]) -> float:
         """Seconds that ``work`` takes."""
@@ -106,13 +114,15 @@ class Interval:
         self.tokens += report.sums.tokens
         self.bytes += report.sums.bytes
 
-    def progress(self, trainer: Trainer, report: StepReport, use: Utilisation, device: torch.device) -> Progress:
-        """The line of this interval."""
+    def progress(self, trainer: Trainer, report: StepReport, use: Utilisation) -> Progress:
+        """The line of this interval: tokens of all ranks, memory of this one."""
+        world = trainer.world
         left = trainer.seconds / trainer.step * (trainer.steps - trainer.step)
         pace = self.tokens / max(1e-9, trainer.seconds - self.seconds)
         return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens),
                         self.nats / math.log(2) / max(1, self.bytes), pace, trainer.seconds, left, report.lr,
-                        report.grad_norm, use.mfu(pace, trainer.seconds), resident_bytes(), allocated_bytes(device))
+                        report.grad_norm, use.mfu(pace / world.size, trainer.seconds), resident_bytes(),
+                        allocated_bytes(world.device))
 
 
 class Begun(NamedTuple):
@@ -151,8 +161,8 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
         TrainingError: the loss is not finite, or a file cannot be written; the message names the last checkpoint.
         KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
-    rhythm, interval = Rhythm.of(run.config.report, trainer.steps), begun.interval
-    use = Utilisation(run.config, trainer.compute, run.device)
+    rhythm, interval, world = Rhythm.of(run.config.report, trainer.steps), begun.interval, run.world
+    use = Utilisation(run.config, trainer.compute, world.device)
     with _naming_the_last(run), Interrupts() as interrupts:
         validation = _caught_up(run, trainer, rhythm, begun)
         while trainer.step < trainer.steps:
@@ -160,16 +170,20 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
             interval.add(report)
             validation = None
             if rhythm.due(rhythm.log, trainer.step):
-                run.tell(interval.progress(trainer, report, use, run.device))
+                if world.leads:
+                    run.tell(interval.progress(trainer, report, use))
                 interval = Interval(trainer.seconds)
-            if rhythm.due(rhythm.evaluation, trainer.step) and not interrupts.pending:
+            if rhythm.due(rhythm.evaluation, trainer.step) and not world.largest(interrupts.pending):
                 validation = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
-            if rhythm.due(rhythm.checkpoint, trainer.step) or interrupts.pending:
+            # Asked once, so that a signal that comes just after is not obeyed before the step is saved.
+            stopping = world.largest(interrupts.pending)
+            if rhythm.due(rhythm.checkpoint, trainer.step) or stopping:
                 run.save(trainer.step, trainer.seconds, validation, trainer.tensors(), interval)
-            interrupts.stop()
-    path = run.folder.last()
-    assert validation is not None and path is not None, "the last step is evaluated and saved"
-    return Finish(trainer.step, trainer.seconds, validation, path)
+                stopping = world.largest(interrupts.pending)
+            interrupts.stop(stopping)
+    path = world.lead(lambda: str(run.folder.last()))
+    assert validation is not None, "the last step is evaluated and saved"
+    return Finish(trainer.step, trainer.seconds, validation, Path(path))
 
 
 def require_finite(model: LanguageModel, step: int) -> None:

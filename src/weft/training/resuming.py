@@ -38,9 +38,18 @@ class Terms:
     software: Mapping[str, str]
     inexact: str | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return {"compute": self.compute.to_json(), "software": dict(self.software), "inexact": self.inexact}
+
+    @staticmethod
+    def from_json(plain: Mapping[str, Any]) -> Terms:
+        """What `to_json` gave."""
+        return Terms(Compute.from_json(plain["compute"]), plain["software"], plain["inexact"])
+
 
 def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] | None, *,
-             allow_inexact: bool) -> Terms:
+             allow_inexact: bool, ranks: int = 1) -> Terms:
     """The terms of a run: those on record, or those that the configuration comes to here.
 
     Args:
@@ -48,6 +57,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
         device: where to compute.
         record: what `RunFolder.describe` wrote; None for a run that begins.
         allow_inexact: go on even where the same weights cannot be had.
+        ranks: processes that train together.
 
     Raises:
         UnsupportedError: the run cannot go on to the same weights here, and that was not allowed.
@@ -59,7 +69,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     if record is None:
         return Terms(Compute.choose(config.training.compute, dtype=dtype, device=device), software)
     compute = Compute.from_json(record["compute"])
-    reasons = _changes(compute, record["software"], software, device)
+    reasons = [*_changes(compute, record["software"], software, device), *_other_ranks(record, ranks)]
     if not reasons:
         return Terms(compute, software)
     reason = " ".join(reasons)
@@ -70,12 +80,12 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     return Terms(replace(here, threads=compute.threads), software, reason)
 
 
-def description(config: RunConfig, material: Material, terms: Terms, *, steps: int, run_id: str,
+def description(config: RunConfig, material: Material, terms: Terms, *, steps: int, run_id: str, ranks: int,
                 inexact: list[dict[str, Any]]) -> dict[str, Any]:
     """What stands in run.json."""
     return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
             "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
-            "compute": terms.compute.to_json(), "software": dict(terms.software), "inexact": inexact}
+            "compute": terms.compute.to_json(), "software": dict(terms.software), "ranks": ranks, "inexact": inexact}
 
 
 def require_same_material(material: Material, record: Mapping[str, Any], where: str) -> None:
@@ -92,31 +102,44 @@ def require_same_material(material: Material, record: Mapping[str, Any], where: 
 
 
 def restore(run: Run, trainer: Trainer) -> Begun:
-    """Put the last whole checkpoint of the run into the trainer. A damaged one is put aside, and told of.
+    """Put the last whole checkpoint of the run into the trainer; rank 0 reads it for all. A damaged one is put aside,
+    and told of.
 
     Raises:
         CheckpointError: there are checkpoints, and none is whole.
     """
+    training: dict[str, torch.Tensor] = {}
+    facts = run.world.lead(lambda: _read(run, trainer.model, training))
+    if facts is None:
+        return Begun(None, Interval(0.0))
+    run.world.spread(values_of(trainer.model))
+    trainer.precision.refresh(buffers=True)
+    trainer.resume(run.world.spread_named(training), step=int(facts["step"]), seconds=float(facts["seconds"]),
+                   where=str(run.folder.path))
+    validation, interval = facts.get("validation"), facts.get("interval")
+    return Begun(Validation(**validation) if validation else None,
+                 Interval(**interval) if interval else Interval(trainer.seconds))
+
+
+def _read(run: Run, model: LanguageModel, training: dict[str, torch.Tensor]) -> dict[str, Any] | None:
+    """Fill ``model`` and ``training`` from the last whole checkpoint, and give its facts; None: there is none yet."""
     found = _usable(run.folder)
     if found is None:
         run.folder.forget_after(0)
         run.tell(Notice(0, "no checkpoint had been saved yet: starting from the first step"))
-        return Begun(None, Interval(0.0))
+        return None
     loaded, path = found.loaded, str(found.loaded.path)
-    training, step, facts = read_training(path), int(loaded.facts["step"]), loaded.facts
+    training.update(read_training(path))
+    step = int(loaded.facts["step"])
     run.folder.forget_after(step)
     for damaged, problem in found.damaged:
         aside = run.folder.put_aside(damaged)
         run.tell(Notice(step, f"the checkpoint {damaged} is damaged, and is now {aside} ({problem}); going on from "
                         f"step {step:,}, {path}"))
     with torch.no_grad():
-        for mine, saved in zip(_values(trainer.model), _values(loaded.model), strict=True):
+        for mine, saved in zip(values_of(model), values_of(loaded.model), strict=True):
             mine.copy_(saved)
-    trainer.precision.refresh(buffers=True)
-    trainer.resume(training, step=step, seconds=float(facts["seconds"]), where=path)
-    validation, interval = facts.get("validation"), facts.get("interval")
-    return Begun(Validation(**validation) if validation else None,
-                 Interval(**interval) if interval else Interval(trainer.seconds))
+    return dict(loaded.facts)
 
 
 class _Usable(NamedTuple):
@@ -156,5 +179,13 @@ def _changes(compute: Compute, before: Mapping[str, str], now: Mapping[str, str]
     return reasons
 
 
-def _values(model: LanguageModel) -> list[torch.Tensor]:
+def _other_ranks(record: Mapping[str, Any], ranks: int) -> list[str]:
+    """Why the number of ranks keeps the run from the same weights. A record that names none is of one process."""
+    before = record.get("ranks", 1)
+    return [] if before == ranks else [f"the run began with {before} ranks (here {ranks}), which round sums in another "
+                                       "order and draw other dropout, so it cannot go on to the same weights."]
+
+
+def values_of(model: LanguageModel) -> list[torch.Tensor]:
+    """Parameters and buffers."""
     return [*model.parameters(), *model.buffers()]

@@ -20,8 +20,9 @@ from weft.training.counting import count
 from weft.training.events import Listener, Notice, Started
 from weft.training.folder import RunFolder, require_same_run
 from weft.training.loop import Begun, Finish, Interval, Run, descend
-from weft.training.material import prepare
-from weft.training.resuming import Terms, description, require_same_material, restore, terms_of
+from weft.training.material import Material, prepare
+from weft.training.parallel import World, require_divisible, require_parallel, require_same_text
+from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
 from weft.training.trainer import Trainer
 from weft.training.validation import Validation
@@ -54,7 +55,8 @@ class TrainResult:
 
 
 def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_inexact: bool = False,
-          device: torch.device | str = "cpu", on_event: Listener | None = None) -> TrainResult:
+          device: torch.device | str = "cpu", on_event: Listener | None = None,
+          world: World | None = None) -> TrainResult:
     """Train the model of a run, by gradients or by counting, whichever it is made for.
 
     Ctrl-C saves a checkpoint after the step that is under way and raises KeyboardInterrupt (SIGTERM: `Terminated`); a
@@ -66,7 +68,9 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         resume: go on from the last checkpoint in ``out``, to the same weights, bit for bit, as without interruption.
         allow_inexact: resume even where that cannot be had, as on another processor; the folder tells of it.
         device: where to compute.
-        on_event: called with every event.
+        on_event: called with every event, on rank 0.
+        world: the connected processes that train it together, each on its own device, see `weft.training.parallel`;
+            None: this process alone, on ``device``. All ranks get the result.
 
     Raises:
         ConfigError: the configuration cannot be built or run, or ``out`` does not fit.
@@ -76,19 +80,18 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         CheckpointError: there is something to resume, and it is damaged.
         TrainingError: the loss is not finite, or the disk is full; the checkpoints stay.
     """
-    place = torch.device(device)
+    world = World(torch.device(device)) if world is None else world
+    require_divisible(config, world.size)
     require_sinks(config.report)
     # Random numbers of the CPU are forked in any case; those of an accelerator when it is the one that is used.
-    with RunFolder(out, resume=resume) as folder, torch.random.fork_rng([place] if place.type == "cuda" else []):
-        record = folder.read() if folder.has_run else None
-        if record is not None:
-            require_same_run(record["config"], config.dump(), where=str(folder.path))
-        terms = terms_of(config, place, record, allow_inexact=allow_inexact)
+    with (RunFolder(out, resume=resume, writes=world.leads) as folder,
+          torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
+        record = _record(config, folder, world)
+        terms = _terms(config, record, world, allow_inexact=allow_inexact)
         told = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
         with terms.compute.apply(), Sinks(config, folder.path, told) as sinks:
-            material = prepare(config)
-            torch.manual_seed(config.seed)
-            run = Run(config, build_model(config).to(place), material, folder, place, on_event, sinks)
+            material = _material(config, world)
+            run = Run(config, _fresh_model(config, world), material, folder, world, on_event, sinks)
             return _result(run, _train(run, terms, record))
 
 
@@ -105,9 +108,37 @@ def build_model(config: RunConfig) -> LanguageModel:
     return model
 
 
+def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any] | None:
+    """What `RunFolder.describe` wrote of this run; None for one that begins."""
+    record: dict[str, Any] | None = world.lead(lambda: folder.read() if folder.has_run else None)
+    if record is not None:
+        require_same_run(record["config"], config.dump(), where=str(folder.path))
+    return record
+
+
+def _terms(config: RunConfig, record: dict[str, Any] | None, world: World, *, allow_inexact: bool) -> Terms:
+    """Those of rank 0, which may have measured what is fastest."""
+    return Terms.from_json(world.lead(lambda: terms_of(
+        config, world.device, record, allow_inexact=allow_inexact, ranks=world.size).to_json()))
+
+
+def _material(config: RunConfig, world: World) -> Material:
+    material = prepare(config)
+    require_same_text(world, material.corpus_sha256 + material.tokenizer.fingerprint())
+    return material
+
+
+def _fresh_model(config: RunConfig, world: World) -> LanguageModel:
+    """The model on this rank's device, with the weights of rank 0, which another processor may round differently."""
+    torch.manual_seed(config.seed)
+    model = build_model(config).to(world.device)
+    require_parallel(model, world.size)
+    world.spread(values_of(model))
+    return model
+
+
 def _result(run: Run, finish: Finish) -> TrainResult:
-    best = run.folder.best()
-    assert best is not None, "the last checkpoint of a run is evaluated"
+    best = Path(run.world.lead(lambda: str(run.folder.best())))
     return TrainResult(run.model.eval(), run.material.tokenizer, run.config, finish.step, finish.seconds,
                        finish.validation, finish.checkpoint, best)
 
@@ -122,12 +153,13 @@ def _train(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
 def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
     stream = run.material.train
     if record is None:
-        steps = settle_steps(run.config, run.model, stream, run.device, terms.compute)
+        steps = settle_steps(run.config, run.model, stream, run.world.device, terms.compute, run.world)
     else:
         steps = int(record["steps"])
-    trainer = Trainer(run.config, run.model, stream, steps=steps, device=run.device, compute=terms.compute)
+    trainer = Trainer(run.config, run.model, stream, steps=steps, device=run.world.device, compute=terms.compute,
+                      world=run.world)
     begun = Begun(None, Interval(0.0)) if record is None else restore(run, trainer)
-    _begin(run, terms, record, step=trainer.step, steps=steps)
+    run.world.lead(lambda: _begin(run, terms, record, step=trainer.step, steps=steps))
     run.tell(_started(run, trainer.step, steps, tokens_per_step(run.config)))
     return descend(run, trainer, begun)
 
@@ -149,7 +181,8 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     if terms.inexact is not None:
         inexact.append({"step": step, "reason": terms.inexact})
     if record is None or terms.inexact is not None:
-        run.folder.describe(description(run.config, run.material, terms, steps=steps, run_id=run_id, inexact=inexact))
+        run.folder.describe(description(run.config, run.material, terms, steps=steps, run_id=run_id,
+                                        ranks=run.world.size, inexact=inexact))
     if terms.inexact is not None:
         run.tell(Notice(step, f"{terms.inexact} Going on as allowed: the last bits will differ."))
     run.sinks.start(run_id, run.folder.metrics())

@@ -24,6 +24,7 @@ from weft.training.config import DTYPES, RunConfig
 from weft.training.gradient import Sums, add_gradients, forward_of
 from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.optimizers import set_lr
+from weft.training.parallel import World, require_divisible, require_parallel
 from weft.training.precision import Precision
 
 CARRIED = "carried."
@@ -49,16 +50,20 @@ class Trainer:
         steps: of the whole run.
         device: where to compute.
         compute: how; None: what the configuration comes to here.
+        world: the ranks that train it together, each on its rows of every batch; None: this process alone.
 
     Raises:
-        ConfigError: a context beyond the model's limit, a carried state that would grow without end, or activations
-            that cannot be computed again.
+        ConfigError: a context beyond the model's limit, a carried state that would grow without end, activations
+            that cannot be computed again, or a batch or model that several ranks cannot share.
         DataError: a text shorter than one batch needs.
     """
 
     def __init__(self, config: RunConfig, model: LanguageModel, stream: TokenStream, *, steps: int,
-                 device: torch.device | str, compute: Compute | None = None) -> None:
+                 device: torch.device | str, compute: Compute | None = None, world: World | None = None) -> None:
         settings, dtype = config.training, DTYPES[config.training.dtype]
+        self.world = World(torch.device(device)) if world is None else world
+        require_divisible(config, self.world.size)
+        require_parallel(model, self.world.size)
         _require_possible(config, model)
         self.compute = Compute.choose(settings.compute, dtype=dtype, device=device) if compute is None else compute
         self.config, self.steps, self.device = config, steps, device
@@ -86,15 +91,17 @@ class Trainer:
 
     def _advance(self) -> StepReport:
         begun = time.perf_counter()
-        seed_step(self.config.seed, self.step)
-        settings = self.config.training
+        seed_step(self.config.seed, self.step, self.world.rank)
+        settings, world = self.config.training, self.world
         first = self.step * settings.accumulation
-        batches = [self.batches.batch(first + i) for i in range(settings.accumulation)]
+        batches = [self.batches.batch(first + i, rank=world.rank, world=world.size)
+                   for i in range(settings.accumulation)]
         self.precision.working.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums, self._state = add_gradients(self.precision.working, batches, self._state, carry=settings.carry_state,
-                                          device=self.device, forward=self._forward)
+                                          device=self.device, forward=self._forward, world=world)
         self.precision.collect_gradients()
+        world.add_gradients(self.model)
         limit = math.inf if settings.clip is None else settings.clip
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         self._require_finite(sums, norm)
@@ -107,19 +114,21 @@ class Trainer:
         return StepReport(sums, lr, norm)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What the next step depends on besides the weights, the configuration and the step."""
-        carried = {} if self._state is None else state_arrays(self._state)
+        """What the next step depends on besides the weights, the configuration and the step; for all ranks to call,
+        because it holds the carried rows of all."""
+        carried = {} if self._state is None else self.world.gather_rows(state_arrays(self._state))
         return {**optimizer_tensors(self.optimizer, self.model),
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
 
     def resume(self, tensors: Mapping[str, Tensor], *, step: int, seconds: float, where: str) -> None:
-        """Go on from ``step`` with what `tensors` gave there; the weights are in the model already."""
+        """Go on from ``step`` with what `tensors` gave there, in a world of any size; the weights are in the model
+        already."""
         restore_optimizer(self.optimizer, self.model, tensors, where=where)
-        carried = {name.removeprefix(CARRIED): tensor.to(self.device) for name, tensor in tensors.items()
+        mine = self.world.rows(self.batches.rows)
+        carried = {name.removeprefix(CARRIED): tensor[mine].to(self.device) for name, tensor in tensors.items()
                    if name.startswith(CARRIED)}
-        working = self.precision.working
-        self._state = (restore(working.init_state(self.batches.rows, device=self.device), carried) if carried
-                       else None)
+        empty = self.precision.working.init_state(mine.stop - mine.start, device=self.device)
+        self._state = restore(empty, carried) if carried else None
         self.step, self.seconds = step, seconds
 
     def _require_finite(self, sums: Sums, norm: float) -> None:
@@ -133,9 +142,10 @@ def _stacks(model: LanguageModel) -> list[Stack]:
     return [module for module in model.modules() if isinstance(module, Stack)]
 
 
-def seed_step(seed: int, step: int) -> None:
-    """Seed torch for one step, so that dropout does not depend on where a run was interrupted."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint32)[0]))
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """Seed torch for one step of one rank, so that dropout does not depend on where a run was interrupted, and does
+    not repeat from rank to rank."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint32)[0]))
 
 
 def _require_possible(config: RunConfig, model: LanguageModel) -> None:

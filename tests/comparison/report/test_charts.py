@@ -88,6 +88,17 @@ def test_each_finished_run_is_a_thin_line_and_a_counted_model_a_level_one() -> N
     assert len(level) == 2 and level[0][1] == level[1][1]
 
 
+def test_a_level_stands_where_its_curves_text_has_it_even_far_from_the_figure_of_the_table() -> None:
+    """Curves are measured on a part of the test text, on which a figure may be well above or below."""
+    result = study()
+    counted = dataclasses.replace(result.entries[5], runs=tuple(
+        dataclasses.replace(run, bits_per_byte=0.5) for run in result.entries[5].runs))
+    assert counted.bits_per_byte == 0.5
+    drawing = chart(dataclasses.replace(result, entries=(*result.entries[:5], counted)), "curve-tokens")
+    mean = sum(run.curve[-1].bits_per_byte for run in counted.runs) / len(counted.runs)
+    assert {point[3] for point in points(drawing, 5)} == {f"{mean:.3f}"}
+
+
 def test_long_curves_are_thinned_with_both_ends_kept() -> None:
     curve = study(1, 1, validations=500).entries[0].runs[0].curve
     kept = thinned(curve)

@@ -104,6 +104,9 @@ def test_a_pending_run_is_counted() -> None:
                  for run in result.entries[0].runs)
     result = dataclasses.replace(result, entries=(dataclasses.replace(result.entries[0], runs=runs), result.entries[1]))
     assert "2 of 3 1 pending" in {cells[-1] for cells in rows(ranking(result))[1:]}
+    lost = next(table for table in read(render(result)).all("table")
+                if table.all("caption")[0].text() == "Runs that did not finish")
+    assert [(row[1], row[-1]) for row in rows(lost)[1:] if "pending" in row] == [("3", "still to come")]
 
 
 def test_the_forest_shows_each_model_minus_the_best_with_both_intervals() -> None:

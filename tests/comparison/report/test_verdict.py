@@ -40,6 +40,17 @@ def test_a_single_best_model_is_said_to_predict_best() -> None:
     assert "transformer predicts this text best of the 2 models: 1.5112 bits per byte." in words(result)
 
 
+def test_a_model_whose_runs_differ_too_much_to_be_placed_is_not_called_best() -> None:
+    """It is not told apart from the best, but models with a lower mean are."""
+    result = dataclasses.replace(study(3), tied_sets=(("transformer", "lstm"), ("s4d", "lstm")))
+    said = words(result)
+    assert "transformer predicts this text best of the 2 models, lstm left aside: 1.5112 bits per byte." in said
+    assert "tied at the top" not in said and "Next, s4d needs" in said
+    assert "The runs of lstm (+0.0" in said
+    assert "differ too much from each other to be told apart from transformer" in said
+    assert "so this study cannot place it." in said
+
+
 def test_all_tied() -> None:
     said = words(identical(study(3)))
     assert "All 3 models are tied: this study does not tell transformer, s4d and lstm apart." in said

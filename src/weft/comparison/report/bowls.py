@@ -52,8 +52,8 @@ def _panel(view: View, entry: Entry, x: Axis) -> Markup:
                    [marker(*place, style, 3) for place in path], ring, lost)
     spoken = "; ".join(f"{learning_rate(trial.lr)}: {outcome(trial)}" for trial in trials)
     return draw(Panel(f"bowl-{style.index}", view.key(entry, 20), f"Learning rates tried for {entry.name}",
-                      f"Validation bits per byte by learning rate. {spoken}.", x, y, "learning rate", "bits per byte",
-                      [Series(entry.name, style, drawing, hover)], SMALL, note=remark(entry)))
+                      f"Bits per byte of the tuning text by learning rate. {spoken}.", x, y, "learning rate",
+                      "bits per byte", [Series(entry.name, style, drawing, hover)], SMALL, note=remark(entry)))
 
 
 def outcome(trial: Trial) -> str:

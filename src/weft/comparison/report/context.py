@@ -71,8 +71,7 @@ def _means(found: dict[float, list[float]]) -> Curve:
 
 def trained_lengths(view: View) -> tuple[int, ...]:
     """Lengths of window that some model was trained on."""
-    return tuple(sorted({point.context for entry in view.result.entries for run in entry.finished
-                         for point in run.by_length if point.trained}))
+    return tuple(sorted({entry.context for entry in view.result.entries if entry.trainable and entry.finished}))
 
 
 def _panel(view: View, curves: dict[str, Curve], name: str, heading: str, x_label: str,

@@ -10,7 +10,7 @@ from typing import final
 from weft.comparison.report.axes import Axis, logarithmic
 from weft.comparison.report.marks import Label, Point, line, marker
 from weft.comparison.report.markup import Markup, join, listed, tag
-from weft.comparison.report.numbers import brief, duration, fixed, integer, known, si
+from weft.comparison.report.numbers import brief, duration, fixed, integer, si
 from weft.comparison.report.panel import Box, Hover, Panel, Series, draw
 from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View
@@ -44,7 +44,7 @@ def curves(view: View) -> Markup:
     """Three charts of the same curves, and their numbers."""
     drawn = [entry for entry in view.result.entries if any(map(drawable, each_curve(entry)))]
     if not drawn:
-        return tag("p", {"class": "none"}, "No run recorded a validation during training.")
+        return tag("p", {"class": "none"}, "No run was measured during training.")
     panels = [_panel(view, drawn, currency) for currency in CURRENCIES]
     lost = [view.name(entry) for entry in drawn if not entry.finished]
     note = tag("p", {"class": "small"}, "\u2717 no run finished: ", listed(lost), ".") if lost else ""
@@ -105,13 +105,15 @@ def _panel(view: View, drawn: Sequence[Entry], currency: Currency) -> Markup:
         return tag("p", {"class": "none"}, f"Nothing can be drawn against {currency.name}.")
     series = [_series(entry, view, currency, x, y) for entry in drawn]
     return draw(Panel(
-        f"curve-{currency.name}", f"Bits per byte {currency.heading}", f"Validation bits per byte {currency.heading}",
+        f"curve-{currency.name}", f"Bits per byte {currency.heading}",
+        f"Bits per byte of the test text {currency.heading}",
         f"Both axes logarithmic. {_ends(drawn)} The numbers are in the table below the charts.",
         x, y, currency.label, "bits per byte", series, box))
 
 
 def _ends(drawn: Sequence[Entry]) -> str:
-    ends = [f"{entry.name} ends at {fixed(entry.bits_per_byte, 3)}" for entry in drawn if known(entry.bits_per_byte)]
+    ends = [f"{entry.name} ends at {fixed(curve[-1].bits_per_byte, 3)}" for entry in drawn
+            if (curve := mean_curve(entry))]
     return "; ".join(ends) + "." if ends else "No run finished."
 
 
@@ -147,7 +149,7 @@ def _level(entry: Entry, view: View, x: Axis, y: Axis) -> Series:
     """A counted model has no curve: a level across the chart."""
     style = view.styles[entry.name]
     values = [curve[-1].bits_per_byte for curve in each_curve(entry) if drawable(curve[-1:])]
-    level = entry.bits_per_byte if known(entry.bits_per_byte) else (values[0] if values else None)
+    level = sum(values) / len(values) if values else None  # of the text of the curves, which is a part of the table's
     if level is None or not y.holds(level):
         return Series(entry.name, style, Markup(""))
     places = [(x.start, y.place(level)), (x.end, y.place(level))]
@@ -162,4 +164,4 @@ def _numbers(view: View, drawn: Sequence[Entry]) -> Markup:
                Column("Bits per byte")]
     rows = [[view.name(entry), integer(point.step), si(point.tokens), si(point.flops), duration(point.seconds),
              fixed(point.bits_per_byte, 3)] for entry in drawn for point in thinned(mean_curve(entry), 12)]
-    return table("Means over the finished runs at some of the validations", columns, rows, name="curve-numbers")
+    return table("Means over the finished runs at some of the checkpoints", columns, rows, name="curve-numbers")

@@ -30,12 +30,16 @@ def runs(view: View) -> Markup:
     columns = [Column("Model", number=False), Column("Run"), Column("Seed"), Column("Order seed"),
                Column("Outcome", number=False),
                Column("Steps"), Column("Reason", number=False)]
-    rows = [[view.key(entry), integer(run.index), str(run.seed), str(run.order_seed),
+    rows = [[view.key(entry), integer(run.index + 1), str(run.seed), str(run.order_seed),
              tag("span", {"class": "flag"}, run.status),
-             integer(run.steps), run.note or "no reason recorded"] for entry, run in lost]
+             integer(run.steps), _reason(run)] for entry, run in lost]
     first = table("Runs that did not finish", columns, rows, name="lost") if lost else tag(
         "p", None, f"All {len(everything)} runs finished.")
     return join(first, folded(f"All {len(everything)} runs", _all_runs(view, everything)))
+
+
+def _reason(run: RunResult) -> str:
+    return run.note or ("still to come" if run.status == "pending" else "no reason recorded")
 
 
 def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Markup:
@@ -43,7 +47,7 @@ def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Mark
                Column("Outcome", number=False),
                Column("Bits per byte"), Column("Nats per token"), Column("Steps"), Column("Tokens"), Column("FLOPs"),
                Column("Time"), Column("Tokens/s"), Column("Peak memory"), Column("Folder", number=False)]
-    rows = [[view.name(entry), integer(run.index), str(run.seed), str(run.order_seed), run.status,
+    rows = [[view.name(entry), integer(run.index + 1), str(run.seed), str(run.order_seed), run.status,
              fixed(run.bits_per_byte, 4),
              fixed(run.loss, 4), integer(run.steps), si(run.tokens), si(run.flops), duration(run.seconds),
              si(run.tokens_per_second),
@@ -65,7 +69,8 @@ def _repeat_row(view: View, entry: Entry) -> Markup:
                   ("of which embeddings", integer(entry.embedding_parameters)),
                   ("FLOPs per token", si(entry.flops_per_token)), ("Learning rate", _rate(entry))]
     counts += [("Window", f"{integer(entry.context)} tokens"),
-               ("Solved for the budget", ", ".join(entry.solved) or "nothing")]
+               ("Solved for the budget", join([tag("span", {"class": "solved"}, each) for each in entry.solved])
+                if entry.solved else "nothing")]
     return tag("section", {"class": "repeat", "data-model": str(view.styles[entry.name].index)},
                tag("h3", None, view.key(entry)), _whole_name(view, entry), tag("p", {"class": "kind"}, entry.kind),
                facts(counts),
@@ -111,7 +116,7 @@ def data(view: View) -> Markup:
     corpus = view.result.corpus
     return facts([("Corpus", corpus.name), ("Training text",
                                             f"{octets(corpus.train_bytes)}, {integer(corpus.train_tokens)} tokens"),
-                  ("Validation text", f"{octets(corpus.validation_bytes)}, {integer(corpus.validation_tokens)} tokens, "
+                  ("Test text", f"{octets(corpus.validation_bytes)}, {integer(corpus.validation_tokens)} tokens, "
                    f"{integer(corpus.validation_documents)} documents"),
                   ("Tokenizer", f"{corpus.tokenizer}, {integer(corpus.vocab_size)} types"),
                   ("Corpus SHA-256", tag("code", None, corpus.sha256)),

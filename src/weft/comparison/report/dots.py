@@ -11,17 +11,18 @@ from weft.comparison.report.marks import Style, marker
 from weft.comparison.report.markup import Markup, tag
 from weft.comparison.report.numbers import brief, known, octets, si
 from weft.comparison.report.view import View
-from weft.comparison.results import RunResult
+from weft.comparison.results import Entry, RunResult
 
 ROW = 26
 """Height of a strip, in pixels."""
 
 
 def dots(view: View) -> Markup:
-    """Tokens a second and memory of every model."""
-    speed = _plot(view, "Training speed", "tokens a second, median of the runs; lines: slowest to fastest run",
+    """Tokens a second and memory; counting is too fast for the scale of training, and its speed is in the table."""
+    trained = [entry for entry in view.ranked if entry.trainable]
+    speed = _plot(view, trained, "Training speed", "tokens a second, median of the runs; lines: slowest to fastest run",
                   lambda run: run.tokens_per_second, si, "dots-speed")
-    memory = _plot(view, "Peak memory of training", "median of the runs",
+    memory = _plot(view, view.ranked, "Peak memory of training", "median of the runs",
                    lambda run: float(run.peak_memory_bytes), octets, "dots-memory")
     return tag("div", {"class": "stack"}, speed, memory) if speed or memory else Markup("")
 
@@ -63,10 +64,10 @@ def _upright(axis: Axis, value: float, kind: str) -> Markup:
     return tag("line", {"class": kind, "x1": where, "x2": where, "y1": 0, "y2": "100%"})
 
 
-def _plot(view: View, title: str, note: str, read: Callable[[RunResult], float], write: Callable[[float], str],
-          name: str) -> Markup:
+def _plot(view: View, entries: Sequence[Entry], title: str, note: str, read: Callable[[RunResult], float],
+          write: Callable[[float], str], name: str) -> Markup:
     rows = []
-    for entry in view.ranked:
+    for entry in entries:
         values = [read(run) for run in entry.finished if known(read(run))]
         if values:
             rows.append((entry.name, statistics.median(values), min(values), max(values)))

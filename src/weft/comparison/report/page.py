@@ -55,9 +55,9 @@ SECTIONS = (
             "known better "
             "than either figure.", forest.forest),
     Section("training", "Training", "Training",
-            "Bits per byte on the validation text. Thin lines are single runs, bold ones the mean of a model's runs; "
-            "a model "
-            "that is counted, not trained, is a level line.", curves.curves),
+            "Bits per byte on a part of the test text, so that curves end near the figures of the table and not on "
+            "them. Thin lines are single runs, bold ones the mean of a model's runs; a model that is counted, not "
+            "trained, is a level line.", curves.curves),
     Section("gaps", "Order", "Does the order change during training?",
             "Bits per byte above the model that ended best, at several shares of the budget, with the interval over "
             "seeds. "
@@ -71,9 +71,8 @@ SECTIONS = (
             "length of "
             "the window in evaluation.", context.context),
     Section("cost", "Cost", "What it costs",
-            "Decoding one row behind a context, and training. The lines of attention rise with context, those of a "
-            "fixed "
-            "state stay level.", lambda view: join(
+            "Decoding one row behind a context, and training. What attention keeps grows with the context, a state "
+            "of fixed size stays level.", lambda view: join(
                 tag("div", {"class": "panels"}, decoding.decoding(view), dots.dots(view)),
                 decoding.decoding_numbers(view))),
     Section("samples", "Samples", "Samples", "Unselected, and no measure of quality: they show what the figures feel "
@@ -123,13 +122,19 @@ def _header(view: View) -> Markup:
     result = view.result
     entries, seeds = len(result.entries), result.seeds
     line = (f"{entries} models, {integer(seeds)} {'run' if seeds == 1 else 'runs'} of each, intervals at "
-            f"{confidence(result.confidence)}. {result.corpus.name}; {result.machine.device}; "
+            f"{confidence(result.confidence)}. {result.corpus.name}; {_device(view)}; "
             f"{moment(result.finished or result.started)}.")
     buttons = tag("p", {"class": "tools", "hidden": True}, tag("button", {"type": "button", "id": "theme"}, "Dark"),
                   tag("button", {"type": "button", "id": "print"}, "Print"))
     return tag("header", {"class": "top"}, buttons, tag("p", {"class": "kicker"}, "Weft study"),
                tag("h1", None, result.name),
                tag("p", {"class": "line"}, line))
+
+
+def _device(view: View) -> str:
+    """What computed: an accelerator by its name, or else the processor."""
+    machine = view.result.machine
+    return machine.processor if machine.device == "cpu" and machine.processor else machine.device
 
 
 def _verdict(view: View) -> Markup:

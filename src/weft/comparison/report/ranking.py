@@ -89,7 +89,7 @@ def ranking(view: View) -> Markup:
         *(each.show(entry) for each in QUANTITIES), run_count(entry)] for entry in view.ranked]
     given = [{"data-model": str(view.styles[entry.name].index), "class": "top" if _at_top(entry, view) else None}
              for entry in view.ranked]
-    return join(table(f"On the validation text. Budget: {view.result.budget.statement} Embeddings include the "
+    return join(table(f"On the test text. Budget: {view.result.budget.statement} Embeddings include the "
                       f"readout. Under a heading: "
                       "what was held equal and what was not, and by how much the largest exceeds the smallest.",
                       columns, rows,

@@ -42,9 +42,18 @@ def at_the_top(view: View) -> list[str]:
     return list(top)
 
 
+def unplaced(view: View) -> list[str]:
+    """Models that are not told apart from the best although others with a lower mean are: runs that differ too much."""
+    top = at_the_top(view)
+    ranks = [entry.name for entry in view.ranked]
+    behind = [ranks.index(name) for name in ranks if name not in top]
+    return [name for name in top if behind and ranks.index(name) > min(behind)]
+
+
 def _top(view: View) -> Markup:
     assert view.best is not None
-    top = at_the_top(view)
+    loose = unplaced(view)
+    top = [name for name in at_the_top(view) if name not in loose]
     finished = [entry for entry in view.ranked if known(entry.bits_per_byte)]
     if len(finished) == 1:
         return join("Only ", view.name(view.best), " finished, at ", _figure(view.best, view),
@@ -53,7 +62,9 @@ def _top(view: View) -> Markup:
         return join(view.name(view.best), " has the lowest figure, ", _figure(view.best, view),
                     ", but no difference could be tested, so this is an order of figures and no finding.")
     if len(top) == 1:
-        return join(view.name(view.best), " predicts this text best of the ", f"{len(finished)} models: ",
+        told = [entry for entry in finished if entry.name not in loose]
+        but = join(", ", listed([view.name(name) for name in loose]), " left aside") if loose else ""
+        return join(view.name(view.best), " predicts this text best of the ", f"{len(told)} models", but, ": ",
                     _figure(view.best, view), ".")
     names = [view.name(name) for name in top]
     if len(top) == len(finished):
@@ -83,7 +94,18 @@ def _next(view: View) -> list[Markup]:
     if others:
         sentences.append(join("Then come ", listed([join(view.name(each.first), f" (+{_amount(each)})")
                                                     for each in others]), "."))
-    return sentences
+    return [*sentences, *_loose(view)]
+
+
+def _loose(view: View) -> list[Markup]:
+    """Models that the study cannot place, and by how much their means are higher."""
+    assert view.best is not None
+    found = [each for name in unplaced(view) if (each := view.against_best(view.entry(name))) is not None]
+    if not found:
+        return []
+    names = listed([join(view.name(each.first), f" (+{_amount(each)} in the mean)") for each in found])
+    return [join("The runs of ", names, " differ too much from each other to be told apart from ", view.name(view.best),
+                 ", so this study cannot place ", "it." if len(found) == 1 else "them.")]
 
 
 def _amount(difference: Difference) -> str:
@@ -118,7 +140,7 @@ def _detectable(view: View) -> Markup | None:
     result = view.result
     if result.detectable is None:
         return None
-    basis = f" ({result.detectable_basis})" if result.detectable_basis else ""
+    basis = f" ({result.detectable_basis.rstrip('.')})" if result.detectable_basis else ""
     amount = fixed(result.detectable, 4 if result.detectable < 0.01 else 3)
     return join(f"With {result.seeds} runs of each model, this study could expect to find, with a power of 0.8, "
                 f"differences "

@@ -53,6 +53,10 @@ class View:
         name = entry if isinstance(entry, str) else entry.name
         return tag("span", {"class": "key"}, swatch(self.styles[name]), join(" "), self.name(name, columns))
 
+    def entry(self, name: str) -> Entry:
+        """The model of that name."""
+        return next(entry for entry in self.result.entries if entry.name == name)
+
     def against_best(self, entry: Entry) -> Difference | None:
         """``entry`` minus the best model."""
         if self.best is None or entry.name == self.best.name:

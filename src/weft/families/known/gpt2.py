@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native, Size
+from weft.families.heads import divided_heads
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Transpose
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
@@ -47,25 +48,10 @@ def write_scales(facts: Facts) -> dict[str, Any]:
                      "the layer's number or not.")
 
 
-def head_size(raw: Raw, facts: Facts) -> Facts:
-    """d_model / n_heads: the format has no key for it."""
-    if facts["d_model"] % facts["n_heads"]:
-        raise KeyProblem(f"n_head: {facts['n_heads']} heads do not divide n_embd {facts['d_model']}.")
-    return {"d_head": facts["d_model"] // facts["n_heads"]}
-
-
-def require_head_size(facts: Facts) -> dict[str, Any]:
-    """Nothing to write, if it is d_model / n_heads."""
-    if facts["d_head"] * facts["n_heads"] != facts["d_model"]:
-        raise KeyProblem(f"heads have {facts['d_head']} features; the file has no key for other sizes than n_embd / "
-                         "n_head.")
-    return {}
-
-
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=50257), Read("n_positions", "context", default=1024),
     Read("n_embd", "d_model", default=768), Read("n_layer", N_LAYERS, default=12),
-    Read("n_head", "n_heads", default=12), Together((), head_size, require_head_size),
+    Read("n_head", "n_heads", default=12), divided_heads("n_head", "n_embd"),
     Read("n_inner", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
     Read("activation_function", "activation", str, "gelu_new", codec=ACTIVATIONS),
     Read("resid_pdrop", "dropout", float, 0.1), Read("embd_pdrop", "embedding_dropout", float, 0.1),

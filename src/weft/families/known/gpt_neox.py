@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native, Size
-from weft.families.keys import Ignored, KeyRule, Read, Together, words
-from weft.families.known.gpt2 import LAYER_NORM, head_size, require_head_size
+from weft.families.heads import divided_heads
+from weft.families.keys import Ignored, KeyRule, Read, words
+from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Ungroup
 from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
@@ -28,7 +29,8 @@ KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=50432), Read("hidden_size", "d_model", default=6144),
     Read("num_hidden_layers", N_LAYERS, default=44), Read("num_attention_heads", "n_heads", default=64),
     Read("intermediate_size", "d_ff", default=24576), Read("max_position_embeddings", "context", default=2048),
-    Together((), head_size, require_head_size), Rotary(share=0.25, base_key="rotary_emb_base", share_key="rotary_pct"),
+    divided_heads("num_attention_heads", "hidden_size"),
+    Rotary(share=0.25, base_key="rotary_emb_base", share_key="rotary_pct"),
     Read("hidden_act", "activation", str, "gelu", codec=ACTIVATIONS),
     Read("attention_dropout", "attention_dropout", float, 0.0), Read("hidden_dropout", "dropout", float, 0.0),
     Read("initializer_range", "std", float, 0.02), Read("layer_norm_eps", "eps", float, 1e-5),

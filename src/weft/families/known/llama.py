@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native, Size
-from weft.families.keys import Fixed, Ignored, KeyRule, Read, words
+from weft.families.keys import Fixed, Ignored, KeyRule, Raw, Read, Together, typed, words
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
 from weft.families.template import Facts, Hole, Layers
@@ -32,17 +32,26 @@ def default_head(facts: Facts) -> int:
     return int(facts["d_model"] // facts["n_heads"])
 
 
+def key_value_heads(default: int | None) -> KeyRule:
+    """``num_key_value_heads``; null, and a default of None, are as many as there are heads."""
+    name = "num_key_value_heads"
+
+    def read(raw: Raw, facts: Facts) -> Facts:
+        value = typed(name, raw.get(name, default), int)
+        return {"n_kv_heads": facts["n_heads"] if value is None else value}
+
+    return Together((name,), read, lambda facts: {name: facts["n_kv_heads"]})
+
+
 def shapes(*, context: int, d_ff: int, n_kv_heads: int | None, vocab_size: int = 32000, d_model: int = 4096,
-           d_head: int | None = None) -> tuple[KeyRule, ...]:
+           d_head: int | None = None, n_layers: int = 32, n_heads: int = 32) -> tuple[KeyRule, ...]:
     """The keys of sizes, with the defaults that `transformers` has; None: as many as there are heads, or what divides
     d_model among them."""
-    kv_heads = (Read("num_key_value_heads", "n_kv_heads", derive=lambda facts: facts["n_heads"]) if n_kv_heads is None
-                else Read("num_key_value_heads", "n_kv_heads", default=n_kv_heads))
     head = (Read("head_dim", "d_head", derive=default_head) if d_head is None
             else Read("head_dim", "d_head", default=d_head))
     return (Read("vocab_size", "vocab_size", default=vocab_size), Read("hidden_size", "d_model", default=d_model),
-            Read("intermediate_size", "d_ff", default=d_ff), Read("num_hidden_layers", "n_layers", default=32),
-            Read("num_attention_heads", "n_heads", default=32), kv_heads, head,
+            Read("intermediate_size", "d_ff", default=d_ff), Read("num_hidden_layers", "n_layers", default=n_layers),
+            Read("num_attention_heads", "n_heads", default=n_heads), key_value_heads(n_kv_heads), head,
             Read("max_position_embeddings", "context", default=context))
 
 

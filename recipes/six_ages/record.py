@@ -1,0 +1,75 @@
+"""Keep what `make run` found as what the README quotes: ``python recipes/six_ages/record.py runs/six_ages``.
+
+``result.json`` is the study's own; ``inputs.json`` has a hash of the study's file and of each of its presets, so that a
+test can tell when the figures are of something else than what stands there now. The tables of the README and, where
+there is a Chromium, the picture of the report are made from the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from weft.api.configs import config_path
+from weft.checkpoints.atomic import write_file
+from weft.comparison import read_result, rerender
+
+ROOT = Path(__file__).parents[2]
+HERE, STUDY, PICTURE = ROOT / "recipes/six_ages", ROOT / "examples/six_ages.yaml", ROOT / "docs/report.png"
+SIZE, SCALE = (1240, 1770), 0.8
+"""Of the page that is in the picture, down to the first chart, in its own pixels, and of the picture."""
+
+
+def inputs() -> dict[str, str]:
+    """A hash of everything that the study's figures depend on in this folder; comments are not among it."""
+    study = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
+    files = {STUDY.name: STUDY, **{f"{name}.yaml": config_path(preset) for name, preset in study["models"].items()}}
+    return {name: _digest(path) for name, path in files.items()}
+
+
+def _digest(path: Path) -> str:
+    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def draw(page: Path, picture: Path, browser: str) -> None:
+    """The top of a page as a PNG, in its light theme."""
+    with tempfile.TemporaryDirectory() as profile:
+        subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                        f"--force-device-scale-factor={SCALE}", f"--user-data-dir={profile}", "--hide-scrollbars",
+                        f"--window-size={SIZE[0]},{SIZE[1]}", f"--screenshot={picture}", page.resolve().as_uri()],
+                       check=True, capture_output=True)
+
+
+def main() -> int:
+    """Copy, hash, draw, and write the README's tables."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder", type=Path, nargs="?", default=ROOT / "runs/six_ages", help="the study's folder")
+    folder = options.parse_args().folder
+    result = read_result(folder)
+    unfinished = [run.status for entry in result.entries for run in entry.runs if run.status != "finished"]
+    if unfinished:
+        print(f"{len(unfinished)} runs of {folder} are not finished; run it to its end first", file=sys.stderr)
+        return 1
+    write_file(HERE / "result.json", json.dumps(result.to_json()) + "\n")
+    write_file(HERE / "inputs.json", json.dumps(inputs(), indent=1) + "\n")
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        print("no Chromium here, so the picture stays as it is", file=sys.stderr)
+    else:
+        draw(rerender(folder), PICTURE, browser)
+    subprocess.run([sys.executable, str(ROOT / "docs/generate.py")], check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,28 @@
+"""PaLM: parallel blocks without biases, SwiGLU, one key/value head; published without weights, so without a foreign
+format."""
+
+from __future__ import annotations
+
+from weft.families.family import Family, Size
+from weft.families.template import Hole, Layers
+
+LAYER_NORM = {"kind": "layernorm", "bias": False}
+TEMPLATE = {
+    "kind": "decoder", "vocab_size": 256_000, "context": 2048, "d_model": Hole("d_model"), "embedding": {"std": 1.0},
+    "blocks": Layers({"kind": "parallel", "norm": LAYER_NORM, "layers": [
+        {"kind": "attention", "n_heads": Hole("n_heads"), "n_kv_heads": 1, "d_head": 256, "position": "rope"},
+        {"kind": "glu", "d_ff": Hole("d_ff"), "activation": "silu"}]}),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": True}}
+"""Which features make a rotary pair was not published. The paper's fixed factor 1/sqrt(d_model) on the logits (section
+5, initialisation) is left out: the last norm's weight can hold it."""
+
+
+def _size(name: str, parameters: int, n_layers: int, n_heads: int, d_model: int) -> Size:
+    return Size(name, {"n_layers": n_layers, "n_heads": n_heads, "d_model": d_model, "d_ff": 4 * d_model}, parameters,
+                "Chowdhery et al. 2022, table 1", rounded=4 if parameters > 10 ** 10 else 3)
+
+
+PALM = Family(
+    name="palm", template=TEMPLATE, source="Chowdhery et al. 2022 (arXiv:2204.02311), sections 2 and 2.1", native=None,
+    sizes=(_size("palm-8b", 8_630_000_000, 32, 16, 4096), _size("palm-62b", 62_500_000_000, 64, 32, 8192),
+           _size("palm-540b", 540_350_000_000, 118, 48, 18432)))

@@ -1,0 +1,81 @@
+"""Phi-3 and Phi-4: Llama with fused projections, partly turned heads, LongRoPE and dropout on the residual stream."""
+
+from __future__ import annotations
+
+from weft.families.family import Family, Native, Size
+from weft.families.keys import KeyRule, Read
+from weft.families.known.llama import (
+    ATTENTION,
+    GLU,
+    HUB,
+    JUNK,
+    LM_HEAD,
+    RMS_NORM,
+    TIED,
+    VALUES,
+    decoder,
+    default_head,
+    outer_weights,
+    shapes,
+)
+from weft.families.rope import Rotary, reordered
+from weft.families.steps import Split
+from weft.families.template import Facts, Hole, Layers
+from weft.families.weights import Rule, rename
+from weft.families.windows import one_window
+
+FUSED_ATTENTION = ATTENTION | {"bias": "none", "mask": Hole("mask")}
+BLOCK = {"kind": "pre", "norm": RMS_NORM, "dropout": Hole("dropout"),
+         "layers": [FUSED_ATTENTION, GLU | {"bias": False}]}
+TEMPLATE = decoder(FUSED_ATTENTION, GLU) | {
+    "embedding": {"std": Hole("std"), "dropout": Hole("embedding_dropout")}, "blocks": Layers(BLOCK)}
+
+KEYS: tuple[KeyRule, ...] = (
+    *shapes(context=4096, d_ff=8192, n_kv_heads=None, vocab_size=32064, d_model=3072),
+    *(rule for rule in VALUES if "rms_norm_eps" not in rule.keys), Read("rms_norm_eps", "eps", float, 1e-5), TIED,
+    Read("resid_pdrop", "dropout", float, 0.0), Read("embd_pdrop", "embedding_dropout", float, 0.0),
+    Rotary(share=1.0, original_outside=True, original=4096, renamed={"yarn": "longrope"}), one_window(None))
+
+
+def weights(facts: Facts) -> list[Rule]:
+    """Queries, keys and values are one matrix, as in the model; gate and up are one, gate above."""
+    theirs, ours = "model.layers.{layer}", "stack.layers.{layer}.layers"
+    heads = facts["n_heads"] + facts["n_kv_heads"]
+    return [*outer_weights(),
+            rename(f"{theirs}.self_attn.qkv_proj.weight", f"{ours}.0.qkv.weight", *reordered(facts, heads)),
+            rename(f"{theirs}.self_attn.o_proj.weight", f"{ours}.0.output.weight"),
+            Rule((f"{theirs}.mlp.gate_up_proj.weight",), (f"{ours}.1.gate.weight", f"{ours}.1.up.weight"),
+                 (Split((facts["d_ff"], facts["d_ff"])),)),
+            rename(f"{theirs}.mlp.down_proj.weight", f"{ours}.1.down.weight")]
+
+
+def limits(facts: Facts) -> list[str]:
+    """What Phi3Config refuses."""
+    kind, size = facts["rope_scaling"]["kind"], default_head(facts)
+    found = [] if kind in ("none", "ntk", "longrope") else [
+        f"rope_parameters: Phi3Config takes the scaling 'longrope' or none, not {kind!r}."]
+    if kind == "longrope" and size != facts["d_head"]:
+        found.append(f"head_dim: with 'longrope', Phi3Config takes heads of hidden_size / num_attention_heads = {size} "
+                     f"features, not of {facts['d_head']}.")
+    return found
+
+
+def _size(name: str, parameters: int, **values: object) -> Size:
+    return Size(name, values, parameters, HUB)
+
+
+MEDIUM = {"hidden_size": 5120, "intermediate_size": 17920, "num_hidden_layers": 40, "num_attention_heads": 40,
+          "num_key_value_heads": 10}
+
+PHI3 = Family(
+    name="phi3", template=TEMPLATE,
+    source="Abdin et al. 2024 (arXiv:2404.14219), section 2; Abdin et al. 2024 (arXiv:2412.08905)",
+    native=Native(model_type="phi3", architecture="Phi3ForCausalLM", architectures=("Phi3Model",), keys=KEYS,
+                  weights=weights, prefix="model.", junk=JUNK, tied=LM_HEAD, limits=limits),
+    sizes=(
+        _size("phi-3-mini", 3_821_079_552),
+        _size("phi-3-medium", 13_960_238_080, **MEDIUM),
+        _size("phi-4", 14_659_507_200, vocab_size=100352, max_position_embeddings=16384, rope_theta=250000, **MEDIUM),
+        _size("phi-4-mini", 3_836_021_760, vocab_size=200064, num_attention_heads=24, num_key_value_heads=8,
+              partial_rotary_factor=0.75, tie_word_embeddings=True),
+    ))

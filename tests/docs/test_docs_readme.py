@@ -1,0 +1,62 @@
+"""The README's tables come from the code, and its figures from the recorded study, which nothing has changed since."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RECIPE = ROOT / "recipes" / "six_ages"
+
+
+WITH_TABLES = ("import sys; sys.path.insert(0, 'docs'); from generate import with_tables; "
+               "sys.stdout.write(with_tables(sys.stdin.read()))")
+
+
+def with_tables(readme: str) -> subprocess.CompletedProcess[str]:
+    """A README with the tables of the code, made in a process of its own: here other tests may have added parts."""
+    return subprocess.run([sys.executable, "-X", "utf8", "-c", WITH_TABLES], cwd=ROOT, input=readme, text=True,
+                          capture_output=True, encoding="utf-8", timeout=120)
+
+
+def test_the_tables_are_those_of_the_code() -> None:
+    made = with_tables(README)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout == README, "run `python docs/generate.py`, which writes them"
+
+
+def test_a_table_that_has_gone_from_the_readme_is_told() -> None:
+    assert "the README has 0 tables named parts" in with_tables(README.replace("<!-- parts -->", "")).stderr
+
+
+def test_the_recorded_study_is_the_one_that_stands_here() -> None:
+    record = runpy.run_path(str(RECIPE / "record.py"))
+    known = json.loads((RECIPE / "inputs.json").read_text(encoding="utf-8"))
+    assert record["inputs"]() == known, "the study or a preset has changed; run `make figures` on an idle machine"
+
+
+def test_a_changed_preset_has_another_hash_and_a_changed_comment_has_not(tmp_path: Path) -> None:
+    digest = runpy.run_path(str(RECIPE / "record.py"))["_digest"]
+    files = {name: tmp_path / name for name in ("as_is", "comment", "value")}
+    for name, text in zip(files, ("lr: 0.1", "lr: 0.1  # high", "lr: 0.2"), strict=True):
+        files[name].write_text(text)
+    assert digest(files["as_is"]) == digest(files["comment"]) != digest(files["value"])
+
+
+def test_the_picture_is_small_and_a_png() -> None:
+    picture = (ROOT / "docs" / "report.png").read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) < 300_000
+
+
+def test_python_block_of_the_readme_is_short() -> None:
+    block = README.split("```python\n")[1].split("```")[0]
+    assert len([line for line in block.splitlines() if line.strip()]) <= 15
+
+
+def test_only_the_tested_torch_is_claimed() -> None:
+    assert "Tested with PyTorch 2.13.0 and Python 3.11 on a CPU." in README
+    assert json.loads((RECIPE / "result.json").read_text("utf-8"))["machine"]["torch"].startswith("2.13.0")

@@ -1,0 +1,39 @@
+"""The configurations in ``examples/``: every one is read, and trains for a step on a text of its kind."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import weft
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STUDIES = {"six_ages.yaml", "equal_parameters.yaml"}
+PLUGINS = {"moving_average.yaml"}
+TEXTS = {
+    "words.yaml": {f"ptb.{part}.txt": "the <unk> sat on the mat\nit was N years old\n" * 100
+                   for part in ("train", "valid", "test")},
+    "articles.yaml": {f"wiki.{part}.tokens": "".join(f" = Title {i} = \n\n A tale of {i} and {i * 7} . \n"
+                                                     for i in range(200)) for part in ("train", "valid", "test")},
+    "jsonl.yaml": {"records/a.jsonl": "".join(json.dumps({"body": f"record {i}, which tells of {i * i}"}) + "\n"
+                                              for i in range(200))}}
+SMALL = ["training.tokens=null", "training.steps=1", "training.batch_size=2", "report.eval_batches=1"]
+SIZES = {"words.yaml": [], "articles.yaml": ["tokenizer.vocab_size=300"], "jsonl.yaml": ["tokenizer.vocab_size=300"]}
+
+
+def test_every_configuration_has_a_test() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.yaml")} == STUDIES | PLUGINS | set(TEXTS)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_it_trains_on_a_text_of_its_kind(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file, text in TEXTS[name].items():
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = weft.train(EXAMPLES / name, [*SMALL, *SIZES[name]], out="run")
+    assert result.steps == 1 and 0 < result.validation.bits_per_byte < math.inf
