@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test test-interop lint docs clean
+.PHONY: help install run figures test test-interop test-gguf table lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages; leaves runs/six_ages/report.html"
 	@echo "make test   the tests"
 	@echo "make test-interop  the tests against transformers"
+	@echo "make table  docs/families_table.md, measured against transformers"
+	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   the documentation, into docs/_build/html"
 
@@ -36,6 +38,16 @@ test: $(STAMP)
 test-interop: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/interop
+
+# Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
+test-gguf: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[gguf]' 'llama-cpp-python>=0.3.16'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/llamacpp
+
+# The largest difference from transformers that each family of models shows.
+table: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m interop.table
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

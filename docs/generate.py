@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from itertools import groupby
 from pathlib import Path
 
-from typer.core import TyperGroup
-from typer.main import get_command
+from typer import Context
+from typer.core import TyperCommand, TyperGroup
 
 from weft.analysis import catalogue
 from weft.analysis.catalogue import MASK
-from weft.cli.main import app
+from weft.cli.main import WeftGroup
 from weft.comparison import read_result
 from weft.comparison.results import Entry
 from weft.comparison.verdict import mean_interval
 from weft.families.family import families
 
 RECORDED = Path(__file__).parents[1] / "recipes" / "six_ages"
-SCRIPT = "from weft.cli.main import app; app(prog_name='weft')"
+HELP_WIDTH = 78
 ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), "positions": ("position",),
         "rotary scalings": ("rope_scaling",), "feed-forwards": ("feedforward",), "blocks": ("block",),
         "norms": ("norm",), "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",),
@@ -28,20 +26,27 @@ ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), 
 """Rows of the README's table of parts, with the groups of each."""
 
 
-def commands() -> list[str]:
-    """Every command as it is typed behind ``weft``, those of groups in full."""
-    found: list[str] = []
-    for name, inner, _ in _tree():
-        found += [f"{name} {each}" for each in inner] if inner else [name]
+def commands() -> list[tuple[str, TyperCommand | TyperGroup]]:
+    """Every command as it is typed behind ``weft``, those of groups in full, and itself."""
+    found: list[tuple[str, TyperCommand | TyperGroup]] = []
+    for name, command in _tree():
+        inner = _inner(command)
+        found += [(f"{name} {each}", inner[each]) for each in inner] if inner else [(name, command)]
     return found
 
 
-def _tree() -> list[tuple[str, list[str], str]]:
-    """Every command's name, the names of those in its group, and its help."""
-    root = get_command(app)
-    assert isinstance(root, TyperGroup), "weft is a group of commands"
-    return [(name, list(command.commands) if isinstance(command, TyperGroup) else [], command.help or "")
-            for name, command in root.commands.items()]
+def _tree() -> list[tuple[str, TyperCommand | TyperGroup]]:
+    """Every command and group by name."""
+    return [(name, command.load(name)) for name, command in WeftGroup.lazy.items()]
+
+
+def _inner(command: TyperCommand | TyperGroup) -> dict[str, TyperCommand | TyperGroup]:
+    """The commands of a group by name, none of a command."""
+    found: dict[str, TyperCommand | TyperGroup] = {}
+    for name, each in (command.commands if isinstance(command, TyperGroup) else {}).items():
+        assert isinstance(each, TyperCommand | TyperGroup), "typer builds its own commands"
+        found[name] = each
+    return found
 
 
 def parts_table() -> str:
@@ -59,9 +64,10 @@ def parts_table() -> str:
 def commands_table() -> str:
     """The README's table of commands: what each does, in its own words."""
     lines = ["| | |", "| --- | --- |"]
-    for name, inner, text in _tree():
+    for name, command in _tree():
+        inner = _inner(command)
         typed = " ".join([name, *([r"\|".join(inner)] if inner else [])])
-        summary = text.strip().split("\n\n")[0].replace("\n", " ")
+        summary = (command.help or "").strip().split("\n\n")[0].replace("\n", " ")
         lines.append(f"| `weft {typed}` | {summary} |")
     return "\n".join(lines)
 
@@ -134,10 +140,9 @@ def _escaped(text: str) -> str:
 def cli_page() -> str:
     """The help of every command."""
     lines = ["# Command line", "", "Exit codes: 0 done, 1 failed, 2 the request was at fault, 130 interrupted.", ""]
-    for command in commands():
-        shown = subprocess.run([sys.executable, "-c", SCRIPT, *command.split(), "--help"], capture_output=True,
-                               text=True, check=True, env={"COLUMNS": "88", "PATH": ""}).stdout
-        lines += [f"## weft {command}", "", "```text", shown.rstrip(), "```", ""]
+    for name, command in commands():
+        shown = command.get_help(Context(command, info_name=f"weft {name}", terminal_width=HELP_WIDTH))
+        lines += [f"## weft {name}", "", "```text", shown.rstrip(), "```", ""]
     return "\n".join(lines)
 
 

@@ -59,11 +59,8 @@ def test_the_configurations_are_written_as_they_are_read(name: str) -> None:
                                                              "computes without the biases of the output maps."),
     ("phi", {"partial_rotary_factor": 0.4}, "partial_rotary_factor: 0.4 turns 25 of 64 features, which must be an"),
     ("opt", {"scale_embeddings": True}, "scale_embeddings: True, but only False or None can be read."),
-    ("mpt", {"attn_config": {"alibi": False}}, "attn_config.alibi: False, but only True or None can be read. The class "
-                                               "of transformers has ALiBi whatever this says."),
     ("mpt", {"attn_config": {"alibis": False}}, "attn_config.alibis: unknown key. Did you mean 'alibi'?"),
     ("mpt", {"attn_config": 3}, "attn_config: 3 is not a mapping."),
-    ("mpt", {"logit_scale": 2.0}, "logit_scale: 2.0, but only None can be read."),
     ("openai-gpt", {"afn": "gelu_new"}, "afn: 'gelu_new' is not known here."),
     ("openai-gpt", {"n_special": 2}, "n_special: 2, but only 0 or None can be read.")])
 def test_what_cannot_be_read_is_said(name: str, values: dict[str, Any], message: str) -> None:
@@ -97,11 +94,29 @@ def test_a_list_of_layers_goes_before_the_runs() -> None:
     assert read["masks"] == ["causal & window(4)", "causal"]
 
 
-def test_a_slope_that_is_not_used_is_told() -> None:
+@pytest.mark.parametrize(("values", "note"), [
+    ({"attn_config": {"alibi_bias_max": 16}}, "attn_config.alibi_bias_max: not used: the class of transformers "
+                                              "computes slopes with 8"),
+    ({"attn_config": {"alibi": False}}, "attn_config.alibi: not used: the class of transformers has ALiBi in any case"),
+    ({"attn_config": {"prefix_lm": True}}, "attn_config.prefix_lm: not used: the class of transformers is causal"),
+    ({"attn_config": {"attn_uses_sequence_id": True}}, "attn_config.attn_uses_sequence_id: not used: the class of "),
+    ({"logit_scale": 0.5}, "logit_scale: not used: the class of transformers does not scale logits")])
+def test_what_the_class_of_mpt_does_not_use_is_told(values: dict[str, Any], note: str) -> None:
     family = families()["mpt"]
-    (note,) = family.notes({"attn_config": {"alibi_bias_max": 16}})
-    assert note.startswith("attn_config.alibi_bias_max: not used: the class of transformers computes slopes with 8")
-    assert family.notes({"attn_config": {"alibi_bias_max": 8}}) == []
+    (found,) = family.notes(values)
+    assert found.startswith(note)
+    assert family.read({**TINY["mpt"], **values}) == family.read(TINY["mpt"])
+
+
+def test_usual_values_of_keys_that_are_not_used_are_not_told() -> None:
+    usual = {"alibi_bias_max": 8, "alibi": True, "prefix_lm": False, "attn_uses_sequence_id": False}
+    assert families()["mpt"].notes({"attn_config": usual, "logit_scale": None}) == []
+    assert families()["mixtral"].notes({"router_jitter_noise": 0.0}) == families()["mistral"].notes({}) == []
+
+
+def test_kinds_of_layers_that_mistral_does_not_have_are_told() -> None:
+    (note,) = families()["mistral"].notes({"layer_types": ["full_attention"] * 32})
+    assert note.startswith("layer_types: not used: in the class of transformers all layers are alike")
 
 
 def test_a_configuration_in_a_configuration_has_rules_of_its_own() -> None:

@@ -6,6 +6,8 @@ key (no causal saving), dense layers, two operations a multiplication and additi
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -20,6 +22,7 @@ QUOTED = {"gpt3-large": (0.35, 0.44, 0.15, 0.06), "gpt3-175b": (0.17, 0.80, 0.03
 COUNTED = {"gpt3-large": (0.25, 0.50, 0.17, 0.085), "gpt3-175b": (0.32, 0.65, 0.027, 0.0035)}
 
 
+@cache
 def flops(name: str) -> Flops:
     gpt3 = families()["gpt3"]
     size = next(size for size in gpt3.sizes if size.name == name)

@@ -1,4 +1,4 @@
-"""Write docs/families_table.md and the numbers behind it: `python -m interop.table` in the folder of the tests."""
+"""Write docs/families_table.md and the numbers behind it: `make table`."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def page(record: Mapping[str, Any]) -> str:
     return (f"# Families, measured\n\nLargest difference between logits of Weft and of transformers "
             f"{record['transformers']}, float32, over tiny random models: prompts of five lengths in one batch, each "
             "against that prompt alone in transformers (read), and the folder that Weft writes, opened by the native "
-            "class (write). Written by `python -m interop.table`, which tests/interop holds; the numbers of every case "
-            "are in families_table.json.\n\n" + "\n".join(lines) + "\n")
+            "class (write). Written by `make table`; the numbers of every case are in families_table.json.\n\n"
+            + "\n".join(lines) + "\n")
 
 
 def _row(name: str, found: Mapping[str, list[dict[str, Any]]]) -> tuple[str, ...]:

@@ -25,8 +25,9 @@ def test_every_activation_has_an_oracle() -> None:
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_values_and_slopes(name: ActivationName) -> None:
-    """No point lies within the finite difference's step of a kink at 0; 1e-12 is some thousand roundings."""
-    x = torch.cat([torch.linspace(-6, 6, 40, dtype=torch.float64), torch.tensor([-30.0, 30.0])]).requires_grad_()
+    """No point lies within the finite difference's step of a kink at -3, 0, 3, 6 or 10; 1e-12 is some thousand
+    roundings."""
+    x = torch.cat([torch.linspace(-6.1, 6.1, 40, dtype=torch.float64), torch.tensor([-30.0, 30.0])]).requires_grad_()
     y = ACTIVATIONS[name](x)
     points = x.detach().numpy()
     assert_close(y.detach(), torch.from_numpy(ORACLES[name](points)), rtol=1e-12, atol=1e-12)
@@ -37,7 +38,7 @@ def test_values_and_slopes(name: ActivationName) -> None:
 
 @pytest.mark.parametrize(("name", "hint"), [("gleu", "'gleu'. Did you mean 'gelu'?"),
                                             ("gelu_tan", "'gelu_tan'. Did you mean 'gelu_tanh'?"),
-                                            ("swash", "'swash'. Known names: gelu, gelu_tanh, identity, relu"),
+                                            ("swash", "'swash'. Known names: clipped_gelu, gelu, gelu_tanh,"),
                                             (["relu"], "['relu']. Did you mean 'relu'?")])
 def test_an_unknown_name_is_refused_with_the_nearest(name: object, hint: str) -> None:
     with pytest.raises(ConfigError) as error:

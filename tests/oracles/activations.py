@@ -54,6 +54,46 @@ def gelu_tanh(x: Array) -> Array:
     return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))))
 
 
+def quick_gelu(x: Array) -> Array:
+    """x sigmoid(1.702 x); Hendrycks & Gimpel 2016, section 2 (approximation). Compared with CLIP's quick_gelu."""
+    return x * sigmoid(1.702 * x)
+
+
+def clipped_gelu(x: Array) -> Array:
+    """gelu(x) within [-10, 10]; Wu et al. 2020. Compared with torch's gelu and clamp."""
+    return np.clip(gelu(x), -10.0, 10.0)
+
+
+def mish(x: Array) -> Array:
+    """x tanh(softplus(x)); Misra 2019. Compared with torch.nn.functional.mish."""
+    return np.asarray(x * np.tanh(softplus(x)))
+
+
+def leaky_relu(x: Array) -> Array:
+    """x, and 0.01 x below 0; Maas et al. 2013. Compared with torch.nn.functional.leaky_relu."""
+    return np.where(x > 0, x, 0.01 * x)
+
+
+def relu6(x: Array) -> Array:
+    """min(max(x, 0), 6); Howard et al. 2017. Compared with torch.nn.functional.relu6."""
+    return np.clip(x, 0.0, 6.0)
+
+
+def hard_swish(x: Array) -> Array:
+    """x relu6(x + 3) / 6; Howard et al. 2019, section 5.2. Compared with torch.nn.functional.hardswish."""
+    return np.asarray(x * relu6(x + 3.0) / 6.0)
+
+
+def laplace(x: Array) -> Array:
+    """(1 + erf((x - mu) / (sigma sqrt 2))) / 2 with mu = sqrt(1/2), sigma = sqrt(1 / (4 pi)); Ma et al. 2022.
+
+    Compared with torch.erf of the same.
+    """
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    mu, sigma = math.sqrt(0.5), math.sqrt(1.0 / (4.0 * math.pi))
+    return np.asarray(0.5 * (1.0 + erf((np.asarray(x, dtype=np.float64) - mu) / (sigma * math.sqrt(2.0)))))
+
+
 def softplus(x: Array) -> Array:
     """log(1 + exp(x)), without overflow. Compared with torch.nn.functional.softplus.
 

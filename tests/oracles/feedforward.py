@@ -20,6 +20,13 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": activations.silu,
     "sigmoid": activations.sigmoid,
     "tanh": activations.tanh,
+    "quick_gelu": activations.quick_gelu,
+    "clipped_gelu": activations.clipped_gelu,
+    "mish": activations.mish,
+    "leaky_relu": activations.leaky_relu,
+    "relu6": activations.relu6,
+    "hard_swish": activations.hard_swish,
+    "laplace": activations.laplace,
 }
 
 

@@ -15,9 +15,10 @@ from weft.core.errors import UserError
 from weft.core.registry import load_plugin
 from weft.decoding import Row, Sampling
 from weft.decoding.chat import ChatSettings, Conversation
+from weft.families.arpa import is_arpa
 
 __all__ = ["ChatSettings", "Conversation", "Description", "Diagnosis", "Ends", "Entry", "Loaded", "Model", "Plan",
            "Row", "Sampling", "UserError", "catalogue", "check", "compare", "compare_report", "config_path",
            "config_schema", "convert", "data_inspect", "data_prepare", "data_sample", "describe", "doctor", "evaluate",
-           "families", "generate", "load", "load_plugin", "plan", "presets", "prompt_rows", "read_model", "read_run",
-           "require_device", "require_dtype", "score", "stream", "train"]
+           "families", "generate", "is_arpa", "load", "load_plugin", "plan", "presets", "prompt_rows", "read_model",
+           "read_run", "require_device", "require_dtype", "score", "stream", "train"]

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 
+from weft.api.arpa import concerns_arpa, given_tokenizer
 from weft.checkpoints import Loaded, find_checkpoint, load_checkpoint
 from weft.checkpoints.hub import resolve
 from weft.core.errors import InputError, UnsupportedError, nearest
+from weft.families.arpa import from_arpa, is_arpa, to_arpa
 from weft.families.convert import SHARD_SIZE, Converted
 from weft.families.convert import convert as convert_model
 from weft.families.family import families as known_families
@@ -80,18 +82,33 @@ def _load(path: Model, device: str, dtype: torch.dtype | None) -> Loaded:
     return path
 
 
-def convert(source: Model, out: str | Path, *, to: str, dtype: str | None = None, max_shard_size: str = SHARD_SIZE,
-            n_kv_heads: int | None = None, family: str | None = None) -> Converted:
+def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
+            max_shard_size: str = SHARD_SIZE, n_kv_heads: int | None = None, family: str | None = None,
+            with_code: bool = False, tokenizer: str | None = None) -> Converted:
     """Write a model in another format, verified by reading it again; see `weft.families.convert`.
 
     Args:
+        source: what is converted; an ARPA file becomes a checkpoint, see `weft.families.arpa`.
+        out: the folder or file; an n-gram model whose ``out`` is named ``.arpa`` or ``.arpa.gz`` becomes an ARPA file.
+        to: the format; None: as the name of an ARPA file says.
         dtype: cast the weights to float32, float64, bfloat16 or float16; None keeps them.
         n_kv_heads: average the key and value heads of every attention into so many.
+        with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
+        tokenizer: whose pieces or ids the words of an ARPA file are; None: they are words of text.
     """
+    others = {"dtype": dtype, "n_kv_heads": n_kv_heads, "family": family, "with_code": with_code,
+              "max_shard_size": max_shard_size if max_shard_size != SHARD_SIZE else None}
+    if concerns_arpa(source, out, to, tokenizer, others):
+        if is_arpa(out):
+            return to_arpa(_load(source, "cpu", None), Path(out))
+        assert not isinstance(source, Loaded), "a file is named by its path"
+        return from_arpa(Path(source), Path(out), given_tokenizer(tokenizer))
+    assert to is not None, "`concerns_arpa` asks for one"
     kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
     loaded = _load(source, "cpu", kind)
     pooled = None if n_kv_heads is None else pool_heads(loaded.model, n_kv_heads)
-    return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size)
+    return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
+                         with_code=with_code)
 
 
 def families(only: str | None = None) -> Iterable[Published]:

@@ -22,6 +22,7 @@ def train(config: str | Path | RunConfig, overrides: Iterable[str] = (), *, out:
 
     Under `torchrun` all its processes train it together, see `weft.training.parallel`.
     """
+    require_device(device)
     with World.here(device) as world:
         run = config if isinstance(config, RunConfig) else read_run(config, overrides)
         require_device(str(world.device))

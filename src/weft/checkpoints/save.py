@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from weft.checkpoints.room import not_written
 from weft.checkpoints.tensors import own_tensors, write_tensors
 from weft.core.errors import CheckpointError
 from weft.core.model import LanguageModel
+from weft.core.strict_json import dumps
 from weft.tokenizers import Tokenizer
 
 
@@ -66,7 +66,7 @@ def save_checkpoint(path: str | Path, model: LanguageModel, tokenizer: Tokenizer
 def _content(model: LanguageModel, run: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> str:
     content = {"weft_format": FORMAT_VERSION, "weft_version": weft.__version__, "torch_version": torch.__version__,
                "model": model.config.dump(), "run": run, "facts": dict(facts or {})}
-    return json.dumps(content, indent=1) + "\n"
+    return dumps(content, indent=1) + "\n"
 
 
 def _require_replaceable(folder: Path) -> None:

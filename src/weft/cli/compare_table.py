@@ -1,7 +1,8 @@
-"""A study's result as tables, for a terminal of 100 columns or a pipe."""
+"""A study's result as tables, for a terminal of 80 columns or more, or a pipe."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.cli.text import console, in_bytes, section, short, table
@@ -11,25 +12,35 @@ if TYPE_CHECKING:
 
     from weft.comparison.results import Difference, Entry, Interval, StudyResult
 
+PIPE_WIDTH = 100
+"""Columns where there is no terminal."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def print_study(result: StudyResult) -> None:
     """Everything that the study found, from best to worst."""
     out = console()
-    out.width = max(out.width, 100)
+    if not out.is_terminal:
+        out.width = max(out.width, PIPE_WIDTH)
     out.print(f"{result.name}: {result.budget.statement}")
     out.print(f"{result.corpus.name}, {result.corpus.validation_bytes:,} bytes of test text; {result.seeds} runs of "
               f"each model; intervals at {result.confidence:.0%}")
     out.print()
     entries = _ordered(result)
     section(out, "Bits per byte (models that share a letter are not told apart)", _quality(result, entries))
-    section(out, "Size and cost (means over runs)", _cost(entries))
-    section(out, "Differences, first minus second, in bits per byte", _differences(result))
+    section(out, "Size, and state while decoding", _size(entries))
+    section(out, "Cost of training (means over runs)", _cost(entries))
+    pairs = [_better_first(pair) for pair in result.differences]
+    section(out, "Told apart: how much better the first is, in bits per byte",
+            _differences([pair for pair in pairs if not pair.tied], "better", "than"))
+    section(out, "Not told apart: second minus first, in bits per byte",
+            _differences([pair for pair in pairs if pair.tied], "first", "second"))
     section(out, "What was matched, over the models that gradients train", _matched(result))
     section(out, "Runs that did not finish", _failures(entries))
-    for line in (*result.notes, _detectable(result)):
-        out.print(f"- {line}")
+    notes = table("", "", header=False)
+    for line in (*result.notes, *_crossings(pairs), _detectable(result)):
+        notes.add_row("-", line)
+    out.print(notes)
 
 
 def _ordered(result: StudyResult) -> list[Entry]:
@@ -55,39 +66,65 @@ def _quality(result: StudyResult, entries: list[Entry]) -> Table:
     return rows
 
 
+def _size(entries: list[Entry]) -> Table:
+    rows = table("model", ">parameters", ">embeddings", ">state")
+    for entry in entries:
+        state = entry.decode[-1] if entry.decode else None
+        rows.add_row(entry.name, short(entry.parameters), short(entry.embedding_parameters) if entry.trainable else "",
+                     "" if state is None else f"{in_bytes(state.state_bytes)} after {state.context:,} tokens")
+    return rows
+
+
 def _cost(entries: list[Entry]) -> Table:
-    rows = table("model", ">parameters", ">embeddings", ">FLOPs", ">tokens", ">seconds", ">tokens/s", ">memory",
-                 ">state")
+    rows = table("model", ">FLOPs", ">tokens", ">seconds", ">tokens/s", ">memory")
     for entry in entries:
         runs = entry.finished
         count = max(1, len(runs))
         flops = sum(run.flops for run in runs) / count
-        state = entry.decode[-1] if entry.decode else None
         rows.add_row(
-            entry.name, short(entry.parameters), short(entry.embedding_parameters) if entry.trainable else "",
-            short(flops) if entry.trainable and runs else "", short(sum(run.tokens for run in runs) / count),
-            f"{sum(run.seconds for run in runs) / count:,.1f}",
+            entry.name, short(flops) if entry.trainable and runs else "",
+            short(sum(run.tokens for run in runs) / count), f"{sum(run.seconds for run in runs) / count:,.1f}",
             short(sum(run.tokens_per_second for run in runs) / count),
-            in_bytes(max((run.peak_memory_bytes for run in runs), default=0)),
-            "" if state is None else f"{in_bytes(state.state_bytes)} at {state.context:,}")
+            in_bytes(max((run.peak_memory_bytes for run in runs), default=0)))
     return rows
 
 
-def _differences(result: StudyResult) -> Table:
-    rows = table("first", "second", ">difference", ">over seeds", ">over documents", ">p (Holm)", "")
-    for pair in result.differences:
-        verdict = "tied" if pair.tied else f"{pair.first if pair.over_seeds.mean < 0 else pair.second} is better"
-        crosses = "; the order changes in training" if pair.crosses else ""
-        rows.add_row(pair.first, pair.second, f"{pair.over_seeds.mean:+.4f}", _bounds(pair.over_seeds),
-                     _bounds(pair.over_documents), _p_value(pair), verdict + crosses)
+def _better_first(pair: Difference) -> Difference:
+    """The pair with the model first that predicts better, by the mean over seeds; and the second's bits minus the
+    first's, which is then above zero."""
+    if pair.over_seeds.mean > 0:
+        return replace(pair, first=pair.second, second=pair.first)
+    return replace(pair, over_seeds=_negative(pair.over_seeds), over_documents=_negative(pair.over_documents))
+
+
+def _negative(interval: Interval) -> Interval:
+    low, high = (None if bound is None else -bound for bound in (interval.high, interval.low))
+    return replace(interval, mean=-interval.mean, low=low, high=high)
+
+
+def _differences(pairs: list[Difference], first: str, second: str) -> Table:
+    rows = table(first, second, ">by", ">over seeds", ">over documents", ">p (Holm)")
+    for pair in pairs:
+        rows.add_row(pair.first, pair.second, f"{pair.over_seeds.mean:.4f}", _bounds(pair.over_seeds),
+                     _bounds(pair.over_documents), _p_value(pair))
     return rows
+
+
+def _crossings(pairs: list[Difference]) -> list[str]:
+    return [f"{pair.first} and {pair.second}: which of them is better changes during training." for pair in pairs
+            if pair.crosses]
 
 
 def _matched(result: StudyResult) -> Table:
     rows = table("quantity", "held equal", ">largest over smallest")
     for each in result.budget.matched:
-        rows.add_row(each.quantity, "yes" if each.matched else "no", f"+{each.spread:.1%}")
+        rows.add_row(each.quantity, "yes" if each.matched else "no", _ratio(1 + each.spread))
     return rows
+
+
+def _ratio(value: float) -> str:
+    """Three decimals below ten, whole numbers from a hundred on."""
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _failures(entries: list[Entry]) -> Table:
@@ -118,4 +155,4 @@ def _margin(interval: Interval) -> str:
 def _bounds(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
         return "one run"
-    return f"{interval.low:+.4f} to {interval.high:+.4f}"
+    return f"{interval.low:.4f} to {interval.high:.4f}"

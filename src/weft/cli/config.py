@@ -9,7 +9,8 @@ import typer
 
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 
-config_app = typer.Typer(no_args_is_help=True, help="Show a configuration resolved, or its JSON Schema.")
+config_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
+                         help="Show a configuration resolved, or its JSON Schema.")
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML or JSON file, or the name of a preset.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="key.path=value", help="Changes to it.")]
@@ -48,7 +49,7 @@ def schema(config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="
     if out is None:
         print_json(found)
         return
-    import json as text
+    from weft.core.strict_json import dumps
 
-    out.write_text(text.dumps(found, indent=2) + "\n", encoding="utf-8")
+    out.write_text(dumps(found, indent=2) + "\n", encoding="utf-8")
     typer.echo(f"wrote {out}")

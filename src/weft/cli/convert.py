@@ -27,30 +27,40 @@ if TYPE_CHECKING:
 
 
 @guarded
-def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint, a run, or a folder of "
-                                                   "transformers.")],
-            out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write; one of the same format is "
-                                                "replaced.")],
-            to: Annotated[str, typer.Option("--to", help="hf: a folder that transformers opens; weft: a checkpoint.")],
+def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint, a run, a folder of "
+                                                   "transformers, or an .arpa file of an n-gram model.")],
+            out: Annotated[Path, typer.Argument(metavar="DST", help="The folder or file to write; one of the same "
+                                                "format is replaced.")],
+            to: Annotated[str | None, typer.Option("--to", help="hf: a folder that transformers opens; weft: a "
+                                                   "checkpoint; gguf: a file that llama.cpp opens. A name that ends in "
+                                                   ".arpa or .arpa.gz needs none.")] = None,
             dtype: Annotated[str | None, typer.Option("--dtype", help="Cast the weights to float32, float64, bfloat16 "
                                                       "or float16.")] = None,
             max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Of one file of weights.")] = "5GB",
             n_kv_heads: Annotated[int | None, typer.Option("--n-kv-heads", help="Average key and value heads into so "
                                                            "many (MHA to GQA).")] = None,
             family: Annotated[str | None, typer.Option("--family", help="Write this family's format.")] = None,
+            with_code: Annotated[bool, typer.Option("--with-code", help="With --to hf: where no class of transformers "
+                                                    "can express the model, write a modelling file beside it, which "
+                                                    "needs Weft.")] = False,
+            tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="Whose pieces or ids the words of an "
+                                                          ".arpa file are: a checkpoint, a tokenizer's file, or "
+                                                          "bytes; by default they are words of text.")] = None,
             threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
             offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Write a model in another format.
 
-    What is written is read again, by Weft and by transformers where it is installed, and compared with the model.
+    What is written is read again, by Weft and by transformers or llama.cpp where they are installed, and compared with
+    the model.
     """
     prepare(plugin, threads)
     from weft import api
 
-    source = on_disk(source, revision, offline, allow_pickles)
+    if revision is not None or not api.is_arpa(source):
+        source = on_disk(source, revision, offline, allow_pickles)
     with console(err=True).status("converting", spinner="line"):
         found = api.convert(source, out, to=to, dtype=dtype, max_shard_size=max_shard_size, n_kv_heads=n_kv_heads,
-                            family=family)
+                            family=family, with_code=with_code, tokenizer=tokenizer)
     if json:
         print_json(dataclasses.asdict(found))
     else:
@@ -62,7 +72,7 @@ def _print(found: Converted) -> None:
     typer.echo(f"wrote {found.path}{named}, in {found.dtype}")
     typer.echo(f"read again by Weft: logits differ by at most {found.difference:.3g}")
     if found.foreign is not None:
-        typer.echo(f"read by transformers: logits differ by at most {found.foreign:.3g}")
+        typer.echo(f"read by {found.reader}: logits differ by at most {found.foreign:.3g}")
     if found.pooled is not None:
         typer.echo(f"pooling heads changed logits by up to {found.pooled:.3g}; train further before use")
     for note in found.notes:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from weft.data.inspection import Inspection, PartFacts, SampleWindow
 
-data_app = typer.Typer(no_args_is_help=True, help="Tokenise text once, look at it, and sample it.")
+data_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
+                       help="Tokenise text once, look at it, and sample it.")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that weft data prepare has made.")]
 BORDER = "──── a document begins ────"

@@ -57,7 +57,8 @@ def _families(models: list[Published], json: bool) -> None:
         rows = table("model", ">parameters", ">as published", header=True)
         for each in own:
             rows.add_row(each.name, f"{each.parameters:,}", "the same" if each.agrees else f"{each.published:,}")
-        section(out, f"{own[0].family}  {own[0].architecture}".rstrip(), rows)
+        title = [own[0].family, own[0].architecture, f"gguf: {own[0].gguf}" if own[0].gguf else ""]
+        section(out, "  ".join(filter(None, title)), rows)
 
 
 def _all(entries: list[Entry]) -> None:

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
 
 import weft
-from weft.cli.chat import chat
-from weft.cli.check import check
-from weft.cli.compare import compare
-from weft.cli.config import config_app
-from weft.cli.convert import convert
-from weft.cli.data import data_app
-from weft.cli.doctor import doctor
-from weft.cli.evaluate import evaluate
-from weft.cli.generate import generate
-from weft.cli.listing import list_parts
-from weft.cli.plan import plan
-from weft.cli.score import score
-from weft.cli.train import train
+from weft.cli.lazy import LazyCommand, LazyGroup
 
-app = typer.Typer(name="weft", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  rich_markup_mode=None,
+COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
+    "list": LazyCommand("weft.cli.listing:list_parts", "The catalogue of parts."),
+    "doctor": LazyCommand("weft.cli.doctor:doctor", "What this installation and machine can do, measured."),
+    "plan": LazyCommand("weft.cli.plan:plan", "What a model costs before it runs."),
+    "check": LazyCommand("weft.cli.check:check", "Run the laws on a model."),
+    "train": LazyCommand("weft.cli.train:train", "Train a model, by gradients or by counting."),
+    "compare": LazyCommand("weft.cli.compare:compare",
+                           "Train models under one budget and show what each is worth."),
+    "eval": LazyCommand("weft.cli.evaluate:evaluate", "Perplexity and bits per byte, with the protocol."),
+    "generate": LazyCommand("weft.cli.generate:generate",
+                            "Continue texts or rows of token ids, or answer a conversation."),
+    "chat": LazyCommand("weft.cli.chat:chat", "Talk with a model in the terminal."),
+    "score": LazyCommand("weft.cli.score:score", "The log-probability of every token, in nats."),
+    "convert": LazyCommand("weft.cli.convert:convert", "Write a model in another format.")})
+"""Every command but the groups, with the first line of its help, so that help of all imports none of them."""
+
+GROUPS: Mapping[str, LazyCommand] = MappingProxyType({
+    "config": LazyCommand("weft.cli.config:config_app", "Show a configuration resolved, or its JSON Schema."),
+    "data": LazyCommand("weft.cli.data:data_app", "Tokenise text once, look at it, and sample it.")})
+
+
+class WeftGroup(LazyGroup):
+    """``weft`` and its commands."""
+
+    lazy = MappingProxyType({**COMMANDS, **GROUPS})
+
+
+app = typer.Typer(name="weft", cls=WeftGroup, no_args_is_help=True, add_completion=False,
+                  pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="Declare, train, check, decode and serve language models of every architecture.")
-app.add_typer(config_app, name="config")
-app.add_typer(data_app, name="data")
-
-COMMANDS: dict[str, Callable[..., None]] = {
-    "list": list_parts, "doctor": doctor, "plan": plan, "check": check, "train": train, "compare": compare,
-    "eval": evaluate, "generate": generate, "chat": chat, "score": score, "convert": convert}
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+WeftGroup.register(app)
 
 
 def _version(wanted: bool) -> None:

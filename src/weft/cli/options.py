@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from weft.core.errors import WeftError
+from weft.core.strict_json import dumps
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,15 +72,5 @@ def on_disk(model: str | Path, revision: str | None, offline: bool, allow_pickle
 
 
 def print_json(data: Any) -> None:
-    """One JSON document; infinities and NaN, which JSON lacks, become strings."""
-    typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_plain(value) for value in data]
-    if isinstance(data, float) and not math.isfinite(data):
-        return str(data)
-    return str(data) if isinstance(data, Path) else data
+    """One JSON document, see `weft.core.strict_json`."""
+    typer.echo(dumps(data, indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.families.keys import Fixed, Ignored, Kept, KeyRule, words
+from weft.families.weights import Junk
 
 RUNNING = ("use_cache", "output_attentions", "output_hidden_states", "output_scores", "return_dict",
            "return_dict_in_generate", "torchscript", "use_bfloat16", "gradient_checkpointing",
@@ -39,9 +40,19 @@ COMMON: tuple[KeyRule, ...] = (
 )
 """The rules that stand beside each decoder family's own."""
 
+BUFFERS: tuple[Junk, ...] = (
+    Junk(r"(.*\.)?(maybe_)?rotary(_emb)?\.(inv_freq|original_inv_freq|cos_cached|sin_cached)",
+         "angles, which the configuration gives"),
+    Junk(r"(.*\.)?position_ids", "the numbers 0, 1, 2, ..."),
+    Junk(r"(.*\.)?(attn|attention|self_attn|self_attention)\.(masked_)?bias",
+         "causal masks, which attention makes itself"))
+"""Buffers that versions of `transformers` have left in files of every family. A tensor of the family's own goes before
+them, whatever its name."""
+
 ACTIVATIONS = words(
     {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "relu2": "squared_relu", "silu": "silu", "tanh": "tanh",
-     "sigmoid": "sigmoid", "linear": "identity"},
+     "sigmoid": "sigmoid", "linear": "identity", "quick_gelu": "quick_gelu", "gelu_10": "clipped_gelu", "mish": "mish",
+     "leaky_relu": "leaky_relu", "relu6": "relu6", "hardswish": "hard_swish", "laplace": "laplace"},
     also={"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_python": "gelu", "swish": "silu",
           "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh"})
 """Names of activations, as `transformers` spells them."""

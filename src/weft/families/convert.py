@@ -9,22 +9,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from weft.checkpoints.atomic import replacing
+from weft.checkpoints.atomic import replacing, replacing_file
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.load import Loaded, load_checkpoint
 from weft.checkpoints.room import not_written
 from weft.checkpoints.save import save_checkpoint
 from weft.checkpoints.tensors import own_tensors
-from weft.core.errors import CheckpointError, InputError, nearest
+from weft.core.errors import CheckpointError, InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel
 from weft.families.folder import is_foreign
+from weft.families.gguf.file import is_gguf
+from weft.families.gguf.target import GgufFile, foreign_llama
 from weft.families.loading import load_folder
 from weft.families.text import write_tokenizer
-from weft.families.verify import foreign_logits, largest_difference, logits_of, probe, require_close
+from weft.families.verify import a_tensor, foreign_logits, largest_difference, logits_of, probe, require_close
+from weft.families.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
 from weft.families.writing import fit, write_model
+from weft.tokenizers.base import SETTINGS_FILE
 
 SHARD_SIZE = "5GB"
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -41,12 +46,14 @@ class Source:
         model: the one to write: that one, or one with pooled heads.
         family: the only family to write; None: the one it came from, or any that fits.
         shard_bytes: of one file at most.
+        with_code: bring a modelling file where no native class can express the model.
     """
 
     loaded: Loaded
     model: LanguageModel
     family: str | None
     shard_bytes: int
+    with_code: bool = False
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -69,22 +76,45 @@ class Written:
 
 @final
 @dataclass(frozen=True)
+class Foreign:
+    """Another program that opens a format.
+
+    Attributes:
+        name: what people call it.
+        logits: what it makes of rows of tokens, or None, and what the user should know.
+        rounds: in which dtypes it rounds besides that of the weights.
+    """
+
+    name: str
+    logits: Callable[[Path, Tensor], tuple[Tensor | None, tuple[str, ...]]]
+    rounds: Callable[[Source], tuple[torch.dtype, ...]] = lambda source: ()
+
+
+@final
+@dataclass(frozen=True)
 class Target:
     """A format to convert to.
 
     Attributes:
         check: raises for a source that it cannot hold, before anything is written.
-        write: fills an empty folder.
+        write: fills an empty folder, or writes a file.
         read: gives the model that is in one, for the verification.
-        replaces: whether a folder is one of this format, which may be replaced.
-        foreign: whether `transformers` opens it.
+        replaces: whether a folder or file is one of this format, which may be replaced.
+        foreign: who else opens it.
+        single: it is one file, not a folder.
     """
 
-    check: Callable[[Source], None]
+    check: Callable[[Source], object]
     write: Callable[[Source, Path], Written]
-    read: Callable[[Path], LanguageModel]
+    read: Callable[[Source, Path], LanguageModel]
     replaces: Callable[[Path], bool]
-    foreign: bool = False
+    foreign: Foreign | None = None
+    single: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What it is, in messages."""
+        return "file" if self.single else "folder"
 
 
 @final
@@ -93,12 +123,14 @@ class Converted:
     """What a conversion has done.
 
     Attributes:
-        path: the folder.
+        path: the folder or file.
         target: its format.
-        family: the family of a foreign folder, or None.
+        family: the family of a foreign folder or file, or None.
         dtype: of the weights.
-        difference: largest difference of logits between the model and the folder, read again by Weft.
-        foreign: the same for `transformers`; None where it is not installed or does not know the format.
+        difference: largest difference of logits between the model and what was written, read again by Weft.
+        reader: the other program that opens the format (`transformers`, llama.cpp), or None.
+        foreign: the same for that program; None where it is not installed, does not know the format or cannot run
+            the model, which a note then says.
         pooled: largest difference that pooling heads has made; None where none were pooled.
         notes: what the user should know.
     """
@@ -108,21 +140,50 @@ class Converted:
     family: str | None
     dtype: str
     difference: float
+    reader: str | None
     foreign: float | None
     pooled: float | None
     notes: tuple[str, ...]
 
 
 def _fitted(source: Source) -> Any:
-    return fit(source.model.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
+    """The native class that can hold the model; None: none can, and the folder is to bring code."""
+    try:
+        return fit(source.model.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
+    except UnsupportedError:
+        if not source.with_code:
+            raise
+        require_writable(source.model)
+        return None
 
 
 def _write_hf(source: Source, draft: Path) -> Written:
     fitted = _fitted(source)
+    if fitted is None:
+        return _write_code(source, draft)
     write_model(fitted, source.model, source.kept, draft, shard_bytes=source.shard_bytes)
-    origin = source.loaded.path if is_foreign(source.loaded.path) else None
-    notes = write_tokenizer(source.loaded.tokenizer, origin, draft, source.model.config.context)
+    notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
+    if source.with_code:
+        notes += [f"the native class of {fitted.family.name} opens this model, so no modelling file was needed"]
     return Written(fitted.family.name, tuple(notes))
+
+
+def _write_code(source: Source, draft: Path) -> Written:
+    write_with_code(source.model, source.kept, draft, shard_bytes=source.shard_bytes)
+    notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
+    origin, tokenizer = _origin(source), source.loaded.tokenizer
+    if origin is not None or tokenizer is None:
+        notes += write_tokenizer(tokenizer, origin, draft, source.model.config.context)
+    else:
+        write_tokenizer(tokenizer, None, draft, source.model.config.context)  # what it lacks, the next line tells
+        notes += write_own_tokenizer(tokenizer, draft)
+    return Written(None, tuple(notes))
+
+
+def _origin(source: Source) -> Path | None:
+    """The foreign folder whose tokenizer's files are copied as they are; None where the tokenizer is Weft's own."""
+    folder = source.loaded.path
+    return folder if is_foreign(folder) and not (folder / SETTINGS_FILE).is_file() else None
 
 
 def _write_weft(source: Source, draft: Path) -> Written:
@@ -135,61 +196,93 @@ def _is_weft(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file() and not is_foreign(folder)
 
 
+def _gguf(source: Source) -> GgufFile:
+    return GgufFile.of(source.loaded, source.model, source.kept, source.family)
+
+
+def _write_gguf(source: Source, draft: Path) -> Written:
+    file = _gguf(source)
+    return Written(file.fitted.family, file.write(draft))
+
+
 TARGETS: Mapping[str, Target] = MappingProxyType({
-    "hf": Target(_fitted, _write_hf, lambda folder: load_folder(folder).model, is_foreign, foreign=True),
-    "weft": Target(lambda source: None, _write_weft, lambda folder: load_checkpoint(folder).model, _is_weft)})
+    "hf": Target(_fitted, _write_hf, lambda source, folder: load_folder(folder).model, is_foreign,
+                 Foreign("transformers", foreign_logits)),
+    "weft": Target(lambda source: None, _write_weft, lambda source, folder: load_checkpoint(folder).model, _is_weft),
+    "gguf": Target(_gguf, _write_gguf, lambda source, file: _gguf(source).read(file), is_gguf,
+                   Foreign("llama.cpp", foreign_llama, lambda source: _gguf(source).rounds()), single=True)})
 """By the name that ``--to`` takes."""
 
 
 def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None = None, family: str | None = None,
-            max_shard_size: str = SHARD_SIZE) -> Converted:
-    """Write a model in another format. The folder is verified by reading it again, and stands only then.
+            max_shard_size: str = SHARD_SIZE, with_code: bool = False) -> Converted:
+    """Write a model in another format. What is written is verified by reading it again, and stands only then.
 
     Args:
         loaded: what is converted.
-        out: the folder; one of the same format is replaced.
+        out: the folder, or the file; one of the same format is replaced.
         to: the format, a key of `TARGETS`.
         pooled: write this model, made from ``loaded``'s by `pool_heads`, in its place.
         family: write this family's format; None: the one the model came from, or any that fits.
-        max_shard_size: of one file of weights, such as ``5GB``.
+        max_shard_size: of one file of weights, such as ``5GB``; for a format of one file the default alone.
+        with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
 
     Raises:
-        InputError: an unknown format or size, or a folder that is the source itself.
+        InputError: an unknown format or size, a folder that is the source itself, or ``with_code`` where it says
+            nothing.
         CheckpointError: something that is no such folder stands at ``out``.
         UnsupportedError: the format cannot hold the model.
         FailedError: what was written does not give the model's numbers, or there is no room.
     """
-    if to not in TARGETS:
-        raise InputError(f"no format is called {to!r}.", where="to", remedy=nearest(to, TARGETS))
-    target = TARGETS[to]
-    source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size))
+    target = _target(to, family, max_shard_size, with_code)
+    source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
     _require_free(out, loaded.path, target)
     target.check(source)
     tokens = probe(source.model)
     wanted = logits_of(source.model, tokens)
     try:
-        with replacing(out) as draft:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_file(out) if target.single else replacing(out) as draft:
             written = target.write(source, draft)
-            difference, foreign = _verify(target, draft, tokens, wanted)
+            difference, foreign, notes = _verify(target, source, draft, tokens, wanted)
     except (OSError, SafetensorError) as error:
         raise not_written(error, out, _bytes(source.model)) from error
     changed = None if pooled is None else largest_difference(logits_of(loaded.model, tokens), wanted)
-    dtype = str(next(source.model.parameters()).dtype).removeprefix("torch.")
-    return Converted(out, to, written.family, dtype, difference, foreign, changed, written.notes)
+    dtype = str(a_tensor(source.model).dtype).removeprefix("torch.")
+    reader = target.foreign.name if target.foreign else None
+    return Converted(out, to, written.family, dtype, difference, reader, foreign, changed, (*written.notes, *notes))
 
 
-def _verify(target: Target, draft: Path, tokens: Tensor, wanted: Tensor) -> tuple[float, float | None]:
-    """The largest differences of logits, by Weft and, where it is installed and knows the format, by `transformers`."""
-    again = target.read(draft)
-    dtypes = (next(again.parameters()).dtype,)
+def _target(to: str, family: str | None, max_shard_size: str, with_code: bool) -> Target:
+    """The format of that name, for which the options say something."""
+    if to not in TARGETS:
+        raise InputError(f"no format is called {to!r}.", where="to", remedy=nearest(to, TARGETS))
+    if TARGETS[to].single and max_shard_size != SHARD_SIZE:
+        raise InputError(f"the format {to!r} is one file, whatever its size.", where="max_shard_size",
+                         remedy="Leave it out.")
+    if with_code and (to != "hf" or family is not None):
+        what = f"the format {to!r}" if to != "hf" else f"the family {family!r}"
+        raise InputError(f"a modelling file for {what}.", where="with_code",
+                         remedy="It is for the format hf without a family: leave one of them out.")
+    return TARGETS[to]
+
+
+def _verify(target: Target, source: Source, draft: Path, tokens: Tensor,
+            wanted: Tensor) -> tuple[float, float | None, tuple[str, ...]]:
+    """The largest differences of logits, by Weft and, where it is installed and can, by the other program that opens
+    the format; and what the user should know."""
+    again = target.read(source, draft)
+    dtypes = (a_tensor(again).dtype,)
     difference = largest_difference(logits_of(again, tokens), wanted)
-    require_close(difference, wanted, dtypes, "the folder, read again,")
-    theirs = foreign_logits(draft, tokens) if target.foreign else None
+    require_close(difference, wanted, dtypes, f"the {target.kind}, read again,")
+    if target.foreign is None:
+        return difference, None, ()
+    theirs, notes = target.foreign.logits(draft, tokens)
     if theirs is None:
-        return difference, None
+        return difference, None, notes
     foreign = largest_difference(theirs, wanted)
-    require_close(foreign, wanted, dtypes, "transformers")
-    return difference, foreign
+    require_close(foreign, wanted, (*dtypes, *target.foreign.rounds(source)), target.foreign.name)
+    return difference, foreign, notes
 
 
 def parse_size(text: str) -> int:
@@ -206,11 +299,17 @@ def parse_size(text: str) -> int:
 
 
 def _require_free(out: Path, source: Path, target: Target) -> None:
+    remedy = f"Choose another {target.kind}."
     if out.resolve() == source.resolve():
-        raise InputError("the folder is the one that is converted.", where=str(out), remedy="Choose another folder.")
-    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not target.replaces(out)):
-        raise CheckpointError("something else stands here, and it will not be replaced.", where=str(out),
-                              remedy="Choose another folder.")
+        raise InputError("the folder is the one that is converted.", where=str(out), remedy=remedy)
+    wrong = out.is_dir() if target.single else out.is_file()
+    if wrong or (_holds(out) and not target.replaces(out)):
+        raise CheckpointError("something else stands here, and it will not be replaced.", where=str(out), remedy=remedy)
+
+
+def _holds(out: Path) -> bool:
+    """Whether something stands there; an empty folder is nothing."""
+    return any(out.iterdir()) if out.is_dir() else out.exists()
 
 
 def _bytes(model: LanguageModel) -> int:

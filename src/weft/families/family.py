@@ -13,7 +13,7 @@ from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import CheckpointError, ConfigError, nearest
 from weft.core.model import LanguageModel, ModelConfig
 from weft.families import known
-from weft.families.common import COMMON
+from weft.families.common import BUFFERS, COMMON
 from weft.families.keys import KEPT, KeyRule, Raw, notes_on, read_keys, write_keys
 from weft.families.template import Facts, build_config, match
 from weft.families.weights import Account, Junk, Rule, account
@@ -51,7 +51,7 @@ class Native:
         keys: what each key of config.json says, in the order in which they are read (`COMMON` is added).
         weights: the rules of its tensors, given the facts.
         prefix: of tensors' names, which files of the bare model leave out.
-        junk: tensors that files may hold besides.
+        junk: tensors that files may hold besides (`BUFFERS` are added).
         tied: for tied embeddings, the name that repeats another.
         architectures: further classes whose folders can be read.
         model_types: further names of the same format.
@@ -133,7 +133,8 @@ class Family:
         """
         assert self.native is not None, "a family without a foreign format has no file"
         tied = dict([self.native.tied]) if self.native.tied and facts.get("tied") else {}
-        forms = [account(rules(facts), own_tensors(model), prefix=self.native.prefix, junk=self.native.junk, tied=tied)
+        junk = (*self.native.junk, *BUFFERS)
+        forms = [account(rules(facts), own_tensors(model), prefix=self.native.prefix, junk=junk, tied=tied)
                  for rules in (self.native.weights, *self.native.otherwise)]
         names = tuple(stored)
         return max(forms, key=lambda form: form.known(names))

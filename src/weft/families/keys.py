@@ -99,7 +99,8 @@ class Read(KeyRule):
         default: the key's value where the file does not say, as `transformers` has it.
         derive: the fact, from earlier facts, where the file does not say; goes before ``default``.
         null: null is a value of its own, not a key left out.
-        old: other spellings, in the order in which they are looked for.
+        alias: further spellings that go before ``key`` where a file has both, as `transformers` reads them.
+        old: further spellings that go after it.
         codec: between the key's value and the fact's.
     """
 
@@ -109,12 +110,13 @@ class Read(KeyRule):
     default: Any = REQUIRED
     derive: Callable[[Facts], Any] | None = None
     null: bool = False
+    alias: tuple[str, ...] = ()
     old: tuple[str, ...] = ()
     codec: Codec = PLAIN
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (self.key, *self.old)
+        return (*self.alias, self.key, *self.old)
 
     def read(self, raw: Raw, facts: Facts) -> Facts:
         for key in self.keys:
@@ -219,6 +221,10 @@ KEPT = "kept"
 """The fact that holds what `Kept` rules have found, by key."""
 
 
+NOTHING: tuple[Any, ...] = (None, False, [], {})
+"""Values of a key that says nothing; 0 is equal to one of them."""
+
+
 @final
 @dataclass(frozen=True)
 class Ignored(KeyRule):
@@ -228,14 +234,14 @@ class Ignored(KeyRule):
     names: tuple[str, ...]
     reason: str
     told: bool = False
-    usual: tuple[Any, ...] = ()
+    usual: tuple[Any, ...] = NOTHING
 
     @property
     def keys(self) -> tuple[str, ...]:
         return self.names
 
     def notes(self, raw: Raw) -> list[str]:
-        return [f"{key}: {self.reason}" for key in self.names if self.told and raw.get(key)
+        return [f"{key}: {self.reason}" for key in self.names if self.told and key in raw
                 and raw[key] not in self.usual]
 
 

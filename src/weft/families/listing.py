@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from weft.families.family import Family, Size, families
+from weft.families.gguf.architectures import ARCHITECTURES
 from weft.families.shapes import count_parameters
 
 
@@ -19,6 +20,7 @@ class Published:
         family: its family.
         model_type: the family's name in config.json; empty for one without a foreign format.
         architecture: the native class; likewise.
+        gguf: llama.cpp's architecture for the family; empty where it has none.
         name: of the model.
         parameters: counted on the model itself, shared ones once.
         published: as published.
@@ -29,6 +31,7 @@ class Published:
     family: str
     model_type: str
     architecture: str
+    gguf: str
     name: str
     parameters: int
     published: int
@@ -52,8 +55,9 @@ def _entry(family: Family, size: Size) -> Published:
     count = count_parameters(family.config(size))
     model_type, architecture = ("", "") if family.native is None else (family.native.model_type,
                                                                       family.native.architecture)
-    return Published(family.name, model_type, architecture, size.name, count, size.parameters, agrees(size, count),
-                     size.source)
+    gguf = ARCHITECTURES[family.name].name if family.name in ARCHITECTURES else ""
+    return Published(family.name, model_type, architecture, gguf, size.name, count, size.parameters,
+                     agrees(size, count), size.source)
 
 
 def agrees(size: Size, count: int) -> bool:

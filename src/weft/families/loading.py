@@ -13,11 +13,13 @@ from weft.checkpoints.tensors import own_tensors
 from weft.core.model import LanguageModel
 from weft.families.folder import Opened, open_folder, refuse
 from weft.families.text import folder_tokenizer
+from weft.families.with_code import has_code
+from weft.families.with_code_loading import load_with_code
 from weft.positions.constants import Constant
 
 
 def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Loaded:
-    """The model and tokenizer of a folder that `transformers` wrote.
+    """The model and tokenizer of a folder that `transformers` wrote, or `weft.families.with_code` for it.
 
     Args:
         device: where the model goes.
@@ -26,6 +28,8 @@ def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torc
     Raises:
         CheckpointError: listing everything that is wrong.
     """
+    if has_code(folder):
+        return load_with_code(folder, device=device, dtype=dtype)
     opened = open_folder(folder)
     model = load_model(opened, device=device, dtype=dtype)
     facts = {"family": opened.family.name, "kept": dict(opened.kept)}

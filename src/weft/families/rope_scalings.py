@@ -108,6 +108,8 @@ LONGROPE = Scaling("longrope", "longrope", {**LISTS, **LENGTH, **FACTOR, "attent
 _KINDS = (
     Scaling(UNSCALED, "none", {}, optional=frozenset({"factor", ORIGINAL})),
     Scaling("linear", "linear", FACTOR, required=frozenset(FACTOR), optional=frozenset({ORIGINAL})),
+    Scaling("proportional", "linear", FACTOR, optional=frozenset({ORIGINAL}),  # of a head that is turned whole
+            derived=lambda given, context: {"factor": given.get("factor") or 1.0}),
     Scaling("dynamic", "dynamic", FACTOR, required=frozenset(FACTOR), optional=frozenset({ORIGINAL}),
             derived=_from_context, told=_require_context),
     Scaling("llama3", "llama3", {**FACTOR, **BLEND, **LENGTH}, required=frozenset({**FACTOR, **BLEND}), original=True),

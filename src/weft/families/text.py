@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-from weft.core.errors import CheckpointError
 from weft.families.stored import lawful_link
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.library import LIBRARY_FILE
@@ -27,15 +26,12 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     """The tokenizer of a folder; None where it has none.
 
     Raises:
-        CheckpointError: it gives ids that the model does not have.
-        TokenizerError: its files are damaged.
+        TokenizerError: its files are damaged, or it gives ids that the model does not have.
     """
     if not any((folder / name).is_file() for name in VOCABULARIES):
         return None
     tokenizer = read_tokenizer(folder)
-    if tokenizer.vocab_size > vocab_size:
-        raise CheckpointError(f"the tokenizer has {tokenizer.vocab_size} ids, the model {vocab_size}.",
-                              where=str(folder), remedy="Take the tokenizer that the model was trained with.")
+    tokenizer.require_fits(vocab_size, where=str(folder))
     return tokenizer
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
@@ -65,7 +67,8 @@ def _nothing_fits(found: Mapping[str, list[str]]) -> UnsupportedError:
         f"none of {len(found)} native classes can express this model; the nearest is {name!r}")
     return UnsupportedError(f"{what}, which does not fit in {len(found[name])} "
                             f"place{'s' if len(found[name]) > 1 else ''}:{lines}\n", where="model",
-                            remedy="Change the model there, or keep it as a Weft checkpoint.")
+                            remedy="Change the model there, keep it as a Weft checkpoint, or write it with --with-code "
+                                   "(with_code=True): the folder then brings a modelling file, which needs Weft.")
 
 
 def write_model(fitted: Fit, model: LanguageModel, kept: Mapping[str, Any], draft: Path, *, shard_bytes: int) -> None:
@@ -75,38 +78,49 @@ def write_model(fitted: Fit, model: LanguageModel, kept: Mapping[str, Any], draf
     dtype = next(iter(own.values())).dtype
     name = str(dtype).removeprefix("torch.")
     raw = {**fitted.raw, "dtype": name, "torch_dtype": name}
-    _write_json(draft / CONFIG_FILE, raw)
+    write_json(draft / CONFIG_FILE, raw)
     special = {key: kept[key] for key in SPECIAL if kept.get(key) is not None}
-    _write_json(draft / GENERATION_FILE, {"_from_model_config": True, **special})
-    shards = _shards(account, dtype.itemsize, shard_bytes)
-    produced = _written(account, own)
+    write_json(draft / GENERATION_FILE, {"_from_model_config": True, **special})
+    sizes = {name: math.prod(account.shapes[name]) * dtype.itemsize for rule in account.rules for name in rule.theirs}
+    write_weights(_written(account, own), sizes, draft, shard_bytes=shard_bytes)
+
+
+def write_weights(produced: Iterator[tuple[str, Tensor]], sizes: Mapping[str, int], draft: Path, *,
+                  shard_bytes: int) -> None:
+    """Write safetensors files, with an index where there are several, one of them in memory at a time.
+
+    Args:
+        produced: names and tensors.
+        sizes: bytes of each tensor by name, in the order in which they are produced.
+        shard_bytes: of one file at most (a larger tensor stands alone).
+    """
+    shards = _shards(sizes, shard_bytes)
     places: dict[str, str] = {}
     for index, names in enumerate(shards):
         file = SINGLE if len(shards) == 1 else f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
-        tensors = dict(next(produced) for _ in names)
+        tensors = {name: _own_memory(tensor) for name, tensor in islice(produced, len(names))}
         save_file(tensors, draft / file, metadata={"format": "pt"})
         places |= dict.fromkeys(tensors, file)
     if len(shards) > 1:
-        total = sum(tensor.numel() * tensor.element_size() for tensor in own.values())
-        _write_json(draft / f"{SINGLE}{INDEX}", {"metadata": {"total_size": total}, "weight_map": places})
+        write_json(draft / f"{SINGLE}{INDEX}", {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places})
 
 
 def _written(account: Account, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The file's tensors in the order of the rules, each with memory of its own."""
+    """The file's tensors in the order of the rules."""
     with torch.no_grad():
         for rule in account.rules:
-            for name, tensor in zip(rule.theirs, rule.write([own[each].detach() for each in rule.ours]), strict=True):
-                yield name, tensor.cpu().clone(memory_format=torch.contiguous_format)
+            yield from zip(rule.theirs, rule.write([own[each].detach() for each in rule.ours]), strict=True)
 
 
-def _shards(account: Account, itemsize: int, most: int) -> list[list[str]]:
-    """The tensors' names, in the order of the rules, in groups of at most ``most`` bytes (a larger tensor alone)."""
+def _own_memory(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """The tensors' names, in their order, in groups of at most ``most`` bytes (a larger tensor alone)."""
     groups: list[list[str]] = [[]]
     size = 0
-    for name in (name for rule in account.rules for name in rule.theirs):
-        own = itemsize
-        for side in account.shapes[name]:
-            own *= side
+    for name, own in sizes.items():
         if groups[-1] and size + own > most:
             groups.append([])
             size = 0
@@ -115,5 +129,6 @@ def _shards(account: Account, itemsize: int, most: int) -> list[list[str]]:
     return groups
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of `transformers`, its keys in order."""
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -5,15 +5,24 @@
     squared_relu  max(x, 0)^2                                            So et al. 2021 (Primer), section 4
     gelu          x Phi(x), Phi the normal distribution function         Hendrycks & Gimpel 2016, section 2
     gelu_tanh     x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2        the same, approximated (GPT-1, GPT-2, Gemma)
+    quick_gelu    x sigmoid(1.702 x)                                     the same, approximated more coarsely (CLIP)
+    clipped_gelu  gelu(x) within [-10, 10]                               Wu et al. 2020 (arXiv:2004.09602), section 5
     silu          x sigmoid(x), also called swish                        Elfwing et al. 2018
     sigmoid       1 / (1 + exp(-x))
     tanh          the hyperbolic tangent
+    mish          x tanh(log(1 + exp(x)))                                Misra 2019
+    leaky_relu    x, and 0.01 x below 0                                  Maas et al. 2013
+    relu6         max(x, 0), at most 6                                   Howard et al. 2017 (MobileNets)
+    hard_swish    x relu6(x + 3) / 6                                     Howard et al. 2019, section 5.2
+    laplace       (1 + erf((x - mu) / (sigma sqrt(2)))) / 2,             Ma et al. 2022 (Mega), section 3.3
+                  mu = sqrt(1/2), sigma = sqrt(1/(4 pi))
 
 "gelu" is always the exact form; several code bases call the tanh form by that name.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -27,7 +36,8 @@ from torch.nn import functional as F
 
 from weft.core.errors import nearest
 
-ActivationName = Literal["identity", "relu", "squared_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
+ActivationName = Literal["identity", "relu", "squared_relu", "gelu", "gelu_tanh", "quick_gelu", "clipped_gelu", "silu",
+                         "sigmoid", "tanh", "mish", "leaky_relu", "relu6", "hard_swish", "laplace"]
 
 
 def identity(x: Tensor) -> Tensor:
@@ -40,15 +50,37 @@ def squared_relu(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def clipped_gelu(x: Tensor) -> Tensor:
+    """gelu(x) within [-10, 10], a range that few bits can hold."""
+    return F.gelu(x).clamp(-10.0, 10.0)
+
+
+def laplace(x: Tensor) -> Tensor:
+    """The normal distribution function that is nearest to relu(x)^2 at sqrt(1/2), in value and slope."""
+    return 0.5 * (1.0 + torch.erf((x - math.sqrt(0.5)) * math.sqrt(2 * math.pi)))
+
+
 ACTIVATIONS: Mapping[ActivationName, Callable[[Tensor], Tensor]] = MappingProxyType({
     "identity": identity,
     "relu": F.relu,
     "squared_relu": squared_relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
+    "clipped_gelu": clipped_gelu,
     "silu": F.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
+    "mish": F.mish,
+    "leaky_relu": F.leaky_relu,
+    "relu6": F.relu6,
+    "hard_swish": F.hardswish,
+    "laplace": laplace,
 })
 
 

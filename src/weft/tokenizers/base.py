@@ -69,6 +69,12 @@ class Tokenizer(ABC):
         return {}
 
     @property
+    def pieces(self) -> Mapping[str, int]:
+        """The ids that have a name in the vocabulary's own file, special tokens among them, by that name; none for a
+        tokenizer whose ids have no names besides what they decode to."""
+        return {}
+
+    @property
     def conventions(self) -> Conventions:
         """How the vocabulary's makers use it; nothing, for one that was trained here."""
         return NO_CONVENTIONS

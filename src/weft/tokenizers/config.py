@@ -44,6 +44,14 @@ class TokenizerConfig(PartConfig):
             TokenizerError: the texts, or the file named here, cannot give this tokenizer.
         """
 
+    def from_file(self) -> Tokenizer | None:
+        """The tokenizer, where a file that is named here holds it; None where there is no such file.
+
+        Raises:
+            TokenizerError: the file cannot be read.
+        """
+        return None
+
     def known_vocab_size(self) -> int | None:
         """The number of ids, where it does not depend on the training text; else None.
 
@@ -194,12 +202,17 @@ class SentencePieceTokenizerConfig(TokenizerConfig):
         return self
 
     def fit(self, texts: Iterable[str]) -> SentencePieceTokenizer:
-        if self.path is not None:
-            return read_sentence_piece(self.path)
+        found = self.from_file()
+        if found is not None:
+            return found
         return train_sentence_piece(texts, self._learned_size, algorithm=self.algorithm or "unigram")
 
+    def from_file(self) -> SentencePieceTokenizer | None:
+        return None if self.path is None else read_sentence_piece(self.path)
+
     def known_vocab_size(self) -> int:
-        return self._learned_size if self.path is None else self.fit(()).vocab_size
+        found = self.from_file()
+        return self._learned_size if found is None else found.vocab_size
 
     @property
     def _learned_size(self) -> int:
@@ -224,10 +237,13 @@ class TokenizerFileConfig(TokenizerConfig):
     eos: str | None = None
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
+        return self.from_file()
+
+    def from_file(self) -> Tokenizer:
         return read_tokenizer(self.path, bos=self.bos, eos=self.eos)
 
     def known_vocab_size(self) -> int:
-        return self.fit(()).vocab_size
+        return self.from_file().vocab_size
 
     @classmethod
     def examples(cls) -> list[Self]:

@@ -77,6 +77,10 @@ class LibraryTokenizer(Tokenizer):
         return {token.content: place for place, token in sorted(added.items()) if token.special}
 
     @property
+    def pieces(self) -> Mapping[str, int]:
+        return self._library.get_vocab(with_added_tokens=True)
+
+    @property
     def conventions(self) -> Conventions:
         return self._conventions
 

@@ -14,7 +14,7 @@ from weft.tokenizers.declared import Declared, read_declared, read_file
 from weft.tokenizers.files import load_tokenizer
 from weft.tokenizers.library import LIBRARY_FILE, FileTokenizer, parse_library
 from weft.tokenizers.rwkv_world import END_ID, WORLD_FILE, RWKVWorldTokenizer
-from weft.tokenizers.sentence_piece import MODEL_FILE, SentencePieceTokenizer
+from weft.tokenizers.sentence_piece import MODEL_FILE, Prefix, SentencePieceTokenizer
 from weft.tokenizers.specials import END_OF_DOCUMENT, AddedToken
 from weft.tokenizers.vocabulary_files import pair_library, word_piece_file
 
@@ -116,8 +116,21 @@ def read_sentence_piece(
         eos=eos or declared.token("eos_token"),
         added=added,
         conventions=declared.conventions(*adds),
+        prefix=_prefix(declared),
     )
 
+
+def _prefix(declared: Declared) -> Prefix:
+    """Where the class of `transformers` puts the model's own space."""
+    if declared.tokenizer_class not in PREFIX_ONCE:
+        return "always"
+    if declared.flag("add_prefix_space") is False:
+        return "never"
+    return "always" if declared.flag("legacy") else "first"
+
+
+PREFIX_ONCE = frozenset({"LlamaTokenizer", "CodeLlamaTokenizer"})
+"""Classes that put it before the text alone, and not behind special tokens, unless they are told otherwise."""
 
 MODEL_FILES = (MODEL_FILE, "spiece.model")
 """Names of SentencePiece models."""

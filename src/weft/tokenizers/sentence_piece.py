@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "tokenizer.model"
 
+Prefix: TypeAlias = Literal["always", "first", "never"]
+"""Where the space stands that a model puts before a text: before every stretch between special or added tokens (the
+library), before one that opens the text, or nowhere."""
+
+WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
+"""normalizer_spec {add_dummy_prefix: false}. Protocol buffers that follow each other merge; the last value counts."""
+
 
 @final
 class SentencePieceTokenizer(Tokenizer):
@@ -42,6 +49,7 @@ class SentencePieceTokenizer(Tokenizer):
         eos: the token that closes a document; likewise.
         added: tokens beside the model; those that are not special are found in every text.
         conventions: what else is known of its use.
+        prefix: where the model's own space goes.
 
     Raises:
         TokenizerError: not a SentencePiece model, one that rewrites what it decodes, or one without such a token.
@@ -58,10 +66,12 @@ class SentencePieceTokenizer(Tokenizer):
         eos: str | None = None,
         added: Sequence[AddedToken] = (),
         conventions: Conventions = NO_CONVENTIONS,
+        prefix: Prefix = "always",
     ) -> None:
         self._model, self._bos, self._eos = model, bos, eos
-        self._added, self._conventions = tuple(added), conventions
-        self._library, facts = _open(model)
+        self._added, self._conventions, self._prefix = tuple(added), conventions, prefix
+        self._library, facts = _open(model + (WITHOUT_PREFIX if prefix == "never" else b""))
+        self._inner = _open(model + WITHOUT_PREFIX)[0] if prefix == "first" else self._library
         size = self._library.get_piece_size()
         self._special = {self._library.id_to_piece(i): i for i in range(size) if self._library.is_control(i)}
         self._special.update({token.content: token.id for token in self._added if token.special})
@@ -90,7 +100,6 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def pieces(self) -> Mapping[str, int]:
-        """Everything in the vocabulary, as the model writes it, and its id."""
         return dict(self._known)
 
     @property
@@ -132,7 +141,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def settings(self) -> dict[str, Any]:
         plain, added = self._conventions.plain(), [asdict(token) for token in self._added]
-        return {"bos": self._bos, "eos": self._eos, "added": added, **({"conventions": plain} if plain else {})}
+        named = {"conventions": plain} if plain else {}
+        placed = {} if self._prefix == "always" else {"prefix": self._prefix}
+        return {"bos": self._bos, "eos": self._eos, "added": added, **named, **placed}
 
     def files(self) -> dict[str, bytes]:
         return {MODEL_FILE: self._model}
@@ -145,6 +156,7 @@ class SentencePieceTokenizer(Tokenizer):
             eos=settings["eos"],
             added=[AddedToken(**token) for token in settings["added"]],
             conventions=Conventions.from_plain(settings.get("conventions", {})),
+            prefix=settings.get("prefix", "always"),
         )
 
     def _encode_specials(self, text: str) -> Ids:
@@ -155,20 +167,25 @@ class SentencePieceTokenizer(Tokenizer):
     def _joined(self, text: str, splitter: Splitter) -> Ids:
         utf8(text)
         pieces = [
-            np.array(self._library.encode(piece, out_type="numpy") if place is None else [place], dtype=np.int32)
-            for piece, place in splitter.split(text)
+            self._encoded(piece, opens=not index) if place is None else np.array([place], dtype=np.int32)
+            for index, (piece, place) in enumerate(splitter.split(text))
         ]
         return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
+
+    def _encoded(self, piece: str, *, opens: bool) -> Ids:
+        """A stretch of text without tokens; ``opens``: the text begins with it."""
+        library = self._library if opens else self._inner
+        return np.array(library.encode(piece, out_type="numpy"), dtype=np.int32)
 
     def _measure_pieces(self, text: str) -> Encoded:
         """A text that added tokens cut; a stretch without tokens (white space) belongs to the token after it."""
         ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
         ends: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
         place = 0
-        for piece, token in self._plain.split(text):
+        for index, (piece, token) in enumerate(self._plain.split(text)):
             content = utf8(piece)
             if token is None:
-                found = self._measured(piece, content, np.array(self._library.encode(piece, out_type="numpy")))
+                found = self._measured(piece, content, self._encoded(piece, opens=not index), opens=not index)
             else:
                 found = Encoded(np.array([token], dtype=np.int32), np.array([len(content)], dtype=np.int32))
             ids.append(found.ids)
@@ -178,10 +195,11 @@ class SentencePieceTokenizer(Tokenizer):
         covered[-1:] = place
         return Encoded(np.concatenate(ids), np.diff(covered, prepend=0).astype(np.int32))
 
-    def _measured(self, text: str, content: bytes, ids: Ids) -> Encoded:
+    def _measured(self, text: str, content: bytes, ids: Ids, *, opens: bool = True) -> Encoded:
         lengths = self._table.measure(ids, content)
         if lengths is None:
-            found = self._library.encode(text, out_type="offset_mapping")
+            library = self._library if opens else self._inner
+            found = library.encode(text, out_type="offset_mapping")
             lengths = byte_spans(text, [last for _, last in found["offsets"]])
         return Encoded(ids, lengths)
 

@@ -91,6 +91,11 @@ class WordTokenizer(Tokenizer):
         return END_ID
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The vocabulary, in the order of its ids from 2 on."""
+        return self._words
+
+    @property
     def unknown_id(self) -> int:
         """The id of words outside the vocabulary."""
         return UNKNOWN_ID

@@ -53,8 +53,8 @@ def read_exactness(raw: Raw, facts: Facts) -> Facts:
 
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=250880), Together((WIDTH, OLD_WIDTH), read_width, write_width),
-    Read("n_layer", N_LAYERS, default=2, old=("num_hidden_layers",)),
-    Read("n_head", "n_heads", default=8, old=("num_attention_heads",)), divided_heads("n_head", WIDTH),
+    Read("n_layer", N_LAYERS, default=2, alias=("num_hidden_layers",)),
+    Read("n_head", "n_heads", default=8, alias=("num_attention_heads",)), divided_heads("n_head", WIDTH),
     Read("seq_length", "context", default=2048), Read("layer_norm_epsilon", "eps", float, 1e-5),
     Read("apply_residual_connection_post_layernorm", "skip_normed", bool, False),
     Read("hidden_dropout", "dropout", float, 0.0), Read("attention_dropout", "attention_dropout", float, 0.0),

@@ -14,7 +14,7 @@ from weft.families.known.llama import HUB
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Ungroup
 from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.weights import Rule, both, rename
 
 ROPE = {"kind": "rope", "layout": Hole("layout"), "base": Hole("rope_base"), "rot": Hole("rot"),
         "scaling": Hole("rope_scaling")}
@@ -89,7 +89,7 @@ def write_structure(facts: Facts) -> dict[str, Any]:
 
 def read_bias(raw: Raw, facts: Facts) -> Facts:
     """One switch for attention and feed-forward."""
-    value = typed("bias", raw.get("bias", False), bool)
+    value = bool(typed("bias", raw.get("bias", False), bool))
     return {"bias": value, "attention_bias": BIASES[value]}
 
 
@@ -111,7 +111,7 @@ def write_rotary(facts: Facts) -> dict[str, Any]:
 
 
 KEYS: tuple[KeyRule, ...] = (
-    Read("vocab_size", "vocab_size", default=65024), Read("hidden_size", "d_model", default=4544, old=("n_embed",)),
+    Read("vocab_size", "vocab_size", default=65024), Read("hidden_size", "d_model", default=4544, alias=("n_embed",)),
     Read("num_hidden_layers", N_LAYERS, default=32, old=("n_layer",)),
     Read("num_attention_heads", "n_heads", default=71, old=("n_head",)),
     Read("max_position_embeddings", "context", default=2048), divided_heads("num_attention_heads", "hidden_size"),
@@ -163,8 +163,7 @@ FALCON = Family(
     native=Native(
         model_type="falcon", architecture="FalconForCausalLM", architectures=("FalconModel", "RWForCausalLM"),
         model_types=(GROUPED, "RefinedWebModel"), keys=KEYS, weights=weights, prefix="transformer.",
-        tied=("lm_head.weight", "transformer.word_embeddings.weight"), limits=even_heads,
-        junk=(Junk(r"transformer\.h\.\d+\.self_attention\.rotary(_emb)?\.inv_freq", "what the configuration gives"),)),
+        tied=("lm_head.weight", "transformer.word_embeddings.weight"), limits=even_heads),
     sizes=(_size("falcon-rw-1b", 1_311_625_216, 2048, 24, 32, vocab_size=50304, **FALCON_RW),
            _size("falcon-7b", 6_921_720_704, 4544, 32, 71),
            _size("falcon-11b", 11_100_000_000, 4096, 60, 32, rounded=3, num_kv_heads=8, tie_word_embeddings=False,

@@ -33,9 +33,10 @@ def read_scales(raw: Raw, facts: Facts) -> Facts:
 
 
 def _scales(facts: Facts, scaled: bool, by_layer: bool) -> list[float | None]:
-    scale = facts["d_head"] ** -0.5 if scaled else 1.0
+    own = facts["d_head"] ** -0.5
     divisors = [index + 1 if by_layer else 1 for index in range(facts[N_LAYERS])]
-    return [None if scaled and each == 1 else scale / each for each in divisors]
+    scales = [(own if scaled else 1.0) / each for each in divisors]
+    return [None if each == own else each for each in scales]
 
 
 def write_scales(facts: Facts) -> dict[str, Any]:
@@ -49,9 +50,11 @@ def write_scales(facts: Facts) -> dict[str, Any]:
 
 
 KEYS: tuple[KeyRule, ...] = (
-    Read("vocab_size", "vocab_size", default=50257), Read("n_positions", "context", default=1024),
-    Read("n_embd", "d_model", default=768), Read("n_layer", N_LAYERS, default=12),
-    Read("n_head", "n_heads", default=12), divided_heads("n_head", "n_embd"),
+    Read("vocab_size", "vocab_size", default=50257),
+    Read("n_positions", "context", default=1024, alias=("max_position_embeddings",)),
+    Read("n_embd", "d_model", default=768, alias=("hidden_size",)),
+    Read("n_layer", N_LAYERS, default=12, alias=("num_hidden_layers",)),
+    Read("n_head", "n_heads", default=12, alias=("num_attention_heads",)), divided_heads("n_head", "n_embd"),
     Read("n_inner", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
     Read("activation_function", "activation", str, "gelu_new", codec=ACTIVATIONS),
     Read("resid_pdrop", "dropout", float, 0.1), Read("embd_pdrop", "embedding_dropout", float, 0.1),
@@ -85,7 +88,6 @@ GPT2 = Family(
     native=Native(
         model_type="gpt2", architecture="GPT2LMHeadModel", architectures=("GPT2Model", "GPT2DoubleHeadsModel"),
         keys=KEYS, weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight"),
-        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias", "causal masks, which attention makes itself"),
-              Junk(r"multiple_choice_head\..*", "another head"))),
+        junk=(Junk(r"multiple_choice_head\..*", "another head"),)),
     sizes=(_size("gpt2", 124_439_808, 768, 12, 12), _size("gpt2-medium", 354_823_168, 1024, 24, 16),
            _size("gpt2-large", 774_030_080, 1280, 36, 20), _size("gpt2-xl", 1_557_611_200, 1600, 48, 25)))

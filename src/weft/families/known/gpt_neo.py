@@ -12,7 +12,7 @@ from weft.families.keys import KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.weights import Rule, both, rename
 from weft.families.windows import mask_of, window_of
 
 ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": "output",
@@ -69,8 +69,8 @@ def write_masks(facts: Facts) -> dict[str, Any]:
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=50257), Read("max_position_embeddings", "context", default=2048),
     Read("hidden_size", "d_model", default=2048),
-    Read("num_layers", N_LAYERS, default=24, old=("num_hidden_layers",)),
-    Read("num_heads", "n_heads", default=16, old=("num_attention_heads",)), divided_heads("num_heads", "hidden_size"),
+    Read("num_layers", N_LAYERS, default=24, alias=("num_hidden_layers",)),
+    Read("num_heads", "n_heads", default=16, alias=("num_attention_heads",)), divided_heads("num_heads", "hidden_size"),
     Read("intermediate_size", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
     Together((LAYERS, TYPES, WINDOW), read_masks, write_masks),
     Read("activation_function", "activation", str, "gelu_new", codec=ACTIVATIONS),
@@ -103,8 +103,6 @@ GPT_NEO = Family(
     name="gpt_neo", template=TEMPLATE, source="Black et al. 2021 (GPT-Neo, doi:10.5281/zenodo.5297715)",
     native=Native(
         model_type="gpt_neo", architecture="GPTNeoForCausalLM", architectures=("GPTNeoModel",), keys=KEYS,
-        weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight"),
-        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.attention\.(masked_)?bias",
-                   "causal masks, which attention makes itself"),)),
+        weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight")),
     sizes=(_size("gpt-neo-125m", 125_198_592, 768, 12, 12), _size("gpt-neo-1.3b", 1_315_575_808, 2048, 24, 16),
            _size("gpt-neo-2.7b", 2_651_307_520, 2560, 32, 20)))

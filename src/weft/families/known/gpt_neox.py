@@ -10,7 +10,7 @@ from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Ungroup
 from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.weights import Rule, both, rename
 
 ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"),
              "bias": Hole("attention_bias"), "scores": {"dropout": Hole("attention_dropout")},
@@ -63,9 +63,7 @@ GPT_NEOX = Family(
     source="Black et al. 2022 (arXiv:2204.06745), section 2; Biderman et al. 2023 (arXiv:2304.01373)",
     native=Native(
         model_type="gpt_neox", architecture="GPTNeoXForCausalLM", architectures=("GPTNeoXModel",), keys=KEYS,
-        weights=weights, prefix="gpt_neox.", tied=("embed_out.weight", "gpt_neox.embed_in.weight"),
-        junk=(Junk(r"gpt_neox\.layers\.\d+\.attention\.(masked_)?bias", "causal masks, which attention makes itself"),
-              Junk(r"gpt_neox\.layers\.\d+\.attention\.rotary_emb\..*", "what the configuration gives"))),
+        weights=weights, prefix="gpt_neox.", tied=("embed_out.weight", "gpt_neox.embed_in.weight")),
     sizes=(_size("pythia-70m", 70_426_624, 512, 6, 8), _size("pythia-160m", 162_322_944, 768, 12, 12),
            _size("pythia-410m", 405_334_016, 1024, 24, 16), _size("pythia-1b", 1_011_781_632, 2048, 16, 8),
            _size("pythia-1.4b", 1_414_647_808, 2048, 24, 16), _size("pythia-2.8b", 2_775_208_960, 2560, 32, 32),

@@ -41,10 +41,10 @@ def write_turned(facts: Facts) -> dict[str, Any]:
 
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=50400),
-    Read("n_positions", "context", default=2048, old=("max_position_embeddings", "n_ctx")),
-    Read("n_embd", "d_model", default=4096, old=("hidden_size",)),
-    Read("n_layer", N_LAYERS, default=28, old=("num_hidden_layers",)),
-    Read("n_head", "n_heads", default=16, old=("num_attention_heads",)), divided_heads("n_head", "n_embd"),
+    Read("n_positions", "context", default=2048, alias=("max_position_embeddings",), old=("n_ctx",)),
+    Read("n_embd", "d_model", default=4096, alias=("hidden_size",)),
+    Read("n_layer", N_LAYERS, default=28, alias=("num_hidden_layers",)),
+    Read("n_head", "n_heads", default=16, alias=("num_attention_heads",)), divided_heads("n_head", "n_embd"),
     Together(("rotary_dim",), read_turned, write_turned),
     Read("n_inner", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
     Read("activation_function", "activation", str, "gelu_new", codec=ACTIVATIONS),
@@ -72,7 +72,6 @@ GPTJ = Family(
     native=Native(
         model_type="gptj", architecture="GPTJForCausalLM", architectures=("GPTJModel",), keys=KEYS, weights=weights,
         prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight"),
-        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias", "causal masks, which attention makes itself"),
-              Junk(r"(transformer\.)?h\.\d+\.attn\.embed_positions", "what the configuration gives"))),
+        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.embed_positions", "what the configuration gives"),)),
     sizes=(Size("gpt-j-6b", {}, 6_053_381_344, "the model card, which counts 610 rows of embeddings more than the "
                 "published files hold", rounded=3),))

@@ -8,7 +8,7 @@ from weft.families.keys import Fixed, Ignored, KeyRule, Raw, Read, Together, typ
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
 from weft.families.template import Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.weights import Rule, both, rename
 
 RMS_NORM = {"kind": "rmsnorm", "eps": Hole("eps")}
 ROPE = {"kind": "rope", "layout": Hole("layout"), "base": Hole("rope_base"), "rot": Hole("rot"),
@@ -97,7 +97,6 @@ def weights(facts: Facts) -> list[Rule]:
     return [*outer_weights(), *attention_weights(facts), *glu_weights()]
 
 
-JUNK = (Junk(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq", "frequencies, which the configuration gives"),)
 LM_HEAD = ("lm_head.weight", "model.embed_tokens.weight")
 
 
@@ -126,7 +125,7 @@ LLAMA = Family(
               Read("mlp_bias", "mlp_bias", bool, False),
               Fixed("rope_interleaved", (False, None), why="Its weights are stored for half-split pairs."),
               Ignored(("max_sequence_length",), "an early spelling of the context, which no version reads")),
-        weights=weights, prefix="model.", junk=JUNK, tied=LM_HEAD, limits=undivided_width),
+        weights=weights, prefix="model.", tied=LM_HEAD, limits=undivided_width),
     sizes=(
         _size("llama-7b", 6_738_415_616, HUB, rms_norm_eps=1e-6),
         _size("llama-13b", 13_015_864_320, HUB, hidden_size=5120, intermediate_size=13824, num_hidden_layers=40,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from weft.families.family import Family, Native, Size
+from weft.families.keys import Ignored
 from weft.families.known.llama import (
     ATTENTION,
     GLU,
     HUB,
-    JUNK,
     LM_HEAD,
     TIED,
     VALUES,
@@ -27,8 +27,10 @@ MISTRAL = Family(
     source="Jiang et al. 2023 (arXiv:2310.06825)",
     native=Native(
         model_type="mistral", architecture="MistralForCausalLM", architectures=("MistralModel",),
-        keys=(*shapes(context=131072, d_ff=14336, n_kv_heads=8), *VALUES, TIED, Rotary(), one_window(4096)),
-        weights=weights, prefix="model.", junk=JUNK, tied=LM_HEAD),
+        keys=(*shapes(context=131072, d_ff=14336, n_kv_heads=8), *VALUES, TIED, Rotary(), one_window(4096),
+              Ignored(("layer_types",), "not used: in the class of transformers all layers are alike, and so in Weft",
+                      told=True)),
+        weights=weights, prefix="model.", tied=LM_HEAD),
     sizes=(
         Size("mistral-7b-v0.1", V0_1, 7_241_732_096, HUB),
         Size("mistral-7b-v0.3", V0_1 | {"vocab_size": 32768, "rope_theta": 1e6, "sliding_window": None},

@@ -10,7 +10,6 @@ from weft.families.known.llama import (
     ATTENTION,
     GLU,
     HUB,
-    JUNK,
     LM_HEAD,
     TIED,
     VALUES,
@@ -37,8 +36,8 @@ def read_balance(raw: Any, facts: Facts) -> Facts:
     `transformers` counts choices per token, of which there are k, and pools all layers into one loss; Weft counts
     shares of all choices and adds the losses of L layers. One is k/L times the other where layers choose alike.
     """
-    coefficient = typed(COEFFICIENT, raw.get(COEFFICIENT, 0.001), float)
-    return {"balance_loss": coefficient * facts["top_k"] / facts[N_LAYERS]}
+    coefficient = typed(COEFFICIENT, raw.get(COEFFICIENT), float)
+    return {"balance_loss": (0.001 if coefficient is None else coefficient) * facts["top_k"] / facts[N_LAYERS]}
 
 
 def write_balance(facts: Facts) -> dict[str, Any]:
@@ -73,13 +72,14 @@ MIXTRAL = Family(
         model_type="mixtral", architecture="MixtralForCausalLM", architectures=("MixtralModel",),
         keys=(*shapes(context=4096 * 32, d_ff=14336, n_kv_heads=8),
               *(rule for rule in VALUES if "rms_norm_eps" not in rule.keys), Read("rms_norm_eps", "eps", float, 1e-5),
-              TIED, Rotary(base=1e6), one_window(None), Read("num_local_experts", "n_experts", default=8),
+              TIED, Rotary(base=1e6), one_window(None),
+              Read("num_local_experts", "n_experts", default=8, alias=("num_experts",)),
               Read("num_experts_per_tok", "top_k", default=2), Together((COEFFICIENT,), read_balance, write_balance),
               Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "
                       "balancing loss; Weft trains with the loss wherever its coefficient is not 0"),
               Ignored(("router_jitter_noise",), "noise on the experts' input in training, which Weft does not add; "
                       "outputs are the same.", told=True)),
-        weights=weights, otherwise=(stacked_weights,), prefix="model.", junk=JUNK, tied=LM_HEAD),
+        weights=weights, otherwise=(stacked_weights,), prefix="model.", tied=LM_HEAD),
     sizes=(
         Size("mixtral-8x7b", {}, 46_702_792_704, HUB),
         Size("mixtral-8x22b", {"hidden_size": 6144, "intermediate_size": 16384, "num_hidden_layers": 56,

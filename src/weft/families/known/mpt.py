@@ -1,8 +1,8 @@
 """MPT: ALiBi by its own rule of slopes, no biases, queries, keys and values in one matrix, perhaps clipped.
 
-The class of `transformers` computes with fixed choices where the format has keys for others. Keys whose other values
-would come with other tensors are ignored, since a file with such tensors is refused; the rest must have the value that
-the class computes with. ``alibi_bias_max`` is ignored although published files differ in it, and the user is told.
+The class of `transformers` computes with fixed choices where the format has keys for others, and Weft gives the numbers
+of that class. Keys whose other values would come with other tensors are ignored, since a file with such tensors is
+refused; of the rest, such as ``alibi_bias_max``, in which published files differ, the user is told.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ def write_feedforward(facts: Facts) -> dict[str, Any]:
 WHOLE_DROPOUT = Read("attn_pdrop", "attention_dropout", float, 0.0, codec=Codec(write=int))
 """The class refuses any but whole numbers, so that a probability that only training needs is written as 0."""
 
+UNUSED = "not used: the class of transformers"
 BY_TENSORS = "the class has no others; files with such tensors are refused"
 ATTENTION_KEYS: tuple[KeyRule, ...] = (
     Read("clip_qkv", "clip", float, None, codec=Codec(lambda clip: clip or None)),
     Read("softmax_scale", "scale", float, None), WHOLE_DROPOUT,
-    Fixed("alibi", (True, None), default=True, why="The class of transformers has ALiBi whatever this says."),
-    Fixed("prefix_lm", (False, None), default=False, why="The class of transformers is causal."),
-    Fixed("attn_uses_sequence_id", (False, None), default=False, why="Packed rows are told apart by the commands."),
-    Ignored(("alibi_bias_max",), "not used: the class of transformers computes slopes with 8, and so does Weft.",
-            told=True, usual=(8,)),
+    Ignored(("alibi",), f"{UNUSED} has ALiBi in any case, and so does Weft.", told=True, usual=(True, None)),
+    Ignored(("prefix_lm",), f"{UNUSED} is causal, and so is Weft.", told=True, usual=(False, None)),
+    Ignored(("attn_uses_sequence_id",), f"{UNUSED} does not tell packed rows apart; Weft's commands do.", told=True,
+            usual=(False, None)),
+    Ignored(("alibi_bias_max",), f"{UNUSED} computes slopes with 8, and so does Weft.", told=True, usual=(8,)),
     Ignored(("attn_type", "qk_ln"), BY_TENSORS), Ignored(("attn_impl",), "how attention is run"),
     Ignored((*RUNNING, *GENERATION, *OTHER_HEADS, *ORIGIN, "dtype", "torch_dtype", "bos_token_id", "eos_token_id",
              "pad_token_id", "is_encoder_decoder", "is_decoder", "add_cross_attention", "tie_word_embeddings",
@@ -60,16 +61,16 @@ ATTENTION_KEYS: tuple[KeyRule, ...] = (
             "what every configuration class writes, and this one does not use"))
 
 KEYS: tuple[KeyRule, ...] = (
-    Read("vocab_size", "vocab_size", default=50368), Read("d_model", "d_model", default=2048, old=("hidden_size",)),
-    Read("n_layers", N_LAYERS, default=24, old=("num_hidden_layers",)),
-    Read("n_heads", "n_heads", default=16, old=("num_attention_heads",)), divided_heads("n_heads", "d_model"),
+    Read("vocab_size", "vocab_size", default=50368), Read("d_model", "d_model", default=2048, alias=("hidden_size",)),
+    Read("n_layers", N_LAYERS, default=24, alias=("num_hidden_layers",)),
+    Read("n_heads", "n_heads", default=16, alias=("num_attention_heads",)), divided_heads("n_heads", "d_model"),
     Read("max_seq_len", "context", default=2048), Together(("expansion_ratio",), read_feedforward, write_feedforward),
     Nested("attn_config", ATTENTION_KEYS), Read("resid_pdrop", "dropout", float, 0.0),
     Read("emb_pdrop", "embedding_dropout", float, 0.0), Read("layer_norm_epsilon", "eps", float, 1e-5),
     Read("initializer_range", "std", float, 0.02), Read("tie_word_embeddings", "tied", bool, True),
     Fixed("norm_type", ("low_precision_layernorm", "layernorm", "low_precision_layer_norm", None),
           default="low_precision_layernorm", why="The class of transformers has layer norms."),
-    Fixed("logit_scale", (None,), why="The class of transformers does not scale logits."),
+    Ignored(("logit_scale",), f"{UNUSED} does not scale logits, and nor does Weft.", told=True, usual=(None,)),
     Ignored(("learned_pos_emb", "no_bias"), BY_TENSORS),
     Ignored(("embedding_fraction", "init_device", "init_config", "verbose", "tokenizer_name"), "matters to training "
             "only"))

@@ -40,10 +40,10 @@ def require_feedforward(facts: Facts) -> dict[str, Any]:
 
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=40478),
-    Read("n_positions", "context", default=512, old=("max_position_embeddings",)),
-    Read("n_embd", "d_model", default=768, old=("hidden_size",)),
-    Read("n_layer", N_LAYERS, default=12, old=("num_hidden_layers",)),
-    Read("n_head", "n_heads", default=12, old=("num_attention_heads",)), divided_heads("n_head", "n_embd"),
+    Read("n_positions", "context", default=512, alias=("max_position_embeddings",)),
+    Read("n_embd", "d_model", default=768, alias=("hidden_size",)),
+    Read("n_layer", N_LAYERS, default=12, alias=("num_hidden_layers",)),
+    Read("n_head", "n_heads", default=12, alias=("num_attention_heads",)), divided_heads("n_head", "n_embd"),
     Together((), read_feedforward, require_feedforward), Read("afn", "activation", str, "gelu", codec=ACTIVATIONS),
     Read("resid_pdrop", "dropout", float, 0.1), Read("embd_pdrop", "embedding_dropout", float, 0.1),
     Read("attn_pdrop", "attention_dropout", float, 0.1), Read("layer_norm_epsilon", "eps", float, 1e-5),
@@ -71,7 +71,5 @@ OPENAI_GPT = Family(
         model_type="openai-gpt", architecture="OpenAIGPTLMHeadModel",
         architectures=("OpenAIGPTModel", "OpenAIGPTDoubleHeadsModel"), keys=KEYS, weights=weights,
         prefix="transformer.", tied=("lm_head.weight", "transformer.tokens_embed.weight"),
-        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.bias", "causal masks, which attention makes itself"),
-              Junk(r"(transformer\.)?position_ids", "the numbers 0, 1, 2, ..."),
-              Junk(r"multiple_choice_head\..*", "another head"))),
+        junk=(Junk(r"multiple_choice_head\..*", "another head"),)),
     sizes=(Size("openai-gpt", {}, 116_534_784, "the tensors of the published files"),))

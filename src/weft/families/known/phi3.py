@@ -8,7 +8,6 @@ from weft.families.known.llama import (
     ATTENTION,
     GLU,
     HUB,
-    JUNK,
     LM_HEAD,
     RMS_NORM,
     TIED,
@@ -71,7 +70,7 @@ PHI3 = Family(
     name="phi3", template=TEMPLATE,
     source="Abdin et al. 2024 (arXiv:2404.14219), section 2; Abdin et al. 2024 (arXiv:2412.08905)",
     native=Native(model_type="phi3", architecture="Phi3ForCausalLM", architectures=("Phi3Model",), keys=KEYS,
-                  weights=weights, prefix="model.", junk=JUNK, tied=LM_HEAD, limits=limits),
+                  weights=weights, prefix="model.", tied=LM_HEAD, limits=limits),
     sizes=(
         _size("phi-3-mini", 3_821_079_552),
         _size("phi-3-medium", 13_960_238_080, **MEDIUM),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.families.family import Family, Native, Size
 from weft.families.keys import KeyRule
-from weft.families.known.llama import ATTENTION, GLU, HUB, JUNK, LM_HEAD, TIED, VALUES, decoder, shapes, weights
+from weft.families.known.llama import ATTENTION, GLU, HUB, LM_HEAD, TIED, VALUES, decoder, shapes, weights
 from weft.families.rope import Rotary
 from weft.families.template import Hole
 from weft.families.windows import windows_by_layer
@@ -26,7 +26,7 @@ QWEN2 = Family(
     name="qwen2", template=decoder(WINDOWED | {"bias": "qkv"}, GLU | {"bias": False}),
     source="Yang et al. 2024 (arXiv:2407.10671); Qwen Team 2024 (arXiv:2412.15115)",
     native=Native(model_type="qwen2", architecture="Qwen2ForCausalLM", architectures=("Qwen2Model",), keys=KEYS,
-                  weights=weights, prefix="model.", junk=JUNK, tied=LM_HEAD),
+                  weights=weights, prefix="model.", tied=LM_HEAD),
     sizes=(
         _size("qwen2-0.5b", 494_032_768, 896, 4864, 24, (14, 2), tied=True),
         _size("qwen2-1.5b", 1_543_714_304, 1536, 8960, 28, (12, 2), tied=True),

@@ -8,7 +8,6 @@ from weft.families.known.llama import (
     BIASED,
     GLU,
     HUB,
-    JUNK,
     LM_HEAD,
     RMS_NORM,
     TIED,
@@ -45,7 +44,7 @@ QWEN3 = Family(
         model_type="qwen3", architecture="Qwen3ForCausalLM", architectures=("Qwen3Model",),
         keys=(*shapes(context=32768, d_ff=22016, n_kv_heads=32, vocab_size=151936, d_head=128), *VALUES, TIED,
               Rotary(), windows_by_layer(), Read("attention_bias", "attention_bias", bool, False, codec=BIASED)),
-        weights=weights, prefix="model.", junk=JUNK, tied=LM_HEAD),
+        weights=weights, prefix="model.", tied=LM_HEAD),
     sizes=(
         _size("qwen3-0.6b", 596_049_920, 1024, 3072, 28, 16, tied=True),
         _size("qwen3-1.7b", 1_720_574_976, 2048, 6144, 28, 16, tied=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.ops.ngram.arpa import write_arpa
-from weft.ops.ngram.arpa_reader import ArpaModel, read_arpa
+from weft.ops.ngram.arpa_reader import ArpaModel, read_arpa, read_words
 from weft.ops.ngram.counts import CountLevel, NgramCounts, count_ngrams
 from weft.ops.ngram.kneser_ney import Discounts, estimate_discounts, modified_kneser_ney
 from weft.ops.ngram.smoothing import add_k, katz, maximum_likelihood
@@ -23,5 +23,6 @@ __all__ = [
     "maximum_likelihood",
     "modified_kneser_ney",
     "read_arpa",
+    "read_words",
     "write_arpa",
 ]

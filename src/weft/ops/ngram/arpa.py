@@ -21,8 +21,9 @@ LOG_ZERO = -99.0
 _LINES_AT_ONCE = 100_000
 
 
-def write_arpa(table: NgramTable, path: Path, vocabulary: Sequence[str], start: str = "<s>") -> None:
-    """Write the table as ARPA text, gzipped when the name ends in ``.gz``.
+def write_arpa(table: NgramTable, path: Path, vocabulary: Sequence[str], start: str = "<s>", *,
+               compress: bool | None = None) -> None:
+    """Write the table as ARPA text.
 
     A line holds log10 p, the words, and log10 of the back-off weight (not at the highest order), with 17 significant
     digits, so that reading gives the same values to a rounding of the last. Zero is written as -99.
@@ -32,12 +33,13 @@ def write_arpa(table: NgramTable, path: Path, vocabulary: Sequence[str], start: 
         path: replaced if it exists.
         vocabulary: the V words in id order: distinct, not empty, without white space.
         start: how to write the start symbol where it stands outside the vocabulary.
+        compress: with gzip; None: when the name ends in ``.gz``.
 
     Raises:
         InputError: a vocabulary of another size, or words that ARPA cannot hold.
     """
     names = check_names(vocabulary, table.vocab_size, None if table.bos < table.vocab_size else start)
-    with _open_text(path) as out:
+    with _open_text(path, path.suffix == ".gz" if compress is None else compress) as out:
         out.write("\\data\\\n")
         ids = [_written_ids(table, length) for length in range(1, table.order + 1)]
         out.writelines(f"ngram {length}={len(rows)}\n" for length, rows in enumerate(ids, start=1))
@@ -70,8 +72,8 @@ def check_names(vocabulary: Sequence[str], size: int, start: str | None) -> list
     return names
 
 
-def _open_text(path: Path) -> TextIO:
-    if path.suffix == ".gz":
+def _open_text(path: Path, compress: bool) -> TextIO:
+    if compress:
         return io.TextIOWrapper(gzip.open(path, "wb"), encoding="utf-8", newline="\n")
     return path.open("w", encoding="utf-8", newline="\n")
 

@@ -18,6 +18,9 @@ from weft.ops.ngram.arpa import LOG_ZERO, check_names
 from weft.ops.ngram.arpa_table import MENDING, Section, build_table
 from weft.ops.ngram.table import NgramTable
 
+GZIP = b"\x1f\x8b"
+"""How a gzipped file begins."""
+
 _COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
 _SECTION = re.compile(r"\\(\d+)-grams:")
 
@@ -30,7 +33,7 @@ class ArpaModel(NamedTuple):
 
 
 def read_arpa(path: Path, vocabulary: Sequence[str] | None = None, start: str = "<s>") -> ArpaModel:
-    """Read ARPA text, gzipped when the name ends in ``.gz``.
+    """Read ARPA text, which may be gzipped, whatever its name, and must be where the name ends in ``.gz``.
 
     Read as well: text before ``\\data\\``, blank lines, spaces for tabs, Windows line ends, n-grams in any order,
     missing back-off weights (1), -99 or -inf for zero, and files of pruned models in which an n-gram's context is not
@@ -61,6 +64,17 @@ def read_arpa(path: Path, vocabulary: Sequence[str] | None = None, start: str = 
     return ArpaModel(table, tuple(words))
 
 
+def read_words(path: Path) -> tuple[str, ...]:
+    """The words of an ARPA file in the order of its unigrams, the start symbol among them where it is listed.
+
+    Raises:
+        DataError: as `read_arpa`, for as much of the file as holds the unigrams.
+    """
+    reader = _Reader(path)
+    counts = reader.header()
+    return reader.words(counts[0], len(counts) == 1)
+
+
 def _index(vocabulary: Sequence[str], start: str) -> dict[str, int]:
     inside = start in vocabulary
     names = check_names(vocabulary, len(vocabulary), None if inside else start)
@@ -68,7 +82,9 @@ def _index(vocabulary: Sequence[str], start: str) -> dict[str, int]:
 
 
 def _open_bytes(path: Path) -> IO[bytes]:
-    return gzip.GzipFile(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    with path.open("rb") as file:
+        compressed = path.suffix == ".gz" or file.read(2) == GZIP
+    return gzip.GzipFile(path, "rb") if compressed else path.open("rb")  # type: ignore[return-value]
 
 
 class _Reader:
@@ -137,6 +153,11 @@ class _Reader:
         words = np.frombuffer(rows, dtype=np.int64) if count else np.empty(0, dtype=np.int64)
         words = np.where(words < 0, known[start], words)
         return known, columns.section(words[:, None])
+
+    def words(self, count: int, last: bool) -> tuple[str, ...]:
+        """The words of the first section, and nothing else of it."""
+        columns = _Columns()
+        return tuple(self._entry(1, count, last, columns)[0] for _ in range(count))
 
     def section(self, length: int, count: int, last: bool, names: dict[str, int]) -> Section:
         """One further section, its name included."""

@@ -1,0 +1,62 @@
+"""Commands that are imported and built only when they are called, so that no command waits for all the others."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+Command: TypeAlias = TyperCommand | TyperGroup
+
+
+class LazyCommand(NamedTuple):
+    """Where a command is, and the first line of its help.
+
+    Attributes:
+        place: ``module:name`` of a function, or of a `typer.Typer` with commands of its own.
+        line: shown in the list of commands.
+    """
+
+    place: str
+    line: str
+
+    def load(self, name: str) -> Command:
+        """The command itself, under that name."""
+        module, _, attribute = self.place.partition(":")
+        found: Callable[..., None] | typer.Typer = getattr(importlib.import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            alone.command(name)(found)
+            found = alone
+        built = get_command(found)
+        assert isinstance(built, TyperCommand | TyperGroup), "typer builds its own commands"
+        return built
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows its commands by name and line (see `register`), and loads the one that is called.
+
+    Class attributes:
+        lazy: the commands by name.
+    """
+
+    lazy: ClassVar[Mapping[str, LazyCommand]]
+
+    @classmethod
+    def register(cls, app: typer.Typer) -> None:
+        """Give ``app`` the names and lines, which are all that its help and the search for a typing error need."""
+        for name, command in cls.lazy.items():
+            app.command(name, short_help=command.line)(_elsewhere)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        """The command that ``args`` name, imported and built."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else self.lazy[name].load(name), rest
+
+
+def _elsewhere() -> None:
+    """What typer holds for a command until `LazyGroup` loads it; never called."""

@@ -1,0 +1,33 @@
+"""The configuration of a model of Weft, for `transformers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+
+class WeftConfig(PreTrainedConfig):
+    """Holds the configuration of Weft, whole.
+
+    Attributes:
+        weft: ``format`` (a number), ``version`` (of the Weft that wrote it) and ``model`` (its configuration).
+        use_cache: keep what has been read, so that the next token costs one step.
+    """
+
+    model_type = "weft"
+
+    def __init__(self, weft: dict[str, Any] | None = None, use_cache: bool = True, **kwargs: Any) -> None:
+        self.weft = dict(weft or {})
+        self.use_cache = use_cache
+        super().__init__(**kwargs)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return int(self.weft["model"]["vocab_size"])
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Tokens of the windows that the model was trained on."""
+        return int(self.weft["model"]["context"])
