@@ -12,15 +12,19 @@ import pytest
 import yaml
 
 from weft import presets
+from weft.cli.main import COMMANDS, GROUPS
 from weft.core.registry import REGISTRY
 
 
 def test_help_imports_neither_torch_nor_pydantic_nor_rich() -> None:
-    """What takes the time: torch alone takes a second. The command itself takes a fifth of one, most of it typer's."""
+    """What takes the time: torch alone takes a second. Nor does it import any command, or what commands share; what is
+    left is typer's own import."""
     code = ("import sys; from weft.cli.main import app\n"
             "try: app(['--help'])\n"
             "except SystemExit: pass\n"
-            "print(sorted({'torch', 'numpy', 'pydantic', 'rich', 'yaml', 'weft.api'} & set(sys.modules)))")
+            "heavy = {'torch', 'numpy', 'pydantic', 'rich', 'yaml', 'weft.api'} & set(sys.modules)\n"
+            "own = {name for name in sys.modules if name.startswith('weft.cli.')}\n"
+            "print(sorted(heavy | own - {'weft.cli.main', 'weft.cli.lazy'}))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "generate" in done.stdout and done.stdout.endswith("\n[]\n")
 
@@ -32,6 +36,17 @@ def test_every_command_explains_its_arguments_and_options(weft: Any, command: li
     assert told.code == 0 and "Usage: " in told.out
     if command and command != ["config"]:
         assert "--json" in told.out
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
+def test_the_list_of_commands_says_of_each_what_its_own_help_says(name: str) -> None:
+    command = {**COMMANDS, **GROUPS}[name]
+    assert command.load(name).get_short_help_str(limit=120) == command.line
+
+
+def test_a_typing_error_in_a_command_is_told_with_the_nearest_one(weft: Any) -> None:
+    told = weft("trian")
+    assert told.code == 2 and "No such command 'trian'. Did you mean 'train'?" in told.err
 
 
 def test_version(weft: Any) -> None:

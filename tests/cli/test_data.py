@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 
 from weft.data.prepared import open_prepared
 from weft.tokenizers import BPETokenizer, load_tokenizer
+from weft.tokenizers.sentence_piece import train_sentence_piece
 
 Weft = Callable[..., Any]
 Refuse = Callable[..., str]
@@ -66,7 +68,21 @@ def test_a_changed_tokenizer_file_is_noticed(weft: Weft, refused: Refuse, source
     assert weft(*command).out.startswith("prepared ")
     assert weft(*command).out.startswith("kept ")
     BPETokenizer.train(["c d c d"], 258).save(tmp_path / "t")
-    assert "the tokenizer's file has changed. Prepare again with --replace" in refused(*command)
+    assert re.search(r"the tokenizer's file has changed \(SHA-256 [0-9a-f]{12}, now [0-9a-f]{12}\)\. Prepare again "
+                     r"with --replace", refused(*command))
+
+
+def test_a_changed_sentencepiece_model_is_noticed(weft: Weft, refused: Refuse, source: Path, tmp_path: Path) -> None:
+    command = ("data", "prepare", source, "--tokenizer",
+               f"{{kind: sentencepiece, path: {tmp_path / 'tokenizer.model'}}}", "--out", tmp_path / "f")
+    text = [json.loads(line)["text"] for line in source.read_text().splitlines()]
+    for words in (text, [each.upper() for each in text]):
+        made = train_sentence_piece(words, 300, algorithm="bpe")
+        (content,) = (data for name, data in made.files().items() if name.endswith(".model"))
+        (tmp_path / "tokenizer.model").write_bytes(content)
+        if words is text:
+            assert weft(*command).out.startswith("prepared ") and weft(*command).out.startswith("kept ")
+    assert "the tokenizer's file has changed (SHA-256 " in refused(*command)
     assert weft(*command, "--replace").code == 0
 
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.errors import DataError
-from weft.data import Batches, SequentialBatches, ShuffledBatches, embedded_corpus, encode_corpus
+from weft.data import Batches, PackedBatches, SequentialBatches, ShuffledBatches, embedded_corpus, encode_corpus
 from weft.tokenizers import ByteTokenizer
 
 STREAM = encode_corpus(embedded_corpus(max_bytes=3000), ByteTokenizer())
-KINDS = pytest.mark.parametrize("kind", [ShuffledBatches, SequentialBatches])
+KINDS = pytest.mark.parametrize("kind", [ShuffledBatches, SequentialBatches, PackedBatches])
 
 
 @KINDS
@@ -26,6 +26,9 @@ def test_the_ranks_share_one_global_batch(kind: type[Batches], each: int, world:
     shares = [batches.batch(step, rank=rank, world=world) for rank in range(world)]
     for name in ("inputs", "targets", "begins", "scored", "target_bytes"):
         np.testing.assert_array_equal(np.concatenate([getattr(share, name) for share in shares]), getattr(whole, name))
+    counts = [share.count if share.count is not None else np.full(each, length) for share in shares]
+    np.testing.assert_array_equal(np.concatenate(counts), np.full(len(whole.inputs), length)
+                                  if whole.count is None else whole.count)
     assert {share.fresh for share in shares} == {whole.fresh}
     assert sum(share.scored_tokens for share in shares) == whole.scored_tokens
 

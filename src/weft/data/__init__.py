@@ -6,6 +6,7 @@ from weft.data.batch import Batch
 from weft.data.batches import Batches, SequentialBatches, ShuffledBatches
 from weft.data.corpus import Corpus, Document
 from weft.data.embedded import embedded_corpus
+from weft.data.packed import PackedBatches
 from weft.data.stream import TokenStream, encode_corpus
 from weft.data.text import read_text
 from weft.data.windows import EvaluationWindows
@@ -16,6 +17,7 @@ __all__ = [
     "Corpus",
     "Document",
     "EvaluationWindows",
+    "PackedBatches",
     "SequentialBatches",
     "ShuffledBatches",
     "TokenStream",

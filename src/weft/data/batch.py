@@ -24,6 +24,7 @@ class Batch:
         target_bytes: UTF-8 bytes of text that each target stands for. The sum over scored targets divides their summed
             negative log-likelihood (in nats, over ln 2) to give bits per byte.
         fresh: whether rows start without a state carried from the batch before.
+        count: tokens of each row; what stands behind them is padding, which is no token. None: all T.
     """
 
     inputs: Int64[np.ndarray, "B T"]
@@ -32,6 +33,7 @@ class Batch:
     scored: Bool[np.ndarray, "B T"]
     target_bytes: Int64[np.ndarray, "B T"]
     fresh: bool = True
+    count: Int64[np.ndarray, " B"] | None = None
 
     @property
     def scored_tokens(self) -> int:

@@ -46,12 +46,11 @@ class Batches(ABC):
         Raises:
             DataError: a world that does not divide the rows, or a rank outside it.
         """
-        starts, fresh = self._starts(step)
-        return cut(self.stream, starts[self._share(rank, world)], self.length, fresh=fresh)
+        return self._batch(step, self._share(rank, world))
 
     @abstractmethod
-    def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
-        """Where the rows of that step start in the stream, and whether they start without a state."""
+    def _batch(self, step: int, share: slice) -> Batch:
+        """Those rows of the batch of that step."""
 
     def _share(self, rank: int, world: int) -> slice:
         if world < 1 or self.rows % world:
@@ -69,8 +68,8 @@ class Batches(ABC):
         """Steps that pass over the stream once."""
 
     @property
-    def tokens_per_batch(self) -> int:
-        """B * T."""
+    def tokens_per_batch(self) -> float:
+        """Inputs of a batch, without padding; the mean over an epoch where batches differ."""
         return self.rows * self.length
 
     def from_step(self, step: int) -> Iterator[Batch]:
@@ -80,8 +79,20 @@ class Batches(ABC):
             step += 1
 
 
+class WindowBatches(Batches):
+    """Windows of the stream, which follow one another wherever documents begin."""
+
+    def _batch(self, step: int, share: slice) -> Batch:
+        starts, fresh = self._starts(step)
+        return cut(self.stream, starts[share], self.length, fresh=fresh)
+
+    @abstractmethod
+    def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
+        """Where the rows of that step start in the stream, and whether they start without a state."""
+
+
 @final
-class ShuffledBatches(Batches):
+class ShuffledBatches(WindowBatches):
     """Windows in shuffled order, each starting afresh.
 
     An epoch has W = (N-1) // T windows that touch but do not overlap in their targets; each comes once per epoch, in
@@ -111,7 +122,7 @@ class ShuffledBatches(Batches):
 
 
 @final
-class SequentialBatches(Batches):
+class SequentialBatches(WindowBatches):
     """Contiguous windows, for truncated back-propagation through time with a carried state.
 
     The stream is cut into B lanes; row b of a step continues row b of the step before, until the lanes end and all

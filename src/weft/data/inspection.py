@@ -147,7 +147,7 @@ class SampleWindow:
 
 def sample_data(data: PreparedData, part: str = "train", *, windows: int = 3, context: int = 128,
                 seed: int = 0) -> list[SampleWindow]:
-    """The first windows that a training run with that context and order seed would read.
+    """The first windows that a training run with that context and order seed, and ``packing: stream``, would read.
 
     Raises:
         DataError: no such part, no window asked for, or a context beyond the part's tokens.

@@ -36,8 +36,8 @@ class HeadingSettings(Settings):
 class DataSettings(Settings):
     """What a run reads.
 
-    A folder that ``weft data prepare`` has made may stand as ``path``: then all but ``order_seed`` comes from it, and
-    what is given must agree with it.
+    A folder that ``weft data prepare`` has made may stand as ``path``: then all but ``order_seed`` and ``packing``
+    comes from it, and what is given must agree with it.
 
     Attributes:
         path: a file or folder of text, JSONL or Parquet, or a prepared folder; None: the Python standard library's
@@ -51,6 +51,9 @@ class DataSettings(Settings):
         text_field: the field that holds the text of a JSONL or Parquet record.
         documents: what is one document in a text file: the ``file``, each ``line``, each ``paragraph``, or what a
             heading begins: ``{heading: '= [^=]+ =$'}``.
+        packing: how documents fill training windows: ``stream``, one after another, cut wherever a window ends; or
+            ``documents``, whole, by best fit, and only those longer than a window are cut. Documents in one window
+            are fenced from one another either way. It concerns neither evaluation nor models that count.
     """
 
     path: str | None = None
@@ -62,6 +65,7 @@ class DataSettings(Settings):
     split_seed: int = 0
     text_field: str = TEXT_FIELD
     documents: Literal["file", "line", "paragraph"] | HeadingSettings = "file"
+    packing: Literal["stream", "documents"] = "stream"
 
     @property
     def division(self) -> Division:
@@ -75,7 +79,7 @@ class DataSettings(Settings):
 
     def recipe(self) -> dict[str, Any]:
         """All that decides what the text is and how it is split, but for the path."""
-        return self.model_dump(mode="json", exclude={"path", "order_seed"})
+        return self.model_dump(mode="json", exclude={"path", "order_seed", "packing"})
 
     @model_validator(mode="before")
     @classmethod

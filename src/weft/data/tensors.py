@@ -23,6 +23,7 @@ class TensorBatch:
     scored: Bool[Tensor, "B T"]
     target_bytes: Int64[Tensor, "B T"]
     fresh: bool
+    count: Int64[Tensor, " B"] | None
 
 
 def to_tensors(batch: Batch, device: torch.device | str = "cpu") -> TensorBatch:
@@ -34,4 +35,5 @@ def to_tensors(batch: Batch, device: torch.device | str = "cpu") -> TensorBatch:
         scored=torch.from_numpy(batch.scored).to(device),
         target_bytes=torch.from_numpy(batch.target_bytes).to(device),
         fresh=batch.fresh,
+        count=None if batch.count is None else torch.from_numpy(batch.count).to(device),
     )

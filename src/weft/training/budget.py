@@ -11,6 +11,7 @@ import torch
 from weft.core.errors import ConfigError
 from weft.core.model import LanguageModel
 from weft.data import TokenStream
+from weft.training.batches import batches_of
 from weft.training.compute import Compute
 from weft.training.config import DEFAULT_STEPS, RunConfig
 from weft.training.flops import model_flops_per_token
@@ -44,14 +45,15 @@ def settle_steps(config: RunConfig, model: LanguageModel, stream: TokenStream, d
         return max(1, int(settings.seconds / _seconds_per_step(config, model, stream, compute, ranks)))
     tokens = tokens_per_step(config)
     if settings.tokens is not None:
-        return _whole(settings.tokens, tokens, "tokens")
+        real = batches_of(config, stream).tokens_per_batch * settings.accumulation
+        return _whole(settings.tokens, real, "tokens")
     if settings.flops is not None:
         return _whole(settings.flops, tokens * model_flops_per_token(model, config.context), "flops")
     return settings.steps or DEFAULT_STEPS
 
 
 def tokens_per_step(config: RunConfig) -> int:
-    """Inputs of one step, accumulation included."""
+    """Inputs of one step, accumulation included, and padding, which is computed too."""
     return config.training.batch_size * config.context * config.training.accumulation
 
 

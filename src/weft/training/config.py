@@ -135,6 +135,14 @@ class RunConfig(Settings):
     report: ReportSettings = ReportSettings()
     seed: int = Field(default=0, ge=0)
 
+    @model_validator(mode="after")
+    def _documents_start_afresh(self) -> Self:
+        if self.data.packing == "documents" and self.training.carry_state:
+            raise rule("data.packing", "documents, with training.carry_state: a state is carried along a text that "
+                       "goes on from window to window, and packed windows do not follow one another.",
+                       "Leave out one of them.")
+        return self
+
     @property
     def context(self) -> int:
         """Tokens of a training window."""

@@ -41,7 +41,7 @@ class Started(Event):
     Attributes:
         parameters: numbers that training changes.
         steps: updates of the whole run; 0 for a model that is fitted by counting.
-        tokens_per_step: inputs of one step.
+        tokens_per_step: inputs of one step, with padding.
         train_tokens: tokens of the training text.
         validation_tokens: tokens of the text held out.
         corpus: name, version, size and hash of the text.

@@ -2,7 +2,7 @@
 
     run.json               the resolved configuration, the number of steps, hashes of text and tokenizer, the machine
     config.yaml            the resolved configuration, to read and to run again
-    metrics.jsonl          one JSON object per event
+    metrics.jsonl          one JSON object per event, see `weft.core.strict_json` for what is not finite
     checkpoints/<step>/    the last, the best, and as many more as asked for
 """
 
@@ -26,6 +26,7 @@ from weft.checkpoints.room import free_bytes
 from weft.checkpoints.save import save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import LanguageModel
+from weft.core.strict_json import dumps, number
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
 from weft.training.events import Event
@@ -112,7 +113,7 @@ class RunFolder:
         readable = yaml.safe_dump(content["config"], sort_keys=False, allow_unicode=True)
         with self._writing(RUN_FILE):
             write_file(self.path / CONFIG_YAML, readable)
-            write_file(self.path / RUN_FILE, json.dumps(content, indent=1) + "\n")
+            write_file(self.path / RUN_FILE, dumps(content, indent=1) + "\n")
 
     def log(self, event: Event) -> None:
         """Add an event to the metrics.
@@ -121,7 +122,7 @@ class RunFolder:
             TrainingError: they cannot be written.
         """
         with self._writing(METRICS_FILE), (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event.record()) + "\n")
+            file.write(dumps(event.record()) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of every event; a line that was cut off is left out."""
@@ -133,7 +134,7 @@ class RunFolder:
         """Drop the metrics of steps after ``step``, which will be done again, and a line that was cut off."""
         kept = [record for record in self.metrics() if int(record.get("step", 0)) <= step]
         with self._writing(METRICS_FILE):
-            write_file(self.path / METRICS_FILE, "".join(f"{json.dumps(record)}\n" for record in kept))
+            write_file(self.path / METRICS_FILE, "".join(f"{dumps(record)}\n" for record in kept))
 
     def last(self) -> Path | None:
         """The newest checkpoint."""
@@ -212,7 +213,7 @@ def _differences(old: Any, new: Any, path: str) -> list[tuple[str, Any, Any]]:
 def _bits_per_byte(path: Path) -> float | None:
     """None for a checkpoint that was not evaluated, or that is damaged."""
     try:
-        return float(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]["bits_per_byte"])
+        return number(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]["bits_per_byte"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

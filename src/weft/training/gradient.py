@@ -50,11 +50,12 @@ def forward_of(model: LanguageModel, objective: ObjectiveSettings) -> Forward:
     return forward
 
 
-def span_of(batch: Batch, begins: Tensor) -> Span:
-    """What the batch does to each row. A row that starts afresh needs no mark on its first token, and a batch in which
-    no other document begins is not packed, so that it can take the fast paths."""
+def span_of(batch: Batch, begins: Tensor, count: Tensor | None = None) -> Span:
+    """What the batch does to each row; ``begins`` and ``count`` are the batch's, on the model's device. A row that
+    starts afresh needs no mark on its first token, and a batch in which no other document begins is not packed, so that
+    it can take the fast paths."""
     inner = batch.begins[:, 1:] if batch.fresh else batch.begins
-    return Span(begins=begins if inner.any() else None, fresh=batch.fresh)
+    return Span(count=count, begins=begins if inner.any() else None, fresh=batch.fresh)
 
 
 def add_gradients(model: LanguageModel, batches: Sequence[Batch], state: ModelState | None, *, carry: bool,
@@ -86,14 +87,21 @@ def add_gradients(model: LanguageModel, batches: Sequence[Batch], state: ModelSt
         if carry and (batch.fresh or state is None):
             state = model.init_state(batch.inputs.shape[0], device=device)
         here = to_tensors(batch, device)
-        scored = run(here.inputs, here.targets, here.scored, state if carry else None, span_of(batch, here.begins))
-        share = batch.scored_tokens / total
-        objective = scored.loss / total
-        for extra in scored.losses:
-            objective = objective + share * extra.value
+        scored = run(here.inputs, here.targets, here.scored, state if carry else None,
+                     span_of(batch, here.begins, here.count))
+        objective = _objective(scored, batch, total)
         objective.backward()
         state = None if scored.state is None else scored.state.detach()
         nats += scored.nats.item()
         loss += objective.item()
     nats, loss = world.total(nats, loss)
     return Sums(nats, tokens, size, loss), state
+
+
+def _objective(scored: Scored, batch: Batch, total: int) -> Tensor:
+    """A batch's part of L, with ``total`` for N."""
+    share = batch.scored_tokens / total
+    objective = scored.loss / total
+    for extra in scored.losses:
+        objective = objective + share * extra.value
+    return objective

@@ -21,7 +21,7 @@ from weft.data.settings import DataSettings
 from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
 from weft.tokenizers import Tokenizer
-from weft.tokenizers.config import TokenizerConfig, TokenizerFileConfig
+from weft.tokenizers.config import TokenizerConfig
 from weft.training.config import RunConfig
 
 HeldOut: TypeAlias = Literal["validation", "test"]
@@ -287,13 +287,19 @@ def _kept(folder: Path, recipe: Recipe, sources: tuple[Source, ...], settings: D
     differences += [f"{name} was {old!r} and is now {new!r}" for name, old, new in _changed(manifest.recipe, recipe)]
     if not differences and not sources and read_texts(settings).corpus_sha256 != manifest.corpus_sha256:
         differences = [f"the text was {manifest.corpus}"]
-    if not differences and isinstance(tokenizer, TokenizerFileConfig):
-        same = tokenizer.fit(()).fingerprint() == manifest.tokenizer.fingerprint
-        differences = [] if same else ["the tokenizer's file has changed"]
+    if not differences:
+        differences = _changed_tokenizer(manifest.tokenizer.fingerprint, tokenizer)
     if differences:
         raise DataError(f"other data have been prepared there: {'; '.join(differences)}.", where=str(folder),
                         remedy="Prepare again with --replace, or choose another folder.")
     return data
+
+
+def _changed_tokenizer(before: str, tokenizer: TokenizerConfig) -> list[str]:
+    """What a file that holds the tokenizer, if there is one, says of the fingerprint of the one used then."""
+    held = tokenizer.from_file()
+    now = before if held is None else held.fingerprint()
+    return [] if now == before else [f"the tokenizer's file has changed (SHA-256 {before[:12]}, now {now[:12]})"]
 
 
 def _changed(before: Recipe, now: Recipe) -> list[tuple[str, Any, Any]]:

@@ -117,7 +117,7 @@ def restore(run: Run, trainer: Trainer) -> Begun:
     trainer.resume(run.world.spread_named(training), step=int(facts["step"]), seconds=float(facts["seconds"]),
                    where=str(run.folder.path))
     validation, interval = facts.get("validation"), facts.get("interval")
-    return Begun(Validation(**validation) if validation else None,
+    return Begun(Validation.from_json(validation) if validation else None,
                  Interval(**interval) if interval else Interval(trainer.seconds))
 
 

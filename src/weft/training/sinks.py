@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, final
 
 from weft.core.errors import MissingExtra, UnsupportedError
+from weft.core.strict_json import number
 from weft.training.config import ReportSettings, RunConfig, WandbSettings
 from weft.training.events import Event, Progress, Validated
 
@@ -96,7 +97,7 @@ def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
     """The curves' names and values in the record of an event."""
     names = NAMES.get(record["event"], {})
     values = record["validation"] if record["event"] == Validated.name else record
-    return {name: float(values[field]) for field, name in names.items() if values.get(field) is not None}
+    return {name: number(values[field]) for field, name in names.items() if values.get(field) is not None}
 
 
 class Writer(Protocol):

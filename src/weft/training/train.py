@@ -9,10 +9,12 @@ from typing import Any, final
 
 import torch
 
+from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, parameter_count
 from weft.core.traits import Trait
+from weft.data import PackedBatches
 from weft.tokenizers import Tokenizer
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
@@ -112,7 +114,9 @@ def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any
     """What `RunFolder.describe` wrote of this run; None for one that begins."""
     record: dict[str, Any] | None = world.lead(lambda: folder.read() if folder.has_run else None)
     if record is not None:
-        require_same_run(record["config"], config.dump(), where=str(folder.path))
+        where = str(folder.path)
+        # Read as a configuration, so that a key that is newer than the record stands at its default.
+        require_same_run(parse(RunConfig, record["config"], where=where).dump(), config.dump(), where=where)
     return record
 
 
@@ -161,6 +165,8 @@ def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
     begun = Begun(None, Interval(0.0)) if record is None else restore(run, trainer)
     run.world.lead(lambda: _begin(run, terms, record, step=trainer.step, steps=steps))
     run.tell(_started(run, trainer.step, steps, tokens_per_step(run.config)))
+    if isinstance(trainer.batches, PackedBatches):
+        run.tell(Notice(trainer.step, trainer.batches.describe()))
     return descend(run, trainer, begun)
 
 

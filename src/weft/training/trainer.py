@@ -16,8 +16,9 @@ from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
-from weft.data import Batches, SequentialBatches, ShuffledBatches, TokenStream
+from weft.data import TokenStream
 from weft.models.stack import Stack
+from weft.training.batches import batches_of
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
@@ -70,9 +71,7 @@ class Trainer:
         self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
-        kind = SequentialBatches if settings.carry_state else ShuffledBatches
-        self.batches: Batches = kind(stream, rows=settings.batch_size, length=config.context,
-                                     seed=config.data.order_seed, reshuffle=settings.reshuffle)
+        self.batches = batches_of(config, stream)
         for stack in _stacks(self.precision.working):
             stack.recompute = settings.compute.checkpoint_activations
         forward = forward_of(self.precision.working, settings.objective)

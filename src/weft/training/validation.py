@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from weft.core.errors import DataError
 from weft.core.model import LanguageModel
+from weft.core.strict_json import number
 from weft.data import TokenStream
 from weft.evaluation.evaluate import evaluate
 
@@ -29,6 +31,12 @@ class Validation:
     tokens: int
     bytes: int
     protocol: str
+
+    @staticmethod
+    def from_json(plain: Mapping[str, Any]) -> Validation:
+        """What `dataclasses.asdict` and JSON made of one."""
+        means = {name: number(plain[name]) for name in ("bits_per_byte", "loss")}
+        return Validation(**{**plain, **means})
 
 
 def validate(model: LanguageModel, stream: TokenStream, *, context: int, rows: int = 16,

@@ -1,0 +1,99 @@
+"""Batches of whole documents, packed into rows."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from jaxtyping import Int64
+
+from weft.core.errors import DataError
+from weft.data.batch import Batch
+from weft.data.batches import Batches
+from weft.data.packing import best_fit, pieces_of
+from weft.data.permutation import permute
+from weft.data.stream import TokenStream
+
+
+@final
+class PackedBatches(Batches):
+    """Rows of whole documents, in shuffled order, each starting afresh.
+
+    A document no longer than a row is never cut; a longer one is cut into full rows and a rest. Every piece starts a
+    document of its own in its row, so that nothing is read across a border. What is in a row together depends on the
+    stream and T alone; each row comes once per epoch, in an order of that epoch's own, so every token that can be
+    predicted counts once per epoch. Rows that are not quite full end in padding, which is no token: it counts nowhere.
+
+    Args:
+        stream: the tokens.
+        rows: B, rows per batch.
+        length: T, inputs of a row at most.
+        seed: any integer.
+        reshuffle: every epoch has its own order; False: all have the first one's.
+
+    Raises:
+        DataError: no row or no length, or no document in which anything can be predicted.
+    """
+
+    def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
+        super().__init__(stream, rows=rows, length=length, seed=seed, reshuffle=reshuffle)
+        pieces = pieces_of(stream, length)
+        if not pieces.documents:
+            raise DataError("no document has two tokens, so there is nothing to predict.", where=stream.corpus,
+                            remedy="Give more text.")
+        row = best_fit(pieces.lengths, length)
+        order = np.lexsort((pieces.starts, row))
+        self._starts, self._lengths = pieces.starts[order], pieces.lengths[order]
+        self._first = np.searchsorted(row[order], np.arange(row.max() + 2))
+        self.windows = len(self._first) - 1
+        self.documents, self.cut_documents = pieces.documents, pieces.cut
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.windows / self.rows
+
+    @property
+    def tokens_per_batch(self) -> float:
+        return int(self._lengths.sum()) / self.steps_per_epoch
+
+    def describe(self) -> str:
+        """What packing has made of the stream, in one line."""
+        share = 1 - self.tokens_per_batch / (self.rows * self.length)
+        return (f"{self.documents:,} documents packed into {self.windows:,} windows of {self.length:,} tokens; "
+                f"{self.cut_documents:,} longer than a window cut; padding {share:.2%}")
+
+    def _batch(self, step: int, share: slice) -> Batch:
+        sample = step * self.rows + np.arange(self.rows, dtype=np.int64)[share]
+        epoch, place = np.divmod(sample, self.windows)
+        epoch = epoch if self.reshuffle else np.zeros_like(epoch)
+        return self._filled(permute(place, self.windows, seed=self.seed, epoch=epoch))
+
+    def _filled(self, chosen: Int64[np.ndarray, " B"]) -> Batch:
+        """The rows of those numbers."""
+        held = self._first[chosen + 1] - self._first[chosen]
+        piece = np.repeat(self._first[chosen], held) + _within(held)
+        lengths = self._lengths[piece]
+        row = np.repeat(np.repeat(np.arange(len(chosen)), held), lengths)
+        count = np.bincount(row, minlength=len(chosen)).astype(np.int64)
+        here, inside = (row, _within(count)), _within(lengths)
+        places = np.repeat(self._starts[piece], lengths) + inside
+
+        def laid(values: np.ndarray) -> np.ndarray:
+            out = np.zeros((len(chosen), self.length), dtype=values.dtype)
+            out[here] = values
+            return out
+
+        stream = self.stream
+        return Batch(
+            inputs=laid(stream.tokens[places].astype(np.int64)),
+            targets=laid(stream.tokens[places + 1].astype(np.int64)),
+            begins=laid(inside == 0),
+            scored=laid(np.ones(len(places), dtype=np.bool_)),
+            target_bytes=laid(stream.byte_lengths[places + 1].astype(np.int64)),
+            count=None if (count == self.length).all() else count)
+
+
+def _within(sizes: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " m"]:
+    """0, 1, .. size-1 for each of ``sizes``, end to end."""
+    places: Int64[np.ndarray, " m"] = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return places
