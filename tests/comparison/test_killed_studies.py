@@ -15,7 +15,7 @@ import yaml
 from comparison.studies import ATTENTION, LSTM, run, study_of, write_text
 from weft.comparison import StudyConfig
 from weft.comparison.jobs import Job, Outcome
-from weft.comparison.launch import in_own_process
+from weft.comparison.launch import OwnProcesses
 from weft.comparison.lock import held
 from weft.comparison.study import MeasureSettings
 from weft.core.errors import ConfigError
@@ -75,13 +75,13 @@ def test_a_study_that_is_killed_goes_on_to_the_same_figures(study: StudyConfig, 
         assert mine.runs[0].bits_per_byte == other.runs[0].bits_per_byte
 
 
-def _job(tmp_path: Path, **changes: str) -> Job:
+def _job(tmp_path: Path, *, steps: int = 2000, plugins: tuple[str, ...] = ()) -> Job:
     text = write_text(tmp_path)
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "0.txt").write_text("a line of text\n" * 20)
-    run = parse_run({"model": LSTM, "data": {"path": str(text)}, "training": {"steps": 2000, "batch_size": 2}})
+    run = parse_run({"model": LSTM, "data": {"path": str(text)}, "training": {"steps": steps, "batch_size": 2}})
     job = Job("run", "lstm", run, tmp_path / "job", tmp_path / "test", "", None, True, 1.0, MeasureSettings(),
-              plugins=tuple(changes.values()))
+              plugins=plugins)
     job.folder.mkdir()
     return job
 
@@ -95,23 +95,45 @@ def _write(job: Job) -> None:
 def test_a_process_that_is_killed_is_a_failed_run(tmp_path: Path) -> None:
     job = _job(tmp_path)
     _write(job)
-    outcome = in_own_process(job, lambda line, step, steps: _kill_children())
+    with OwnProcesses() as launch:
+        outcome = launch(job, lambda line, step, steps: _kill(*_children(*_children(os.getpid()))))
     assert outcome == Outcome("failed", "its process was ended by SIGKILL, perhaps for want of memory")
 
 
 def test_a_process_that_cannot_begin_says_why(tmp_path: Path) -> None:
-    job = _job(tmp_path, plugin=str(tmp_path / "missing.py"))
+    job = _job(tmp_path, plugins=(str(tmp_path / "missing.py"),))
     _write(job)
-    outcome = in_own_process(job, lambda line, step, steps: None)
+    with OwnProcesses() as launch:
+        outcome = launch(job, lambda line, step, steps: None)
     assert outcome.status == "failed"
     assert "its process ended with code 1" in outcome.note and "missing.py" in outcome.note
 
 
-def _kill_children() -> None:
-    """End the one process that this one has started."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and f"PPid:\t{os.getpid()}\n" in _status(entry):
-            os.kill(int(entry.name), signal.SIGKILL)
+def test_work_outlives_the_process_that_forked_it_and_another_takes_its_place(tmp_path: Path) -> None:
+    job = _job(tmp_path, steps=3)
+    _write(job)
+    with OwnProcesses() as launch:
+        assert launch(job, lambda line, step, steps: _kill(*_children(os.getpid()))).status == "finished"
+        assert not _children(os.getpid())
+        (job.folder / "result.json").unlink()
+        assert launch(job, lambda line, step, steps: None).status == "finished"
+        server, = _children(os.getpid())
+        (job.folder / "result.json").unlink()
+        assert launch(job, lambda line, step, steps: None).status == "finished"
+        assert _children(os.getpid()) == [server], "one interpreter serves them all"
+    assert not _children(os.getpid())
+
+
+def _children(*parents: int) -> list[int]:
+    """The processes that these have started."""
+    wanted = {f"PPid:\t{parent}\n" for parent in parents}
+    return [int(entry.name) for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and any(line in _status(entry) for line in wanted)]
+
+
+def _kill(*processes: int) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
 
 
 def _status(entry: Path) -> str:

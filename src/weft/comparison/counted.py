@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from weft.data import ShuffledBatches, TokenStream
+from weft.data import PackedBatches, ShuffledBatches, TokenStream
 from weft.training.config import RunConfig
 
 
@@ -23,14 +23,16 @@ def tokens_paid_for(stream: TokenStream, run: RunConfig, tokens: int) -> TokenSt
     """
     # A stream of places: its batches say where the windows lie.
     places = replace(stream, tokens=np.arange(len(stream)))
-    batches = ShuffledBatches(places, rows=1, length=run.context, seed=run.data.order_seed)
-    wanted = max(1, tokens // run.context)
+    kind = PackedBatches if run.data.packing == "documents" else ShuffledBatches
+    batches = kind(places, rows=1, length=run.context, seed=run.data.order_seed)
+    wanted = max(1, int(tokens // batches.tokens_per_batch))
     if wanted >= batches.windows:
         return stream
     chosen = np.zeros(len(stream), dtype=np.bool_)
     for index in range(wanted):
-        window = batches.batch(index).inputs[0]
-        chosen[window[0] : window[-1] + 2] = True  # the last target too
+        window = batches.batch(index)
+        for read in (window.inputs, window.targets):
+            chosen[read[0] if window.count is None else read[0, :window.count[0]]] = True
     gap = chosen & ~np.concatenate([[False], chosen[:-1]])
     return replace(stream, tokens=stream.tokens[chosen], begins=(stream.begins | gap)[chosen],
                    byte_lengths=stream.byte_lengths[chosen])

@@ -28,6 +28,7 @@ from weft.comparison.lock import held
 from weft.comparison.report import render
 from weft.comparison.results import StudyResult
 from weft.core.errors import CheckpointError, ConfigError, InputError
+from weft.core.strict_json import dumps
 
 STATED, IDENTITY, SETTLED, RESULT, REPORT = "study.yaml", "study.json", "settled.json", "result.json", "report.html"
 
@@ -99,7 +100,7 @@ class StudyFolder:
 
     def write_result(self, result: StudyResult) -> None:
         """What was found, and the page that shows it."""
-        write_file(self.path / RESULT, json.dumps(result.to_json(), indent=1) + "\n")
+        write_file(self.path / RESULT, dumps(result.to_json(), indent=1) + "\n")
         write_file(self.path / REPORT, render(result))
 
 

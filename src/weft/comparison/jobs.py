@@ -14,6 +14,7 @@ from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, Positi
 from weft.comparison.study import MeasureSettings
 from weft.core.config import parse
 from weft.core.errors import CheckpointError
+from weft.core.strict_json import dumps
 from weft.training.config import RunConfig
 from weft.training.files import parse_run
 
@@ -107,7 +108,7 @@ class Outcome:
 
 def write_outcome(job: Job, outcome: Outcome) -> None:
     """Keep how a piece of work went."""
-    write_file(job.folder / RESULT_FILE, json.dumps({"key": job.key(), **asdict(outcome)}) + "\n")
+    write_file(job.folder / RESULT_FILE, dumps({"key": job.key(), **asdict(outcome)}) + "\n")
 
 
 def read_outcome(job: Job) -> Outcome | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias, final
 
 from weft.checkpoints.atomic import write_file
 from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, read_outcome, write_outcome
@@ -40,47 +41,106 @@ def in_this_process(job: Job, tell: Tell) -> Outcome:
     return do(job, tell)
 
 
-def in_own_process(job: Job, tell: Tell) -> Outcome:
-    """A process per piece of work: its memory is its own, and the study survives its end.
+@final
+class OwnProcesses:
+    """Each piece of work in a process of its own: its memory is its own, and the study survives its end.
 
-    Raises:
-        KeyboardInterrupt: Ctrl-C; the process has saved its run then.
+    The processes are forked from one that has imported everything (see `weft.comparison.worker`), which is started for
+    the first piece of work and again whenever it is gone. Used in ``with``, which ends it.
     """
-    with (job.folder / LOG_FILE).open("ab") as log, subprocess.Popen(
-            [sys.executable, "-m", "weft.comparison.worker", str(job.folder / JOB_FILE)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=log, start_new_session=True) as process:
+
+    def __init__(self) -> None:
+        self._server: subprocess.Popen[bytes] | None = None
+        self._worker: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def __call__(self, job: Job, tell: Tell) -> Outcome:
+        """Have ``job`` done, whose file lies in its folder.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; the process has saved its run then.
+        """
         try:
-            _listen(process, tell)
-            code = process.wait()
+            code = self._done(job, tell)
         except KeyboardInterrupt:
-            _wait_or_end(process)
+            self._wait_or_end()
             raise
-    if code == 128 + signal.SIGINT:
-        raise KeyboardInterrupt
-    outcome = read_outcome(job)
-    if outcome is None:
-        outcome = Outcome("failed", _reason(job, code))
-        write_outcome(job, outcome)
-    return outcome
+        if code == 128 + signal.SIGINT:
+            raise KeyboardInterrupt
+        outcome = read_outcome(job)
+        if outcome is None:
+            outcome = Outcome("failed", _reason(job, code))
+            write_outcome(job, outcome)
+        return outcome
+
+    def _done(self, job: Job, tell: Tell) -> int:
+        """The exit code of the process that does a job; if that is lost, of the one that was to fork it."""
+        server = self._serving(job)
+        assert server.stdin is not None and server.stdout is not None, "both are pipes"
+        with suppress(BrokenPipeError):  # then it has gone, and its code is told below
+            server.stdin.write(f"{job.folder / JOB_FILE}\n".encode())
+            server.stdin.flush()
+        for line in server.stdout:
+            told = _told(line)
+            if "code" in told:
+                self._worker = None
+                return int(told["code"])
+            if "pid" in told:
+                self._worker = int(told["pid"])
+            elif "line" in told:
+                tell(str(told["line"]), int(told["step"]), int(told["steps"]))
+        return self._close()
+
+    def _serving(self, job: Job) -> subprocess.Popen[bytes]:
+        if self._server is None or self._server.poll() is not None:
+            self._close()
+            with (job.folder / LOG_FILE).open("ab") as log:
+                self._server = subprocess.Popen([sys.executable, "-m", "weft.comparison.worker"], stderr=log,
+                                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        return self._server
+
+    def _wait_or_end(self) -> None:
+        """Pass Ctrl-C on: the process saves its run and ends. A second Ctrl-C does not wait for it."""
+        server = self._server
+        if server is None:
+            return
+        with suppress(KeyboardInterrupt):
+            with suppress(ProcessLookupError):
+                os.kill(self._worker or server.pid, signal.SIGINT)
+            assert server.stdout is not None
+            while self._worker is not None and (line := server.stdout.readline()):
+                if "code" in _told(line):
+                    self._worker = None
+        self._close()
+
+    def _close(self) -> int:
+        """End what runs; the exit code of the process that forks."""
+        server, self._server = self._server, None
+        if server is None:
+            return 0
+        if self._worker is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._worker, signal.SIGKILL)
+            self._worker = None
+        with suppress(BrokenPipeError), server:
+            assert server.stdin is not None and server.stdout is not None, "both are pipes"
+            server.stdin.close()
+            server.stdout.read()  # so that it can say its last
+        return server.returncode
 
 
-def _listen(process: subprocess.Popen[bytes], tell: Tell) -> None:
-    assert process.stdout is not None, "standard output is a pipe"
-    for line in process.stdout:
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue  # what a library prints
-        tell(str(told["line"]), int(told["step"]), int(told["steps"]))
-
-
-def _wait_or_end(process: subprocess.Popen[bytes]) -> None:
-    """Pass Ctrl-C on: the process saves its run and ends. A second Ctrl-C does not wait for it."""
-    with suppress(KeyboardInterrupt):
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        return
-    process.kill()
+def _told(line: bytes) -> dict[str, Any]:
+    """What a line tells; nothing if a library has printed it."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _reason(job: Job, code: int) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from weft.core.strict_json import number
+
 RESULT_FORMAT = 1
 BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
 Status: TypeAlias = Literal["finished", "diverged", "failed", "pending"]
@@ -375,4 +377,4 @@ def _value(hint: Any, value: Any) -> Any:
         return tuple(_value(arguments[0], each) for each in value)
     if is_dataclass(hint) and isinstance(hint, type):
         return build(hint, value)
-    return value
+    return number(value) if hint is float else value

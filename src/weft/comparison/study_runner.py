@@ -14,7 +14,7 @@ from weft.comparison.assemble import Account, assemble
 from weft.comparison.contestants import Contestant, Find, changed, contestants
 from weft.comparison.folder import StudyFolder
 from weft.comparison.jobs import Job, JobKind, Outcome, read_outcome
-from weft.comparison.launch import Launch, done, in_own_process, in_this_process
+from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
 from weft.comparison.progress import Clock, StudyListener
 from weft.comparison.results import StudyResult
 from weft.comparison.study import Seeds, StudyConfig
@@ -72,7 +72,11 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
                 "runs": {each.name: each.run.dump() for each in models}}
     with StudyFolder(Path(out), study.model_dump(mode="json", exclude_none=True), resolved) as folder:
         chosen = options or Options()
-        return Study(study, models, notes, folder, chosen, on_progress).run()
+        work = Study(study, models, notes, folder, chosen, on_progress)
+        if not chosen.own_processes:
+            return work.run(in_this_process)
+        with OwnProcesses() as launch:
+            return work.run(launch)
 
 
 @final
@@ -86,12 +90,13 @@ class Study:
         self.models = [replace(each, run=changed(each.run, {"data": {"path": str(self.texts.tokens[each.name])}}))
                        for each in models]
         self.threads = options.threads or torch.get_num_threads()
-        self.launch: Launch = in_own_process if options.own_processes else in_this_process
         self.clock = Clock(listener)
+        self.launch: Launch = in_this_process
 
-    def run(self) -> StudyResult:
-        """All of it; the result is written after every round of runs, one run of every model, so that a study that
-        is stopped early is fair as far as it goes."""
+    def run(self, launch: Launch) -> StudyResult:
+        """All of it, each piece of work by ``launch``. The result is written after every round of runs, one run of
+        every model, so that a study that is stopped early is fair as far as it goes."""
+        self.launch = launch
         self.models = [self._settled(self._routed(each)) for each in self.models]
         self._expect()
         searches = {each.name: search(each, self.study.trials, self.study.trial_seeds, self._trial)

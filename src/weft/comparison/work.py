@@ -26,6 +26,7 @@ from weft.comparison.study import default_contexts
 from weft.comparison.texts import few_documents
 from weft.core.errors import CheckpointError, TrainingError, UnsupportedError, WeftError
 from weft.core.model import Counted, LanguageModel, parameter_count
+from weft.core.strict_json import dumps
 from weft.data import TokenStream, encode_corpus, read_text
 from weft.tokenizers import Tokenizer
 from weft.training import TrainResult, train
@@ -172,7 +173,7 @@ class Watch:
         point = CurvePoint(step, tokens, tokens * (self.job.flops_per_token or 0.0), float(loaded.facts["seconds"]),
                            scores.bits_per_byte, scores.loss)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(point)) + "\n")
+            file.write(dumps(asdict(point)) + "\n")
 
     def few(self, tokenizer: Tokenizer) -> TokenStream:
         """The part of the text that curves are measured on."""

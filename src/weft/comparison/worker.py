@@ -1,34 +1,59 @@
-"""A process of its own for one piece of work: ``python -m weft.comparison.worker JOB.json``.
+"""A process that does pieces of work, each in a fork of its own: ``python -m weft.comparison.worker``.
 
-It tells how far it is in lines of JSON, and ends when whoever started it is gone.
+It reads the name of a job's file from a line of standard input, forks, tells on standard output in lines of JSON how
+far the work is and how its process ended, and reads on. So a study imports PyTorch once, which costs seconds, and every
+piece of work still has memory of its own. It ends with whoever started it, and so does the work.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import torch
+import torch._dynamo  # every optimizer imports it, for which each fork would pay again
 
-from weft.comparison.jobs import Job
+from weft.comparison.jobs import LOG_FILE, Job
 from weft.comparison.work import do
 from weft.core.registry import load_plugin
 
-INTERRUPTED, STANDARD_INPUT = 130, 0
+INTERRUPTED, STANDARD_INPUT, STANDARD_ERROR = 130, 0, 2
+FORKS = sys.platform == "linux"
+"""Elsewhere a fork of a process that has loaded numerical libraries is not safe, and each process does one job."""
 
 
-def main(path: str) -> int:
-    """Do the piece of work that a file describes."""
+def main() -> int:
+    """Do the pieces of work that standard input names."""
+    while path := _line():
+        if not FORKS:
+            return work(path)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C waits until the fork can take it
+        pid = os.fork()
+        if pid == 0:
+            _leave(path)
+        _say({"pid": pid})
+        _, status = os.waitpid(pid, 0)
+        _say({"code": os.waitstatus_to_exitcode(status)})
+    return 0
+
+
+def work(path: str) -> int:
+    """Do the piece of work that a file describes; the exit code."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     data = json.loads(Path(path).read_bytes())
-    for plugin in data["plugins"]:
-        load_plugin(Path(plugin))
-    job = Job.from_json(data)
-    torch.set_num_threads(job.threads)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if FORKS:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for plugin in data["plugins"]:
+            load_plugin(Path(plugin))
+        job = Job.from_json(data)
+        torch.set_num_threads(job.threads)
         do(job, tell)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -37,7 +62,34 @@ def main(path: str) -> int:
 
 def tell(line: str, step: int, steps: int) -> None:
     """One line of JSON on standard output."""
-    print(json.dumps({"line": line, "step": step, "steps": steps}), flush=True)
+    _say({"line": line, "step": step, "steps": steps})
+
+
+def _leave(path: str) -> NoReturn:
+    """Do a piece of work in this fork, and end it without what the parent has still to do."""
+    code = 1
+    try:
+        log = os.open(Path(path).parent / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(log, STANDARD_ERROR)
+        code = work(path)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _line() -> str:
+    """The next line of standard input, without a byte of what follows: that is for the fork to watch."""
+    read = b""
+    while (byte := os.read(STANDARD_INPUT, 1)) not in (b"", b"\n"):
+        read += byte
+    return read.decode()
+
+
+def _say(what: dict[str, object]) -> None:
+    print(json.dumps(what), flush=True)
 
 
 def _end_with_parent() -> None:
@@ -50,4 +102,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())
