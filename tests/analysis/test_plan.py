@@ -103,7 +103,7 @@ def notes(source: ModelConfig) -> str:
 def test_notes_say_why_a_backend_serves() -> None:
     text = notes(config(ATTENTION, {**ATTENTION, "scores": {"softcap": 5.0}}))
     assert "Attention (2 layers), on a CPU: training and prompts by sdpa: the fused kernel" in text
-    assert "single tokens by reference: one query on a CPU" in text
+    assert "single tokens by grouped_rows: one query on a CPU" in text
     assert "training and prompts by reference: only the reference expresses softcap" in text
     assert "element-wise work" in text
 

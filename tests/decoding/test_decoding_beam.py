@@ -13,6 +13,7 @@ from weft.core.errors import FailedError, InputError
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Span
 from weft.decoding import Hypothesis, Row, beam_search, generate
+from weft.tokenizers import ByteTokenizer
 
 KINDS = {name: model for name, model in kinds().items() if model.limit() is None}
 STEPS = 5
@@ -113,6 +114,19 @@ def test_a_search_ends_when_nothing_can_overtake() -> None:
     found = beam_search(model, [[0]], max_new_tokens=50, beams=1, length_penalty=0.0, stop=[2])
     assert found.rows[0] == (Hypothesis((2,), pytest.approx(math.log(0.98)), pytest.approx(math.log(0.98)), True),)
     assert len(model.calls) == 1
+
+
+def test_ids_that_the_tokenizer_lacks_are_never_chosen() -> None:
+    """A vocabulary of 300 ids, rounded up from the 257 of bytes and the end symbol: likely padding is passed over."""
+    tokenizer = ByteTokenizer()
+    odds = [0.0] * 300
+    odds[299], odds[65], odds[66] = 0.7, 0.2, 0.1
+    model = Bigram([odds] * 300)
+    assert beam_search(model, [[0]], max_new_tokens=2, beams=2).rows[0][0].tokens == (299, 299)
+    found = beam_search(model, [[0]], max_new_tokens=2, beams=2, tokenizer=tokenizer).rows[0]
+    assert [one.tokens for one in found] == [(65, 65), (65, 66)]
+    assert found[0].log_prob == pytest.approx(2 * math.log(0.2))
+    assert generate(model, [[0]], max_new_tokens=2, tokenizer=tokenizer).rows[0].tokens == (65, 65)
 
 
 def test_a_longer_hypothesis_may_overtake_a_finished_one() -> None:

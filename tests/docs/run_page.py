@@ -1,11 +1,9 @@
-"""Run the blocks of a page, given as JSON on standard input, in this one process: ``weft`` commands through the
-command line's own entry, Python code in a namespace of its own for each block."""
+"""Run the blocks of a page in this one process: ``weft`` commands through the command line's own entry, Python code in
+a namespace of its own for each block."""
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from typing import Any
 
 from typer.testing import CliRunner
@@ -22,16 +20,12 @@ def run_line(line: str) -> None:
     assert result.output, f"{line}: a command that tells nothing"
 
 
-def main() -> None:
-    """All blocks in order."""
-    for language, code in json.load(sys.stdin):
+def run_blocks(blocks: list[tuple[str, str]]) -> None:
+    """All blocks, each its language and code, in order."""
+    for language, code in blocks:
         if language == "bash":
             for line in filter(None, code.splitlines()):
                 run_line(line)
         else:
             namespace: dict[str, Any] = {"__name__": "__block__"}
             exec(compile(code, "block", "exec"), namespace)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from docs.run_page import run_blocks
+from fresh import fresh
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -24,8 +24,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_every_block_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    done = subprocess.run([sys.executable, str(Path(__file__).with_name("run_page.py"))], cwd=tmp_path, text=True,
-                          input=json.dumps(blocks(page)), capture_output=True, timeout=240)
+    done = fresh(run_blocks, blocks(page), folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

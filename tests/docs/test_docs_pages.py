@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from sphinx.cmd.build import main
 
+from fresh import fresh
 from weft.cli.main import COMMANDS
 from weft.core.registry import REGISTRY
 from weft.masks import known_masks
 
 ROOT = Path(__file__).parents[2]
+
+
+def build(*arguments: str) -> None:
+    """``sphinx-build ARGUMENTS``."""
+    sys.exit(main(list(arguments)))
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +28,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
     for name in ("docs", "examples"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("_build", "_generated"))
-    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "docs", "html"], cwd=folder,
-                          capture_output=True, text=True, timeout=300)
+    done = fresh(build, "-W", "-q", "-b", "html", "docs", "html", folder=folder)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -46,8 +51,9 @@ def test_the_command_line_page_has_every_command_and_its_options(built: Path) ->
         assert option in page, option
 
 
-@pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tokenizers", "families", "chat",
-                                  "add_a_part", "architecture", "python", "_generated/catalogue", "_generated/cli"])
+@pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tokenizers", "families", "arpa",
+                                  "chat", "add_a_part", "architecture", "python", "_generated/catalogue",
+                                  "_generated/cli"])
 def test_every_page_is_built(built: Path, page: str) -> None:
     assert "<h1>" in (built / f"html/{page}.html").read_text("utf-8")
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import runpy
-import subprocess
 import sys
 from pathlib import Path
+
+from fresh import Ended, fresh
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RECIPE = ROOT / "recipes" / "six_ages"
 
 
-WITH_TABLES = ("import sys; sys.path.insert(0, 'docs'); from generate import with_tables; "
-               "sys.stdout.write(with_tables(sys.stdin.read()))")
+def write_with_tables(readme: str) -> None:
+    """Write a README to standard output with the tables of the code."""
+    sys.path.insert(0, "docs")
+    from generate import with_tables
+
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    sys.stdout.write(with_tables(readme))
 
 
-def with_tables(readme: str) -> subprocess.CompletedProcess[str]:
+def with_tables(readme: str) -> Ended:
     """A README with the tables of the code, made in a process of its own: here other tests may have added parts."""
-    return subprocess.run([sys.executable, "-X", "utf8", "-c", WITH_TABLES], cwd=ROOT, input=readme, text=True,
-                          capture_output=True, encoding="utf-8", timeout=120)
+    return fresh(write_with_tables, readme, folder=ROOT)
 
 
 def test_the_tables_are_those_of_the_code() -> None:

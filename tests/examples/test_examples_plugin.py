@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+
+import fresh
+from weft.core.registry import load_plugin
 
 ROOT = Path(__file__).parents[2]
 PLUGIN, CONFIG = ROOT / "examples/moving_average.py", ROOT / "examples/moving_average.yaml"
 SMALL = ["training.steps=3", "training.batch_size=2", "data.max_bytes=50000", "report.eval_batches=1"]
 
 
-def weft(folder: Path, *arguments: str, plugin: bool = True) -> subprocess.CompletedProcess[str]:
+def weft(folder: Path, *arguments: str, plugin: bool = True) -> fresh.Ended:
     """The command in a process of its own, so that the part stays unknown to the other tests."""
-    command = [sys.executable, "-m", "weft", *arguments, *(["--plugin", str(PLUGIN)] if plugin else [])]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return fresh.fresh(fresh.weft, *arguments, *(["--plugin", str(PLUGIN)] if plugin else []), folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +59,18 @@ def test_without_the_plugin_the_checkpoint_names_it(trained: Path) -> None:
     assert "If it was trained with a plugin, give that file with --plugin" in done.stderr
 
 
-def test_values_equal_a_loop_over_the_formula() -> None:
+def print_values() -> None:
+    """Inputs, outputs and parameters of the part, as JSON."""
+    load_plugin(str(PLUGIN))
+    layer = sys.modules["weft_plugin_moving_average"].MovingAverage(3).double()
+    x = torch.sin(torch.arange(12.0, dtype=torch.float64)).reshape(1, 4, 3)
+    print(json.dumps([x.tolist(), layer(x).y.tolist(), *[p.tolist() for p in layer.parameters()]]))
+
+
+def test_values_equal_a_loop_over_the_formula(tmp_path: Path) -> None:
     """The oracle that the page asks for; the module is imported without registering it anywhere else."""
-    code = (f"import sys; from weft.core.registry import load_plugin; load_plugin({str(PLUGIN)!r}); import torch\n"
-            "layer = sys.modules['weft_plugin_moving_average'].MovingAverage(3).double()\n"
-            "x = torch.sin(torch.arange(12.0, dtype=torch.float64)).reshape(1, 4, 3)\n"
-            "print([x.tolist(), layer(x).y.tolist(), *[p.tolist() for p in layer.parameters()]])")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = fresh.fresh(print_values, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
     x, y, logit, weight, bias = (np.array(each) for each in json.loads(done.stdout))
     decay, state, expected = 1 / (1 + np.exp(-logit)), np.zeros(3), []
     for token in x[0]:

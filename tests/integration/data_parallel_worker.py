@@ -1,11 +1,10 @@
-"""One of the processes of `test_data_parallel`: ``torchrun data_parallel_worker.py FOLDER`` trains the runs below with
-the others in FOLDER, and writes what came of it on each rank to FOLDER/RANK.pt."""
+"""What each of the processes of `test_data_parallel` does: train the runs below with the others in a folder, and write
+what came of it to RANK.pt there."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +120,3 @@ def worker(folder: Path) -> None:
     found["lost"] = failing(configs["attention"], folder / "lost", on_rank=1, context=10**7)
     found["stands"] = failing(configs["attention"], folder / "attention")
     torch.save(found, folder / f"{os.environ['RANK']}.pt")
-
-
-if __name__ == "__main__":
-    worker(Path(sys.argv[1]))

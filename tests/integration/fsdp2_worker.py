@@ -1,8 +1,7 @@
-"""One of the processes of `test_fsdp2`: ``python fsdp2_worker.py RANK FOLDER`` writes FOLDER/RANK.pt."""
+"""What each of the processes of `test_fsdp2` does: what it finds goes to RANK.pt in a folder."""
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -99,7 +98,3 @@ def worker(rank: int, folder: str) -> None:
         torch.save(result, f"{folder}/{rank}.pt")
     finally:
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    worker(int(sys.argv[1]), sys.argv[2])

@@ -1,6 +1,7 @@
-"""Training by two processes that torchrun starts: the course of one process, saved and resumed, and ended by all.
+"""Training by two processes: the course of one process, saved and resumed, and ended by all.
 
-Starting processes takes most of the time here, so one start makes all the runs that need no command line.
+Starting processes takes most of the time here, so one start makes all the runs that need no command line, in processes
+that find what torchrun would have set up; torchrun itself starts those of the last test.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
 
-from integration.data_parallel_worker import HALFWAY, STEPS, runs, weights
+from fresh import Fresh
+from integration.data_parallel_worker import HALFWAY, STEPS, runs, weights, worker
 from weft.checkpoints.load import read_training
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.training import Event, RunConfig, Saved, parse_run, train
 from weft.training.parallel import World, require_parallel
 from weft.training.train import build_model
 
-WORKER = Path(__file__).with_name("data_parallel_worker.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 EXACT = ("attention", "lstm", "experts")
 """Runs whose course is that of one process up to the rounding of float64."""
@@ -52,13 +54,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (f"line {i}: {'ab ' * (i * i % 11)}is {i % 7 + i % 5}\n" for i in range(300))
     (path / "text.txt").write_text("".join(lines), encoding="utf-8")
     halfway(runs(path)["lstm"], path / "grown")
-    process = start(str(WORKER), str(path))
-    try:
-        _, errors = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0, errors
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1",
+              "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    ranks = [Fresh(worker, path, folder=path, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+             for rank in range(2)]
+    ends = [rank.end() for rank in ranks]
+    assert [end.returncode for end in ends] == [0, 0], "\n".join(end.stderr for end in ends)
     return path
 
 

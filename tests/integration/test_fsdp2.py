@@ -6,35 +6,23 @@ Weft's models are sharded without it.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-WORKER = Path(__file__).with_name("fsdp2_worker.py")
-WORLD = 2
+from fresh import Fresh
+from integration.fsdp2_worker import WORLD, worker
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process found; they meet at a file and use no port of their own choosing."""
     folder = tmp_path_factory.mktemp("fsdp2")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    processes = [subprocess.Popen([sys.executable, str(WORKER), str(rank), str(folder)], env=environment,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                 for rank in range(WORLD)]
-    try:
-        texts = [process.communicate(timeout=300)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for process, text in zip(processes, texts, strict=True):
-        assert process.returncode == 0, text
+    environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    processes = [Fresh(worker, rank, str(folder), folder=folder, environment=environment) for rank in range(WORLD)]
+    for end in [process.end() for process in processes]:
+        assert end.returncode == 0, end.stderr
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from weft.core.clock import Clock, Keys, Ticks
-from weft.core.layer import Layer, LayerState, advance
+from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
@@ -342,9 +342,7 @@ class HidesState(Shift):
 
     def keep(self, x: Tensor, last: Tensor, state: LayerState, span: Span) -> LayerState:
         self.hidden = last_token(x, last, span)
-        after = advance(state, span)
-        assert after is not None
-        return after
+        return replace(state, clock=span.after)
 
 
 class GrowsUndeclared(Shift):

@@ -107,6 +107,17 @@ def test_sentencepiece_files_are_read_under_both_names(tmp_path: Path) -> None:
     assert (found.bos_id, found.conventions.adds_bos) == (1, None)
 
 
+@pytest.mark.parametrize(("config", "prefix"), [
+    ({}, "always"), ({"tokenizer_class": "T5Tokenizer"}, "always"), ({"tokenizer_class": "LlamaTokenizer"}, "first"),
+    ({"tokenizer_class": "LlamaTokenizerFast", "legacy": True}, "always"),
+    ({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False, "legacy": False}, "never")])
+def test_the_class_says_where_a_sentencepiece_model_puts_its_space(config: dict[str, Any], prefix: str,
+                                                                  tmp_path: Path) -> None:
+    model_file(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert read_tokenizer(tmp_path).settings().get("prefix", "always") == prefix
+
+
 def test_files_beside_a_sentencepiece_model_add_to_it(tmp_path: Path) -> None:
     added = {"381": {"content": "[x]", "special": False}, "380": {"content": "<pad>", "special": True}}
     write(

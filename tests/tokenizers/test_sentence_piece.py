@@ -16,6 +16,7 @@ from weft.core.errors import MissingExtra, TokenizerError
 from weft.data import embedded_corpus
 from weft.tokenizers import AddedToken, SentencePieceTokenizer, load_tokenizer, train_sentence_piece
 from weft.tokenizers.model_proto import ModelFacts, read_model_facts
+from weft.tokenizers.sentence_piece import Prefix
 
 LINES = [line for text in embedded_corpus(max_bytes=30_000).texts() for line in text.split("\n") if line]
 TEXT = st.text(st.sampled_from("the self. \n▁é世😀<s>ﬁ"), max_size=30)
@@ -104,6 +105,40 @@ def test_added_tokens_have_ids_behind_the_model() -> None:
         measured = tokenizer.measure(text)
         assert measured.ids.tolist() == tokenizer.encode(text)
         assert measured.byte_lengths.sum() == len(text.encode())
+
+
+def test_the_models_own_space_goes_where_it_is_told() -> None:
+    """Before every stretch, before the text alone (transformers' LlamaTokenizer), or nowhere."""
+    always, first, never = (SentencePieceTokenizer(MODELS["bpe"], added=[AddedToken("[x]", 420, special=False)],
+                                                   prefix=prefix) for prefix in ("always", "first", "never"))
+    bare = sentencepiece.SentencePieceProcessor(
+        model_proto=model(model_type="bpe", normalization_rule_name="identity", remove_extra_whitespaces=False,
+                          add_dummy_prefix=False)).encode
+    spaced = ALL["bpe"].encode
+    assert spaced("the") != bare("the")
+    for text in ("the</s>the", "the[x]the"):
+        middle = 2 if "</s>" in text else 420
+        assert always.encode(text, specials=True) == [*spaced("the"), middle, *spaced("the")]
+        assert first.encode(text, specials=True) == [*spaced("the"), middle, *bare("the")]
+        assert never.encode(text, specials=True) == [*bare("the"), middle, *bare("the")]
+    assert first.encode("<s>the", specials=True) == [1, *bare("the")]
+    assert first.encode("<s> the", specials=True) == [1, *bare(" the")] == [1, *spaced("the")]
+    assert first.decode(first.encode("<s>the", specials=True), specials=True) == "<s>the"
+    assert never.decode(never.encode("the")) == "the"
+
+
+@pytest.mark.parametrize("prefix", ["first", "never"])
+def test_where_the_space_goes_is_kept_and_lengths_add_up(prefix: Prefix, tmp_path: Path) -> None:
+    for name in ("bpe", "unigram"):
+        tokenizer = SentencePieceTokenizer(MODELS[name], added=[AddedToken("[x]", 420, special=False)], prefix=prefix)
+        tokenizer.save(tmp_path)
+        loaded = load_tokenizer(tmp_path)
+        assert loaded.fingerprint() == tokenizer.fingerprint() != SentencePieceTokenizer(
+            MODELS[name], added=[AddedToken("[x]", 420, special=False)]).fingerprint()
+        for text in ("the[x]the", "[x]the ﬁ", "é[x] 世[x]the"):
+            measured = loaded.measure(text)
+            assert measured.ids.tolist() == tokenizer.encode(text)
+            assert measured.byte_lengths.sum() == len(text.encode())
 
 
 def test_white_space_that_gives_no_token_is_counted_with_the_token_after_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from weft.core.span import WHOLE, Memory
 from weft.core.traits import Trait
@@ -24,19 +25,28 @@ def causality(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
     other = subject.inputs(2, subject.steps, generator)
     with torch.no_grad():
         base = subject.whole(x, memory).y
-        for t in range(1, subject.steps):
-            changed = torch.cat([x[:, :t], other[:, t:]], dim=1)
-            if Trait.DECLARED_LENGTH in subject.traits:
-                state = subject.start(2, memory, None, subject.steps)
-                found = subject.call(changed[:, :t], state, WHOLE).y
-            else:
-                found = subject.whole(changed, memory).y[:, :t]
-            yield Finding(LAW, f"tokens from {t} on replaced", difference(found, base[:, :t]), subject.bound)
+        for t, found in enumerate(_replaced(subject, x, other, memory), 1):
+            yield Finding(LAW, f"tokens from {t} on replaced", difference(found[:, :t], base[:, :t]), subject.bound)
     if subject.differentiable and x.is_floating_point():
         yield _gradient(subject, x, memory)
 
 
-def _gradient(subject: Subject, x: torch.Tensor, memory: Memory | None) -> Finding:
+def _replaced(subject: Subject, x: Tensor, other: Tensor, memory: Memory | None) -> Iterator[Tensor]:
+    """Outputs with the tokens from t on replaced by others, for t = 1 to T - 1, up to t at least. Thorough runs make a
+    call for each t, so that a part that confuses rows is not taken for one that looks ahead."""
+    changed = [torch.cat([x[:, :t], other[:, t:]], dim=1) for t in range(1, subject.steps)]
+    if Trait.DECLARED_LENGTH in subject.traits:
+        for t, each in enumerate(changed, 1):
+            yield subject.call(each[:, :t], subject.start(2, memory, None, subject.steps), WHOLE).y
+    elif subject.thorough:
+        yield from (subject.whole(each, memory).y for each in changed)
+    else:
+        rows = torch.arange(2, device=x.device).repeat(len(changed))
+        together = subject.whole(torch.cat(changed), None if memory is None else memory.select(rows)).y
+        yield from together.split(2)
+
+
+def _gradient(subject: Subject, x: Tensor, memory: Memory | None) -> Finding:
     half = subject.steps // 2
     with torch.no_grad():
         weights = torch.ones_like(subject.whole(x, memory).y)

@@ -24,10 +24,29 @@ class Run(NamedTuple):
 def run(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor | None,
         forward: Callable[[Tensor, Memory | None], Tensor]) -> Run:
     """``forward(x, memory)`` with gradients off (``weights`` None), or with the gradients of sum(y * weights)."""
-    if weights is None or not subject.differentiable:
+    if weights is None:
         with torch.no_grad():
             return Run(forward(x, memory), [])
-    with torch.enable_grad():
+    return _weighted(subject, x, memory, lambda y: weights, forward)
+
+
+def first_run(subject: Subject, x: Tensor, memory: Memory | None, generator: torch.Generator,
+              forward: Callable[[Tensor, Memory | None], Tensor]) -> tuple[Run, Tensor]:
+    """`run` with gradients under random weights, and these weights, for the runs to compare with."""
+    drawn: list[Tensor] = []
+
+    def draw(y: Tensor) -> Tensor:
+        drawn.append(weights_like(y, generator))
+        return drawn[0]
+
+    found = _weighted(subject, x, memory, draw, forward)
+    return found, drawn[0]
+
+
+def _weighted(subject: Subject, x: Tensor, memory: Memory | None, weigh: Callable[[Tensor], Tensor],
+              forward: Callable[[Tensor, Memory | None], Tensor]) -> Run:
+    """The outputs y, and the gradients of sum(y * weigh(y)) where there are any."""
+    with torch.set_grad_enabled(subject.differentiable):
         leaves: list[Tensor] = [p for p in subject.module.parameters() if p.requires_grad]
         if x.is_floating_point():
             x = x.detach().requires_grad_()
@@ -36,6 +55,9 @@ def run(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor | No
             memory = replace(memory, h=memory.h.detach().requires_grad_())
             leaves.append(memory.h)
         y = forward(x, memory)
+        weights = weigh(y)
+        if not subject.differentiable:
+            return Run(y, [])
         loss = (y * weights.to(y.dtype)).sum()
         if not leaves or loss.grad_fn is None:
             return Run(y.detach(), [None for _ in leaves])

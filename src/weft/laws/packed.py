@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
-from weft.laws.gradients import Run, run, weights_like
+from weft.laws.gradients import Run, first_run, run
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 
@@ -23,9 +23,7 @@ def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     begins = torch.rand(x.shape[:2], generator=generator) < 0.3
     begins[0], begins[1, :2], begins[:, 4:7], begins[2, -1] = False, True, False, True
     begins = begins.to(x.device)
-    with torch.no_grad():
-        weights = weights_like(subject.whole(x, memory).y, generator)
-    apart = run(subject, x, memory, weights, lambda a, m: _separate(subject, a, m, begins))
+    apart, weights = first_run(subject, x, memory, generator, lambda a, m: _separate(subject, a, m, begins))
     case = f"documents begin at {[row.nonzero().flatten().tolist() for row in begins]}"
     whole = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m, Span(begins=begins)).y)
     yield from _findings(subject, case, whole, apart)
@@ -44,13 +42,23 @@ def _findings(subject: Subject, case: str, found: Run, apart: Run) -> Iterator[F
 
 
 def _separate(subject: Subject, x: Tensor, memory: Memory | None, begins: Tensor) -> Tensor:
-    rows = []
-    for b in range(x.shape[0]):
-        starts = sorted({0, *begins[b].nonzero().flatten().tolist()})
-        own = None if memory is None else memory.select(torch.tensor([b], device=x.device))
-        ends = [*starts[1:], x.shape[1]]
-        rows.append(torch.cat([subject.whole(x[b:b + 1, a:z], own).y for a, z in zip(starts, ends, strict=True)], 1))
-    return torch.cat(rows)
+    """Every document in a row of its own; those of one length are the rows of one call."""
+    y: dict[tuple[int, int], Tensor] = {}
+    for length, places in _documents(begins).items():
+        rows = torch.stack([x[b, a:a + length] for b, a in places])
+        own = None if memory is None else memory.select(torch.tensor([b for b, _ in places], device=x.device))
+        y |= zip(places, subject.whole(rows, own).y, strict=True)
+    return torch.stack([torch.cat([y[place] for place in sorted(y) if place[0] == b]) for b in range(x.shape[0])])
+
+
+def _documents(begins: Tensor) -> dict[int, list[tuple[int, int]]]:
+    """Row and first token of every document, by length."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for b, row in enumerate(begins):
+        starts = sorted({0, *row.nonzero().flatten().tolist()})
+        for a, z in zip(starts, [*starts[1:], begins.shape[1]], strict=True):
+            found.setdefault(z - a, []).append((b, a))
+    return found
 
 
 def _pieces(subject: Subject, x: Tensor, memory: Memory | None, *, begins: Tensor, cuts: list[int],

@@ -65,6 +65,9 @@ def difference(found: Tensor, expected: Tensor) -> float:
     if found.numel() == 0:
         return 0.0
     a, b = found.detach().double(), expected.detach().double()
+    worst, size = float((a - b).abs().max()), float(b.abs().max())
+    if math.isfinite(worst) and math.isfinite(size):
+        return worst / max(1.0, size)
     same = a == b
     gap = torch.where(same, 0.0, (a - b).abs())
     if bool(gap.isnan().any()):

@@ -14,7 +14,7 @@ from weft.core.layer import LayerState
 from weft.core.span import Memory, Span
 from weft.core.state import concat, restore, state_arrays
 from weft.core.traits import Trait
-from weft.laws.gradients import run, weights_like
+from weft.laws.gradients import first_run, run
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 
@@ -29,11 +29,8 @@ def ragged(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     poisoned = x.masked_fill(padding[..., None], torch.nan) if x.is_floating_point() else x
     memory = subject.memory(4, generator)
     span = Span(count=counts.to(x.device))
-    with torch.no_grad():
-        shape = subject.whole(x, memory, span).y
-    weights = weights_like(shape, generator)
-    weights[padding] = 0
-    alone = run(subject, x, memory, weights, lambda a, m: _alone(subject, a, m, counts))
+    alone, weights = first_run(subject, x, memory, generator, lambda a, m: _alone(subject, a, m, counts))
+    weights[padding] = 0  # where `_alone` gives constants
     for name, rows in (("noise", x), ("NaN", poisoned)) if x.is_floating_point() else (("any id", x),):
         batch = run(subject, rows, memory, weights, lambda a, m: subject.whole(a, m, span).y)
         case = f"counts {counts.tolist()} of {steps}, padded with {name}"
@@ -90,9 +87,9 @@ def selection(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
         joined = subject.call(late, concat(state.split([1, 2])), Span()).y
         yield Finding("selection", "split 1+2 and joined", difference(joined, base), subject.bound)
         yield _rows_replaced(subject, x, memory, state, before, generator)
-        subject.call(late, state.clone(), Span())
+        # By now clones have run with these tokens and with others.
         again = subject.call(late, state.clone(), Span()).y
-        yield Finding("selection", "a clone is unharmed when its sibling runs", difference(again, base), subject.bound)
+        yield Finding("selection", "a clone is unharmed when its siblings run", difference(again, base), subject.bound)
 
 
 def _started(subject: Subject, generator: torch.Generator) -> tuple[Tensor, Memory | None, LayerState, int]:

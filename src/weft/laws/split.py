@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
-from weft.laws.gradients import Run, run, weights_like
+from weft.laws.gradients import Run, first_run, run
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 
@@ -25,10 +25,7 @@ def split(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     memory = subject.memory(3, generator)
     prefix = _prefix(subject, x, generator)
     span = Span(prefix=prefix)
-    weights = None
-    with torch.no_grad():
-        weights = weights_like(subject.whole(x, memory, span).y, generator)
-    whole = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m, span).y)
+    whole, weights = first_run(subject, x, memory, generator, lambda a, m: subject.whole(a, m, span).y)
     first = 0 if prefix is None else int(prefix.sum(1).max())
     ways = [(cuts, reserved) for cuts in _cuts(subject.steps, first, generator) for reserved in (False, True)]
     if not subject.thorough:

@@ -1,0 +1,82 @@
+"""Processes of their own that need not import torch anew: one server has imported everything, and each is its fork.
+
+What runs there leaves no trace in the process of the tests; the parts of a plugin stay unknown to it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+PRELOADED = ["torch._dynamo", "weft.api", "weft.laws", "weft.training", "weft.comparison", "weft.cli.check",
+             "weft.cli.compare", "weft.cli.data", "weft.cli.evaluate", "weft.cli.generate", "weft.cli.train"]
+"""What the server imports; a first step of training would import torch._dynamo, which takes seconds."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process has ended, and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@final
+class Fresh:
+    """A process that runs ``work(*arguments)``.
+
+    Args:
+        work: a function of a module.
+        arguments: what can be pickled.
+        folder: where it runs.
+        environment: variables that it has besides those that the tests began with.
+    """
+
+    def __init__(self, work: Callable[..., None], *arguments: object, folder: Path,
+                 environment: Mapping[str, str] | None = None) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        self._written = tempfile.TemporaryDirectory()
+        self._process = context.Process(target=_work, args=(work, arguments, folder, dict(environment or {}),
+                                                            Path(self._written.name)))
+        self._process.start()
+
+    def end(self, seconds: float = 240) -> Ended:
+        """Wait for it, and kill it when it takes longer than that."""
+        self._process.join(seconds)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        assert self._process.exitcode is not None, "it has been waited for"
+        texts = [(Path(self._written.name) / name).read_text("utf-8") for name in ("stdout", "stderr")]
+        self._written.cleanup()
+        return Ended(self._process.exitcode, *texts)
+
+
+def fresh(work: Callable[..., None], *arguments: object, folder: Path) -> Ended:
+    """``work(*arguments)`` in a process of its own in ``folder``."""
+    return Fresh(work, *arguments, folder=folder).end()
+
+
+def _work(work: Callable[..., None], arguments: tuple[object, ...], folder: Path, environment: dict[str, str],
+          written: Path) -> None:
+    for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
+        with (written / name).open("w") as file:
+            os.dup2(file.fileno(), stream.fileno())
+    os.environ.update(environment)
+    os.chdir(folder)
+    work(*arguments)
+
+
+def weft(*arguments: str) -> None:
+    """``python -m weft ARGUMENTS``, for `fresh`."""
+    sys.argv = ["weft", *arguments]
+    runpy.run_module("weft", run_name="__main__")
