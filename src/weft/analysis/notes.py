@@ -64,7 +64,9 @@ def _backend_notes(model: LanguageModel) -> Iterator[str]:
     found: Counter[str] = Counter()
     for layer in model.modules():
         if isinstance(layer, Attention | CrossAttention):
-            training, decoding = (": ".join(choose(_call(layer, steps), layer.config.backend)) for steps in (2, 1))
+            training = ": ".join(choose(_call(layer, 2), layer.config.backend))
+            with torch.no_grad():
+                decoding = ": ".join(choose(_call(layer, 1), layer.config.backend))
             found[f"training and prompts by {training}; single tokens by {decoding}"] += 1
     for reason, layers in found.items():
         yield f"Attention ({layers} layer{'s' if layers > 1 else ''}), on a CPU: {reason}."

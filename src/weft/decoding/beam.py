@@ -15,6 +15,7 @@ from weft.core.model import LanguageModel
 from weft.decoding.mode import evaluation_mode
 from weft.decoding.rows import RowLike, parse_rows, require_token
 from weft.decoding.session import Session, prepare
+from weft.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Beams:
 
 
 def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, beams: int = 4,
-                length_penalty: float = 1.0, stop: Sequence[int] = (), start: int | None = None) -> Beams:
+                length_penalty: float = 1.0, stop: Sequence[int] = (), tokenizer: Tokenizer | None = None,
+                start: int | None = None) -> Beams:
     """Search the continuation y of each row with the largest log p(y) / |y|^a.
 
     At every step the candidates are all one-token extensions of the live hypotheses, ranked by log p. A stop token
@@ -62,6 +64,7 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
         beams: hypotheses kept for each row, and returned at most.
         length_penalty: a; 0 ranks by log p, 1 by its mean over tokens.
         stop: ids that end a hypothesis.
+        tokenizer: ids that it lacks (rounded-up vocabulary) are never chosen.
         start: the token that opens a document, put before prompts that are empty.
 
     Raises:
@@ -69,21 +72,26 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
         UnsupportedError: a bidirectional model.
         FailedError: the model gives NaN, or no token a chance.
     """
-    if beams < 1:
-        raise InputError(f"{beams} beams.", where="beams", remedy="Give 1 or more.")
-    if not 0 <= length_penalty < math.inf:
-        raise InputError(f"{length_penalty} is out of range.", where="length_penalty", remedy="Give 0 or more.")
+    _require_options(beams, length_penalty)
     for place, token in enumerate(stop):
         require_token(token, model.vocab_size, f"stop[{place}]")
     prompts = prepare(model, parse_rows(list(rows)), max_new_tokens=max_new_tokens, start=start)
     if max_new_tokens == 0:
         return Beams(tuple((Hypothesis((), 0.0, 0.0, False),) for _ in prompts))
-    rule = _Rule(beams, length_penalty, frozenset(stop), max_new_tokens)
+    known = model.vocab_size if tokenizer is None else tokenizer.vocab_size
+    rule = _Rule(beams, length_penalty, frozenset(stop), max_new_tokens, known)
     with evaluation_mode(model):
         session = Session(model, prompts, max_new_tokens=max_new_tokens)
         searches = [_Search(index, rule) for index in range(len(prompts))]
         _search(session, searches, rule)
     return Beams(tuple(search.best() for search in searches))
+
+
+def _require_options(beams: int, length_penalty: float) -> None:
+    if beams < 1:
+        raise InputError(f"{beams} beams.", where="beams", remedy="Give 1 or more.")
+    if not 0 <= length_penalty < math.inf:
+        raise InputError(f"{length_penalty} is out of range.", where="length_penalty", remedy="Give 0 or more.")
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,7 @@ class _Rule:
     length_penalty: float
     stop: frozenset[int]
     max_new_tokens: int
+    known: int
 
     def score(self, log_prob: float, length: int) -> float:
         """The score of a hypothesis of ``length`` tokens."""
@@ -156,7 +165,7 @@ def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:
         sizes = [len(search.live) for search in active]
         owners = [search.row for search in active for _ in search.live]
         session.require_numbers(dict(enumerate(owners)))
-        totals = _totals(session, [log_prob for search in active for _, log_prob in search.live])
+        totals = _totals(session, [log_prob for search in active for _, log_prob in search.live])[:, :rule.known]
         places: list[int] = []
         tokens: list[int] = []
         first = 0
