@@ -99,6 +99,11 @@ class Terminal:
         before, _, self.seen = self.seen.partition(text)
         return before
 
+    def more(self) -> None:
+        """Wait until something has come that was not read yet."""
+        if not self.seen:
+            self.seen += os.read(self._ours, 4096).decode(errors="replace")
+
     def type(self, text: str) -> None:
         """Type keys."""
         os.write(self._ours, text.encode())
@@ -123,7 +128,7 @@ def test_a_dialogue_in_the_terminal(run: Path, tmp_path: Path) -> None:
     terminal.until("From the next message on")
     terminal.type("line 1\n")
     terminal.until("line 1\r\n")
-    time.sleep(0.5)
+    terminal.more()  # the answer has begun, and its model ends it sooner or later
     terminal.interrupt()
     terminal.until("(stopped)")
     terminal.until("> ")

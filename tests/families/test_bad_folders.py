@@ -64,11 +64,11 @@ def test_the_class_names_the_family_where_nothing_else_does(tmp_path: Path) -> N
 
 def test_every_key_that_cannot_be_read_is_listed(tmp_path: Path) -> None:
     write(tmp_path)
-    change_config(tmp_path, hidden_sizes=12, hidden_act="mish", num_hidden_layers="two", is_encoder_decoder=True,
+    change_config(tmp_path, hidden_sizes=12, hidden_act="made_up", num_hidden_layers="two", is_encoder_decoder=True,
                   quantization_config={"bits": 4}, architectures=["LlamaForSequenceClassification"],
                   rope_parameters={"rope_type": "yarm"})
     said = message(tmp_path)
-    for part in ("hidden_sizes: unknown key. Did you mean 'hidden_size'?", "hidden_act: 'mish' is not known here",
+    for part in ("hidden_sizes: unknown key. Did you mean 'hidden_size'?", "hidden_act: 'made_up' is not known here",
                  "num_hidden_layers: 'two' is not a whole number",
                  "is_encoder_decoder: True, but only False can be read",
                  "quantization_config: {'bits': 4}, but only None can be read. Its weights are quantised",

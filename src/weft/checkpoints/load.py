@@ -54,7 +54,6 @@ def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", ver
 
     Raises:
         CheckpointError: missing, no checkpoint, damaged, of a newer format, or of parts that are not known here.
-        TokenizerError: the tokenizer has ids that the model lacks.
     """
     folder = find_checkpoint(path)
     content = _read_config(folder)
@@ -63,8 +62,6 @@ def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", ver
     assign_tensors(model, read_tensors(folder / MODEL_FILE), where=str(folder / MODEL_FILE))
     has_tokenizer = (folder / SETTINGS_FILE).exists()
     tokenizer = load_tokenizer(folder, kinds=known_tokenizers()) if has_tokenizer else None
-    if tokenizer is not None:
-        tokenizer.require_fits(model.vocab_size, where=str(folder))
     return Loaded(model.to(device).eval(), tokenizer, config, content.get("run"), content.get("facts") or {}, folder)
 
 

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.memory import state_sizes
 from weft.analysis.parts import EMBEDDINGS, LOGITS, count_parameters
-from weft.analysis.shapes import shape_of
+from weft.analysis.shapes import built_empty, shape_of
 from weft.core.config import PartConfig
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, ModelConfig
@@ -39,7 +39,7 @@ def shapes(config: ModelConfig) -> tuple[LanguageModel, FakeTensorMode]:
 
 def size_of(config: ModelConfig) -> Size:
     """Parameters of a model; none of one that is counted."""
-    model = shapes(config)[0]
+    model = built_empty(config)
     if Trait.NOT_DIFFERENTIABLE in traits_of(model):
         return Size(0, 0)
     counted = count_parameters(model)
@@ -49,7 +49,7 @@ def size_of(config: ModelConfig) -> Size:
 
 def is_trained(config: ModelConfig) -> bool:
     """Whether gradients train the model; others are counted."""
-    return Trait.NOT_DIFFERENTIABLE not in traits_of(shapes(config)[0])
+    return Trait.NOT_DIFFERENTIABLE not in traits_of(built_empty(config))
 
 
 def flops_per_token(run: RunConfig) -> float:

@@ -28,7 +28,10 @@ def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     whole = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m, Span(begins=begins)).y)
     yield from _findings(subject, case, whole, apart)
     if subject.stateful and Trait.DECLARED_LENGTH not in subject.traits:
-        for cuts, silent in (([3, 1, 0, subject.steps - 4], False), ([4, 1, 2, subject.steps - 7], True)):
+        ways = [([3, 1, 0, subject.steps - 4], False), ([4, 1, 2, subject.steps - 7], True)]
+        if not subject.thorough:
+            ways = [ways[int(torch.randint(len(ways), (), generator=generator))]]
+        for cuts, silent in ways:
             forward = partial(_pieces, subject, begins=begins, cuts=cuts, silent=silent)
             pieces = run(subject, x, memory, weights, forward)
             yield from _findings(subject, f"{case}, pieces {'+'.join(map(str, cuts))}", pieces, apart)
