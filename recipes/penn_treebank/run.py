@@ -64,10 +64,14 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The figures as Markdown."""
     lines = ["| model | numbers | training tokens | validation perplexity | test perplexity |",
              "| --- | ---: | ---: | ---: | ---: |"]
-    lines += [f"| [{name}]({name}.yaml) | {found['numbers']:,} | {found['training_tokens'] or 929_590:,.0f} | "
+    lines += [f"| [{name}]({name}.yaml) | {found['numbers']:,} | {_read(found['training_tokens'])} | "
               f"{found['validation_perplexity']:.2f} | {found['test_perplexity']:.2f} |"
               for name in MODELS if (found := results.get(name)) is not None]
     return "\n".join(lines) + "\n"
+
+
+def _read(tokens: float | None) -> str:
+    return "each once" if tokens is None else f"{tokens:,.0f}"
 
 
 def with_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:

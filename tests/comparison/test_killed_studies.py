@@ -75,13 +75,13 @@ def test_a_study_that_is_killed_goes_on_to_the_same_figures(study: StudyConfig, 
         assert mine.runs[0].bits_per_byte == other.runs[0].bits_per_byte
 
 
-def _job(tmp_path: Path, *, steps: int = 2000, plugins: tuple[str, ...] = ()) -> Job:
+def _job(tmp_path: Path, *, steps: int = 2000, plugins: tuple[str, ...] = (), device: str = "cpu") -> Job:
     text = write_text(tmp_path)
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "0.txt").write_text("a line of text\n" * 20)
     run = parse_run({"model": LSTM, "data": {"path": str(text)}, "training": {"steps": steps, "batch_size": 2}})
     job = Job("run", "lstm", run, tmp_path / "job", tmp_path / "test", "", None, True, 1.0, MeasureSettings(),
-              plugins=plugins)
+              plugins=plugins, device=device)
     job.folder.mkdir()
     return job
 
@@ -128,6 +128,18 @@ def test_work_outlives_the_process_that_forked_it_and_another_takes_its_place(tm
         assert launch(job, lambda line, step, steps: None).status == "finished"
         assert servers() == [server], "one interpreter serves them all"
     assert not servers()
+
+
+def test_where_a_fork_is_not_safe_each_process_does_one_job_and_ends(tmp_path: Path) -> None:
+    job = _job(tmp_path, steps=3, device="cpu:0")  # a device by number, as GPUs have them
+    _write(job)
+    others, seen = set(_children(os.getpid())), set[int]()
+    with OwnProcesses() as launch:
+        for _ in range(2):
+            assert launch(job, lambda line, step, steps: seen.update(_children(os.getpid()))).status == "finished"
+            assert set(_children(os.getpid())) <= others
+            (job.folder / "result.json").unlink()
+    assert len(seen - others) == 1, "the second time all was done, and nothing to tell"
 
 
 def _children(*parents: int) -> list[int]:

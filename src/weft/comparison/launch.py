@@ -94,6 +94,7 @@ class OwnProcesses:
                 self._worker = int(told["pid"])
             elif "line" in told:
                 tell(str(told["line"]), int(told["step"]), int(told["steps"]))
+        self._worker = None  # nobody is left to write
         return self._close()
 
     def _serving(self, job: Job) -> subprocess.Popen[bytes]:
@@ -116,6 +117,7 @@ class OwnProcesses:
             while self._worker is not None and (line := server.stdout.readline()):
                 if "code" in _told(line):
                     self._worker = None
+            self._worker = None  # nobody is left to write
         self._close()
 
     def _close(self) -> int:

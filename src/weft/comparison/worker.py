@@ -3,6 +3,9 @@
 It reads the name of a job's file from a line of standard input, forks, tells on standard output in lines of JSON how
 far the work is and how its process ended, and reads on. So a study imports PyTorch once, which costs seconds, and every
 piece of work still has memory of its own. It ends with whoever started it, and so does the work.
+
+Where a fork is not safe, it does one job itself and ends: off Linux, whose numerical libraries stand it, and on other
+devices than a CPU, whose drivers do not once an import has touched them.
 """
 
 from __future__ import annotations
@@ -23,14 +26,13 @@ from weft.comparison.work import do
 from weft.core.registry import load_plugin
 
 INTERRUPTED, STANDARD_INPUT, STANDARD_ERROR = 130, 0, 2
-FORKS = sys.platform == "linux"
-"""Elsewhere a fork of a process that has loaded numerical libraries is not safe, and each process does one job."""
 
 
 def main() -> int:
     """Do the pieces of work that standard input names."""
     while path := _line():
-        if not FORKS:
+        if not _forks(path):
+            _say({"pid": os.getpid()})
             return work(path)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C waits until the fork can take it
         pid = os.fork()
@@ -48,7 +50,7 @@ def work(path: str) -> int:
     data = json.loads(Path(path).read_bytes())
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if FORKS:
+        if sys.platform == "linux":
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for plugin in data["plugins"]:
             load_plugin(Path(plugin))
@@ -63,6 +65,10 @@ def work(path: str) -> int:
 def tell(line: str, step: int, steps: int) -> None:
     """One line of JSON on standard output."""
     _say({"line": line, "step": step, "steps": steps})
+
+
+def _forks(path: str) -> bool:
+    return sys.platform == "linux" and bool(json.loads(Path(path).read_bytes())["device"] == "cpu")
 
 
 def _leave(path: str) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -44,7 +45,7 @@ class Content:
     model: LanguageModel
     copies_embedding: bool
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of all tensors, in the order of the file."""
         copied = {READOUT: self.account.shapes[EMBEDDING]} if self.copies_embedding else {}
