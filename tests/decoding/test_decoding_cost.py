@@ -35,7 +35,7 @@ class Calls(TorchDispatchMode):
 
 def step(model: Any, lengths: list[int], steps: int = 1) -> Calls:
     """The operators of the last of ``steps`` steps after prompts of ``lengths``."""
-    session = Session(model.eval(), [Row((1,) * length) for length in lengths], max_new_tokens=40)
+    session = Session(model.eval(), [Row((1,) * length) for length in lengths], max_new_tokens=40, plain=True)
     tokens = torch.ones(len(lengths), dtype=torch.int64)
     for _ in range(steps - 1):
         session.advance(tokens)

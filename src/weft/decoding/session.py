@@ -22,6 +22,7 @@ from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import declares_length, device_of, require_causal, require_room
 from weft.decoding.prompts import encode_sources, ragged
 from weft.decoding.rows import Row, check_rows, with_start
+from weft.decoding.steps import Steps, watched
 from weft.positions.regimes import regimes
 
 
@@ -88,10 +89,11 @@ class Session:
         max_new_tokens: tokens that each row may get; state is reserved for them.
         begun: the beginning of the only prompt, shorter than it and of its regime, read already.
         compiled: the model's step, where it shall be compiled; all rows then move at every step.
+        plain: take every step through the model's own code, even where a tape would do (`weft.decoding.steps`).
     """
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int,
-                 begun: Begun | None = None, compiled: CompiledStep | None = None) -> None:
+                 begun: Begun | None = None, compiled: CompiledStep | None = None, plain: bool = False) -> None:
         self.model, self._compiled = model, compiled
         self.device = device_of(model)
         lengths = [len(row.tokens) for row in prompts]
@@ -104,10 +106,21 @@ class Session:
                 self._history = _History([list(row.tokens) for row in prompts], memory,
                                          regimes(model, self._bound + max_new_tokens).tolist())
             if begun is None:
-                self.state, last = self._prefill([row.tokens for row in prompts], memory)
+                state, last = self._prefill([row.tokens for row in prompts], memory)
             else:
-                self.state, last = self._resume(begun, prompts[0].tokens)
+                state, last = self._resume(begun, prompts[0].tokens)
             self.logits = self._read(last)
+        self._steps = Steps(self._work, state, self._capacity, plain=plain or watched(model))
+
+    @property
+    def state(self) -> ModelState:
+        """What the rows have become."""
+        return self._steps.state
+
+    @property
+    def by_tape(self) -> bool:
+        """The steps are taken by a tape that has been checked (`weft.decoding.steps`)."""
+        return self._steps.by_tape
 
     @torch.inference_mode()
     def advance(self, tokens: Int64[Tensor, " B"], moving: Bool[Tensor, " B"] | None = None) -> None:
@@ -126,7 +139,7 @@ class Session:
     @torch.inference_mode()
     def select(self, rows: Int64[Tensor, " rows"]) -> None:
         """Go on with these rows, in this order, repeats allowed; all of them have moved at every step so far."""
-        self.state = self.state.select(rows)
+        self._steps.go_on_from(self.state.select(rows))
         self.logits = self.logits.index_select(0, rows)
         self._lagging = False
         if self._history is not None:
@@ -190,14 +203,16 @@ class Session:
     def _step(self, tokens: Tensor, moving: Tensor | None) -> None:
         if self._compiled is not None:
             assert moving is None, "all rows of a compiled step move"
-            logits, self.state = self._compiled(tokens, self.state)
+            logits, state = self._compiled(tokens, self.state)
+            self._steps.go_on_from(state)
             self.logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             return
-        count = None if moving is None else moving.long()
         uniform = self._level and not self._lagging and moving is None
-        out = self.model.hidden(tokens[:, None], self.state, Span(count=count, bound=self._bound, uniform=uniform))
-        self.state = _kept(out.state)
-        self.logits = self._read(out.y)
+        self.logits = self._steps.take(tokens, moving, self._bound, uniform=uniform)
+
+    def _work(self, tokens: Tensor, state: ModelState, span: Span) -> tuple[Tensor, ModelState]:
+        out = self.model.hidden(tokens[:, None], state, span)
+        return self._read(out.y), _kept(out.state)
 
     def _restart(self, places: list[int]) -> None:
         """Run the rows at ``places`` again, whole, and leave the others as they are."""
@@ -205,9 +220,10 @@ class Session:
         state, last = self._prefill(*self._history.texts(places))
         logits = self._read(last)
         if len(places) == self.logits.shape[0]:
-            self.state, self.logits = state, logits
+            self.logits = logits
+            self._steps.go_on_from(state)
             return
-        self.state = self.state.assign(places, state)
+        self._steps.go_on_from(self.state.assign(places, state))
         self.logits = self.logits.index_copy(0, torch.tensor(places, device=self.device), logits)
 
     def _read(self, h: Tensor) -> Float[Tensor, "B V"]:

@@ -172,12 +172,12 @@ class Attention(Layer):
         """Queries [B,T,H,E] and keys [B,T,K,E], normalised per head where declared and rotated; values [B,T,K,F]."""
         sizes = self.sizes
         qkv = self.qkv(x) if self.config.clip is None else self.qkv(x).clamp(-self.config.clip, self.config.clip)
-        wide, v = qkv.split([sum(sizes.split()[:2]), sizes.split()[2]], dim=-1)
+        wide, v = qkv.split_with_sizes([sum(sizes.split()[:2]), sizes.split()[2]], -1)
         both = wide.unflatten(-1, (sizes.heads + sizes.kv_heads, sizes.d_head))
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = both.split([sizes.heads, sizes.kv_heads], dim=2)
+            q, k = both.split_with_sizes([sizes.heads, sizes.kv_heads], 2)
             both = torch.cat([self.q_norm(q), self.k_norm(k)], dim=2)
-        q, k = self.position.rotate(both, ticks).split([sizes.heads, sizes.kv_heads], dim=2)
+        q, k = self.position.rotate(both, ticks).split_with_sizes([sizes.heads, sizes.kv_heads], 2)
         return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 
     def _visibility(self, ticks: Ticks, keys: Keys, span: Span, own: bool) -> tuple[bool, Tensor | None]:

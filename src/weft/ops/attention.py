@@ -136,7 +136,9 @@ def grouped_rows(call: AttentionInputs) -> Float[Tensor, "B 1 H F"]:
     batch, _, heads, size = call.q.shape
     groups = call.k.shape[2]
     rows = call.q.reshape(batch, groups, heads // groups, size)
-    mask = call.allowed if call.bias is None else _additive(call.bias, call.allowed, call.q.dtype)
+    mask = _additive(call.bias, call.allowed, call.q.dtype)
+    if mask is not None and mask.dtype == torch.bool:  # the kernel would do it, for every layer
+        mask = torch.zeros((), dtype=call.q.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
     if mask is not None and mask.shape[1] > 1:
         mask = mask.reshape(mask.shape[0], groups, heads // groups, mask.shape[-1])
     y = F.scaled_dot_product_attention(rows, call.k.transpose(1, 2), call.v.transpose(1, 2), attn_mask=mask,

@@ -19,11 +19,24 @@ from torch.nn import functional as F
 def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, " D"] | None, eps: float) -> Float[Tensor, "... D"]:
     """The normalised vectors, worked out in the dtype of ``scale`` or in float32 if that is wider, and rounded once to
     that of ``x``."""
-    # Nothing is kept without gradients, and the compiler fuses the chain and decides itself what to keep.
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    # The compiler fuses the chain and decides itself what to keep; elsewhere than on a CPU there is a fused kernel.
+    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() or x.device.type == "cpu"):
         return _plain(x, scale, eps)
+    if not torch.is_grad_enabled():
+        return _normalised(x, scale, eps)[0]
     y: Tensor = _RMSNorm.apply(x, scale, eps)  # type: ignore[no-untyped-call]
     return y
+
+
+def _normalised(x: Tensor, scale: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """The normalised vectors and r, by few operations: on single vectors each costs more than its work."""
+    wide = _wide(x)
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    floor = torch.full((), eps, dtype=length.dtype, device=length.device)
+    r = torch.addcmul(floor, length, length, value=1 / x.shape[-1]).rsqrt_()
+    y = wide * r
+    y = y if scale is None else y.mul_(scale) if scale.dtype == y.dtype else y * scale
+    return y if y.dtype == x.dtype else y.to(x.dtype), r
 
 
 def _plain(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
@@ -39,13 +52,10 @@ def _wide(x: Tensor) -> Tensor:
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
-        wide = _wide(x)
-        mean = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1])
-        r = mean.add_(eps).rsqrt_()
+        y, r = _normalised(x, scale, eps)
         ctx.eps = eps
         ctx.save_for_backward(x, scale, r)
-        y: Tensor = wide * r
-        return (y if scale is None else y.mul_(scale)).to(x.dtype)
+        return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

@@ -1,0 +1,231 @@
+"""A recorded step as a function of its tensors, with nothing between the operations.
+
+What can be known beforehand is worked out once: views of buffers that the state keeps writing to, and what depends on
+weights alone. What layers work out alike is worked out once a step. What nothing reads is left out. The operations that
+remain are those of the step, in its order, so their numbers are the step's, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, final
+
+from torch import Tensor
+
+from weft.decoding.recording import Call, Recording, Ref, refs_in, storage_of
+
+
+@final
+class ChangedError(Exception):
+    """A check says otherwise than when the step was recorded."""
+
+
+def tape(recording: Recording, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor]) -> Tape:
+    """A function of tensors like ``inputs`` that gives tensors like ``outputs``.
+
+    Args:
+        recording: of the step.
+        inputs: tensors that the step took and that are others at each step.
+        outputs: tensors that it gave.
+        kept: buffers that it writes to in place and that are the same ones at each step.
+    """
+    taken = [recording.ref(tensor) for tensor in inputs]
+    found = _Reduction(recording, taken, kept)
+    for call in recording.calls:
+        found.add(call)
+    given = [found.now(recording.ref(tensor)) for tensor in outputs]
+    return Tape(taken, _needed(found.calls, given), given, found.constants)
+
+
+@final
+class _Reduction:
+    """The calls that are left when what is known beforehand and what is asked twice is taken out.
+
+    Attributes:
+        calls: that are left.
+        constants: tensors that are the same ones at each step.
+    """
+
+    def __init__(self, recording: Recording, inputs: Sequence[Ref], kept: Sequence[Tensor]) -> None:
+        self._tensors = recording.tensors
+        self._memories: dict[Ref, int] = {}
+        self._written = {self._memory(ref) for call in recording.calls for ref in call.writes}
+        self._kept = {storage_of(tensor) for tensor in kept} & self._written
+        self.constants = {Ref(place): tensor for place, tensor in enumerate(recording.tensors)
+                          if place not in recording.produced and Ref(place) not in inputs}
+        self.calls: list[Call] = []
+        self._alias: dict[Ref, Ref] = {}
+        self._asked: dict[Hashable, tuple[Ref, ...]] = {}
+        self._version: dict[int, int] = {}
+
+    def now(self, ref: Ref) -> Ref:
+        """The tensor that stands for ``ref``."""
+        return self._alias.get(ref, ref)
+
+    def add(self, call: Call) -> None:
+        """Take the next call."""
+        call = call.of(self._alias)
+        pure = bool(call.outs) and not call.writes
+        if pure and set(call.outs) <= set(call.takes):
+            return  # it gave what it took
+        if pure and self._known(call):
+            self.constants |= {out: self._tensors[out] for out in call.outs}
+        elif not (pure and self._again(call)):
+            self.calls.append(call)
+            self._version |= {self._memory(ref): len(self.calls) for ref in call.writes}
+
+    def _known(self, call: Call) -> bool:
+        """Its outcome is the same at each step: of constants alone, or the same view of a buffer that is kept."""
+        if not all(ref in self.constants for ref in call.takes):
+            return False
+        given = {self._memory(out) for out in call.outs}
+        return given <= self._kept or self._written.isdisjoint({*given, *map(self._memory, call.takes)})
+
+    def _again(self, call: Call) -> bool:
+        """It was asked before, of the same contents; then what was given before stands for what it gave."""
+        if any(self._memory(out) in self._written for out in call.outs):
+            return False
+        versions = tuple(self._version.get(self._memory(ref)) for ref in call.takes)
+        try:
+            key = (call.function, _key(call.args), _key(tuple(call.options.items())), versions)
+            before = self._asked.setdefault(key, call.outs)
+        except TypeError:  # an argument that cannot be compared
+            return False
+        if before is call.outs:
+            return False
+        self._alias |= zip(call.outs, before, strict=True)
+        return True
+
+    def _memory(self, ref: Ref) -> int:
+        if ref not in self._memories:
+            self._memories[ref] = storage_of(self._tensors[ref])
+        return self._memories[ref]
+
+
+def _key(value: Any) -> Hashable:
+    """Equal for equal arguments; 1, 1.0 and True are not equal."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_key, value))
+    if isinstance(value, slice):
+        return slice, _key((value.start, value.stop, value.step))
+    return type(value), value
+
+
+def _needed(calls: Sequence[Call], results: Sequence[Ref]) -> list[Call]:
+    """The calls that write or check, or whose outcome something reads."""
+    read, needed = set(results), list[Call]()
+    for call in reversed(calls):
+        if not call.outs or call.writes or not read.isdisjoint(call.outs):
+            needed.append(call)
+            read |= set(call.takes)
+    return needed[::-1]
+
+
+@final
+class Tape:
+    """Calls over numbered registers, which hold the tensors and all other arguments. The register of a tensor that is
+    not needed any more goes to another one, so that its memory is given back.
+
+    Calling it raises `ChangedError` where a check says otherwise than in the recording.
+    """
+
+    def __init__(self, inputs: Sequence[Ref], calls: Sequence[Call], results: Sequence[Ref],
+                 constants: dict[Ref, Tensor]) -> None:
+        self._registers: list[Any] = [None] * (1 + len(inputs))  # the first takes what nobody reads
+        self._at = {ref: 1 + index for index, ref in enumerate(inputs)}
+        self._free: list[int] = []
+        self._constants, self._fixed = constants, dict[int, int]()
+        self._inputs = slice(1, 1 + len(inputs))
+        leaving = _leaving(calls, results)
+        self._lines: list[tuple[Callable[..., Any], Callable[[list[Any]], Sequence[Any]], int | slice]] = []
+        for call, done in zip(calls, leaving, strict=True):
+            self._add(call)
+            for ref in done:
+                self._free += [self._at.pop(ref)] if ref in self._at else []
+        self._results = _picker([self._of(ref) for ref in results])
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        registers = self._registers.copy()
+        registers[self._inputs] = inputs
+        for function, pick, out in self._lines:
+            registers[out] = function(*pick(registers))
+        return self._results(registers)
+
+    def _add(self, call: Call) -> None:
+        """Append the line of a call."""
+        fixed = {key: each for key, each in call.options.items() if not _holds(each)}
+        others = {key: each for key, each in call.options.items() if key not in fixed}
+        function = partial(call.function, **fixed) if fixed else call.function
+        if call.expected is not None:
+            function = partial(_check, function, call.expected)
+        if others:
+            function = partial(_named, function, tuple(others))
+        pick = _picker([self._of(each) for each in (*call.args, *others.values())])
+        self._lines.append((function, pick, self._place(call)))
+
+    def _place(self, call: Call) -> int | slice:
+        """Registers for what a call gives."""
+        if not call.outs or set(call.outs) <= set(call.takes):
+            return 0
+        if call.single:
+            self._at[call.outs[0]] = self._free.pop() if self._free else self._new(None)
+            return self._at[call.outs[0]]
+        first = len(self._registers)
+        self._at |= {out: self._new(None) for out in call.outs}
+        return slice(first, len(self._registers))
+
+    def _of(self, value: Any) -> int:
+        """The register of an argument."""
+        if isinstance(value, Ref) and value in self._at:
+            return self._at[value]
+        if isinstance(value, tuple | list) and _holds(value):
+            self._lines.append((partial(_gathered, type(value)), _picker([self._of(each) for each in value]),
+                                place := self._new(None)))
+            return place
+        held = self._constants[value] if isinstance(value, Ref) else value
+        if id(held) not in self._fixed:
+            self._fixed[id(held)] = self._new(held)
+        return self._fixed[id(held)]
+
+    def _new(self, value: Any) -> int:
+        self._registers.append(value)
+        return len(self._registers) - 1
+
+
+def _leaving(calls: Sequence[Call], results: Sequence[Ref]) -> list[list[Ref]]:
+    """For each call the tensors that nothing needs after it."""
+    last = {ref: index for index, call in enumerate(calls) for ref in (*call.takes, *call.outs)}
+    found: list[list[Ref]] = [[] for _ in calls]
+    for ref, index in last.items():
+        if ref not in results:
+            found[index].append(ref)
+    return found
+
+
+def _picker(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """Those registers, in this order."""
+    if len(places) == 1:
+        return itemgetter(slice(places[0], places[0] + 1))
+    return itemgetter(*places) if places else itemgetter(slice(0, 0))
+
+
+def _holds(value: Any) -> bool:
+    """There is a tensor inside."""
+    return next(refs_in(value), None) is not None
+
+
+def _gathered(kind: type, *values: Any) -> Any:
+    return kind(values)
+
+
+def _named(function: Callable[..., Any], names: Sequence[str], *values: Any) -> Any:
+    """The last values by their names."""
+    count = len(values) - len(names)
+    return function(*values[:count], **dict(zip(names, values[count:], strict=True)))
+
+
+def _check(function: Callable[..., Any], expected: bool, *values: Any) -> None:
+    if function(*values) is not expected:
+        raise ChangedError

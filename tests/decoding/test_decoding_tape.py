@@ -1,0 +1,220 @@
+"""Steps by tape against steps through the model's own code."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from decoding.small_models import MLP, ROPE, VOCAB, decoder, kinds, reseeded
+from decoding.test_decoding_cost import Calls
+from weft.core.config import PartConfig
+from weft.core.errors import UserError
+from weft.core.layer import Pointwise, traits_of
+from weft.core.model import LanguageModel
+from weft.core.registry import REGISTRY
+from weft.core.traits import Trait
+from weft.decoding import Row, generate
+from weft.decoding.recording import Recorder
+from weft.decoding.session import Session
+from weft.decoding.tape import ChangedError, tape
+
+BOUND = 1e-10
+"""Float64, and logits of about one: a tape reads keys that are not there yet, which masks hide, and may so sum in
+another order."""
+UNTAPED = {"moe", "moe 0", "moe 1", "moe 3", "dynamic", *(f"ngram-{index}" for index in range(9))}
+"""Where operations depend on values: how many tokens an expert has ("moe 2" asks all its experts), which contexts were
+counted; and where rows are run again at every step."""
+NEW = 40
+
+
+def plain_data(part: PartConfig) -> dict[str, Any]:
+    return {**part.model_dump(mode="json", exclude_unset=True), "kind": part.kind}
+
+
+@cache
+def models() -> dict[str, LanguageModel]:
+    """Models of every kind, and every registered mixer and feed-forward in a decoder, that read what they write."""
+    found = dict(kinds())
+    for part in REGISTRY.parts("mixer"):
+        found |= {f"{part.kind} {index}": decoder(plain_data(example), MLP)
+                  for index, example in enumerate(part.examples()) if part.kind != "cross_attention"}
+    for part in REGISTRY.parts("feedforward"):
+        found |= {f"{part.kind} {index}": decoder(ROPE, plain_data(example))
+                  for index, example in enumerate(part.examples())}
+    return {name: model.eval() for name, model in found.items() if Trait.BIDIRECTIONAL not in traits_of(model)}
+
+
+def sessions(model: LanguageModel, *lengths: int, new: int = NEW) -> tuple[Session, Session]:
+    """The same rows, by tape where that can be, and plainly."""
+    generator = reseeded(3)
+    rows = [Row(tuple(torch.randint(VOCAB, (length,), generator=generator).tolist()),
+                (1, 2, 3)[:length] if model.takes_source else None) for length in lengths]
+    taped, plain = (Session(model, rows, max_new_tokens=new, plain=plain) for plain in (False, True))
+    return taped, plain
+
+
+def follow(taped: Session, plain: Session, steps: int, moving: Tensor | None = None) -> None:
+    """The same tokens for both, and from both the same logits."""
+    generator = reseeded(4)
+    for _ in range(steps):
+        tokens = torch.randint(VOCAB, (plain.logits.shape[0],), generator=generator)
+        taped.advance(tokens, moving)
+        plain.advance(tokens, moving)
+        rows = slice(None) if moving is None else moving
+        torch.testing.assert_close(taped.logits[rows], plain.logits[rows], rtol=BOUND, atol=BOUND)
+
+
+@pytest.mark.parametrize("name", models())
+def test_a_tape_gives_what_the_model_gives(name: str) -> None:
+    taped, plain = sessions(models()[name], 4, 2)
+    follow(taped, plain, 12)
+    assert taped.by_tape == (name not in UNTAPED) and not plain.by_tape
+    for path, (wanted, _) in plain.state.tensors().items():
+        torch.testing.assert_close(taped.state.tensors()[path][0], wanted, rtol=BOUND, atol=BOUND)
+
+
+def test_a_longer_context_gets_a_longer_tape() -> None:
+    model = decoder(ROPE, {**ROPE, "mask": "causal & window(4)"}, MLP, context=400).eval()
+    taped, plain = sessions(model, 240, new=60)
+    follow(taped, plain, 12)
+    first = taped._steps._tape
+    follow(taped, plain, 30)
+    assert taped.by_tape and taped._steps._tape is not first
+
+
+def test_rows_that_stand_still_stand_still() -> None:
+    taped, plain = sessions(models()["hybrid"], 5, 3, 4, new=60)
+    follow(taped, plain, 6)
+    follow(taped, plain, 6, torch.tensor([True, False, True]))
+    assert taped.by_tape
+    for session in (taped, plain):
+        session.select(torch.tensor([2, 1]))
+    assert not taped.by_tape
+    follow(taped, plain, 7)
+    assert taped.by_tape
+
+
+def test_rows_of_every_length_equal_the_row_alone() -> None:
+    model = models()["hybrid"]
+    prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
+    together = generate(model, prompts, max_new_tokens=NEW).rows
+    for prompt, row in zip(prompts, together, strict=True):
+        tokens = list(prompt)
+        for _ in range(NEW):
+            tokens.append(int(model(torch.tensor([tokens])).y[0, -1].argmax()))
+        assert list(row.tokens) == tokens[len(prompt):]
+
+
+def test_a_tape_has_fewer_operators_and_none_for_every_layer_twice() -> None:
+    model = decoder(ROPE, ROPE, ROPE, MLP).float().eval()
+    taped, plain = sessions(model, 6)
+    follow_counts = []
+    for session in (taped, plain):
+        for _ in range(7):
+            session.advance(torch.tensor([1]))
+        with Calls() as calls:
+            session.advance(torch.tensor([1]))
+        follow_counts.append(calls.names)
+    by_tape, plainly = follow_counts
+    assert taped.by_tape and by_tape.total() < 0.8 * plainly.total()
+    assert by_tape["cos"] == 1 and by_tape["linear"] == plainly["linear"]
+    assert not {"arange", "slice", "dropout", "detach"} & set(by_tape)
+
+
+def test_what_listens_to_a_part_hears_every_step() -> None:
+    model, heard = copy.deepcopy(models()["rope"]), list[int]()
+    model.register_forward_hook(lambda *_: heard.append(1))
+    model.stack.register_forward_hook(lambda *_: heard.append(2))  # type: ignore[union-attr]
+    taped, plain = sessions(model, 3)
+    heard.clear()
+    follow(taped, plain, 8)
+    assert not taped.by_tape and heard.count(2) == 16
+
+
+class Counting(Pointwise):
+    """Breaks the law: it remembers how often it was called, where no state tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def each(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+class Reading(Pointwise):
+    """Reads a tensor to choose."""
+
+    def each(self, x: Tensor) -> Tensor:
+        return x * 2 if float(x.sum()) > 0 else x
+
+
+@pytest.mark.parametrize("layer", [Counting(), Reading()], ids=["hidden counter", "reads"])
+def test_a_part_without_law_is_found_out(layer: nn.Module) -> None:
+    model = copy.deepcopy(models()["rope"])
+    model.stack.layers[0].layers[1] = layer  # type: ignore[index, union-attr]
+    taped, _ = sessions(model, 3)
+    for _ in range(12):
+        taped.advance(torch.tensor([1]))
+    assert not taped.by_tape
+
+
+def recorded(function: Any, *tensors: Tensor) -> Recorder:
+    with Recorder() as recorder:
+        function(*tensors)
+    return recorder
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.sum().item(), lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x[x > 0], lambda x: x.nonzero(),
+    lambda x: int(x[0]), lambda x: x[: x.argmax()], lambda x: x.repeat_interleave(torch.tensor([1, 2]))])
+def test_what_depends_on_values_is_an_obstacle(function: Any) -> None:
+    assert recorded(function, torch.tensor([1.0, 2.0])).obstacle
+
+
+def test_a_tape_keeps_the_order_of_reads_and_writes() -> None:
+    buffer, weight, x = torch.zeros(3), torch.arange(3.0), torch.ones(3)
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        before = buffer[:2].sum()
+        buffer[:2].add_((x * weight)[:2])
+        part = buffer.chunk(3)
+        part[0].copy_(x[:1])
+        return before, buffer[:2].sum(), torch.ones(2).mul_(x[0])
+
+    with Recorder() as recorder:
+        given = step(x)
+    play = tape(recorder.recording, [x], given, [buffer])
+    for value in (2.0, 3.0):
+        x, start = torch.full((3,), value), buffer.clone()
+        found = play(x)
+        after = buffer.clone()
+        buffer.copy_(start)
+        assert all(torch.equal(a, b) for a, b in zip(found, step(x), strict=True))
+        assert torch.equal(buffer, after)
+
+
+def test_a_check_that_fails_later_is_told() -> None:
+    x = torch.ones(2)
+    with Recorder() as recorder:
+        assert bool((x > 0).all())
+        y = x + 1
+    play = tape(recorder.recording, [x], [y], [])
+    assert torch.equal(play(torch.full((2,), 2.0))[0], torch.full((2,), 3.0))
+    with pytest.raises(ChangedError):
+        play(-x)
+
+
+def test_a_token_outside_the_vocabulary_is_refused_by_a_tape_too() -> None:
+    taped, _ = sessions(models()["rope"], 3)
+    for _ in range(8):
+        taped.advance(torch.tensor([1]))
+    assert taped.by_tape
+    with pytest.raises((IndexError, UserError)):
+        taped.advance(torch.tensor([VOCAB]))
