@@ -22,6 +22,8 @@ from weft.decoding.session import Session
 
 Tokens = list[list[int]]
 SWEEP_STEPS = 24
+BEFORE = 8
+"""Steps that are not timed, among them the one that is recorded."""
 
 
 def weft_model(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> LanguageModel:
@@ -69,8 +71,12 @@ def sweep(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, fl
     """Seconds of a step by the tokens before it, medians; contexts in turns."""
     model = for_decoding(weft_model(job, weights)).model
     contexts = [c for c in (32, 64, 128, 256, 480) if c + SWEEP_STEPS <= job["shape"]["context"]]
-    sessions = {c: Session(model, [Row(tuple(range(1, c + 1)))], max_new_tokens=SWEEP_STEPS + 1) for c in contexts}
+    sessions = {c: Session(model, [Row(tuple(range(1, c + 1)))], max_new_tokens=2 * SWEEP_STEPS + BEFORE)
+                for c in contexts}
     seconds: dict[int, list[float]] = {c: [] for c in contexts}
+    for session in sessions.values():
+        for _ in range(BEFORE):
+            session.advance(session.likeliest({0: 0}))
     for _ in range(SWEEP_STEPS):
         for context, session in sessions.items():
             begun = time.perf_counter()

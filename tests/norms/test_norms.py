@@ -20,6 +20,7 @@ from weft.norms.batchnorm import BatchNorm, BatchNormConfig
 from weft.norms.layernorm import LayerNorm, LayerNormConfig
 from weft.norms.none import NoNormConfig
 from weft.norms.rmsnorm import RMSNorm, RMSNormConfig
+from weft.ops.rms_norm import FEW, rms_norm
 
 B, T, D = 3, 4, 6
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -171,3 +172,16 @@ def test_bad_configurations_are_named(data: dict[str, object], message: str) -> 
     with pytest.raises(ConfigError) as error:
         parse_part(("norm",), data)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("rows", [1, 5, FEW // D + 1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rmsnorm_without_gradients_is_the_same_norm(rows: int, weighted: bool) -> None:
+    x, weight = 3 * random(rows, 1, D), random(D, seed=1) if weighted else None
+    wanted = torch.from_numpy(oracle.rmsnorm(x.numpy(), None if weight is None else weight.numpy(), 1e-2))
+    with torch.no_grad():
+        assert_close(rms_norm(x, weight, 1e-2), wanted, **EXACT)
+        narrow = rms_norm(x.bfloat16(), None if weight is None else weight.float(), 1e-2)
+    again = oracle.rmsnorm(x.bfloat16().double().numpy(), None if weight is None else weight.numpy(), 1e-2)
+    assert narrow.dtype == torch.bfloat16
+    assert_close(narrow.double(), torch.from_numpy(again), rtol=2**-8, atol=1e-6)  # rounded once, to eight bits

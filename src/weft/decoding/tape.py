@@ -70,9 +70,11 @@ class _Reduction:
         pure = bool(call.outs) and not call.writes
         if pure and set(call.outs) <= set(call.takes):
             return  # it gave what it took
+        if pure and self._again(call):
+            return
         if pure and self._known(call):
             self.constants |= {out: self._tensors[out] for out in call.outs}
-        elif not (pure and self._again(call)):
+        else:
             self.calls.append(call)
             self._version |= {self._memory(ref): len(self.calls) for ref in call.writes}
 

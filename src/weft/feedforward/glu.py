@@ -56,7 +56,7 @@ class FusedGLU(Pointwise):
             self.gate_up.bias = nn.Parameter(torch.cat([part.bias for part in parts]).detach(), requires_grad=False)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        gate, up = self.gate_up(x).split_with_sizes([self.down.in_features] * 2, -1)
         y: Tensor = self.down(self.activation(gate) * up)
         return y
 

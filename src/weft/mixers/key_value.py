@@ -141,11 +141,13 @@ class Slots(NamedTuple):
         targets: the slot of each token, [#B,T]; read where ``first`` is None.
         source: for each slot the token of the chunk that it takes, [#B,S]; out of 0 to T - 1 for those that keep
             theirs. Read where the buffer may not be written to.
+        name: slots of one call and one number of them that have the same name are the same.
     """
 
     first: int | None
     targets: Callable[[], Tensor]
     source: Callable[[], Tensor]
+    name: str
 
 
 def _growing_slots(span: Span, steps: int, room: int) -> Slots:
@@ -164,7 +166,8 @@ def _growing_slots(span: Span, steps: int, room: int) -> Slots:
         place = torch.arange(room, device=ticks.order.device)[None] - ticks.order[:, :1]
         return place if ticks.valid is None else place.where(place < ticks.valid.sum(1, keepdim=True), -1)
 
-    return Slots(first, partial(ticks.once, ("slots", room), index), partial(ticks.once, ("source", room), source))
+    return Slots(first, partial(ticks.once, ("slots", room), index), partial(ticks.once, ("source", room), source),
+                 "growing")
 
 
 def _growing_keys(span: Span, seen: int) -> Keys:
@@ -188,11 +191,25 @@ def _write(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
     if slots.first is not None:
         buffer[:, :, slots.first : slots.first + steps].copy_(chunk)
         return buffer
-    index = slots.targets()[:, None, :, None].expand(*chunk.shape)
-    chunk = chunk.to(buffer.dtype)
+    # Rows of one long matrix: `scatter_` takes every number of a head for itself, and half precision by a slow path.
+    matrix, rows = buffer.view(-1, buffer.shape[3]), _matrix_rows(buffer, slots, ticks)
+    lines = chunk.to(buffer.dtype).reshape(-1, chunk.shape[3])
     if ticks.valid is not None:
-        chunk = torch.where(ticks.valid[:, None, :, None], chunk, buffer.gather(2, index))
-    return buffer.scatter_(2, index, chunk)
+        counted = ticks.valid[:, None].expand(*chunk.shape[:3]).reshape(-1, 1)
+        lines = torch.where(counted, lines, matrix.index_select(0, rows))
+    matrix.index_copy_(0, rows, lines)
+    return buffer
+
+
+def _matrix_rows(buffer: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
+    """[B K T]: where the chunk's tokens stand in the buffer [B,K,S,E] seen as a matrix of B K S rows."""
+    batch, heads, size, _ = buffer.shape
+
+    def rows() -> Tensor:
+        first = torch.arange(0, batch * heads * size, size, device=buffer.device).view(batch, heads, 1)
+        return (first + slots.targets()[:, None]).flatten()
+
+    return ticks.once(("rows", batch, heads, size, slots.name), rows)
 
 
 def _merge(buffer: Tensor, chunk: Tensor, source: Tensor) -> Tensor:
@@ -241,7 +258,7 @@ def _rolling_slots(seen: Tensor, span: Span, steps: int, window: int) -> Slots:
 
     return Slots((span.bound - 1) % window if level and span.bound is not None else None,
                  partial(ticks.once, ("rolling slots", window), index),
-                 partial(ticks.once, ("rolling source", window), source))
+                 partial(ticks.once, ("rolling source", window), source), "rolling")
 
 
 def _rolling_keys(span: Span, window: int) -> Keys:
