@@ -60,7 +60,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path, name: str) -> No
 FORGOTTEN: dict[str, tuple[str, Any, dict[str, Any], dict[str, Any]]] = {
     "the optimiser's state": ("restore_optimizer", lambda *_args, **_options: None, LSTM, {}),
     "the carried state": ("state_arrays", lambda _state: {}, LSTM, {"carry_state": True}),
-    "the seed of dropout": ("seed_step", lambda *_: None, ATTENTION, {}),
+    "the seed of dropout": ("seed_step", lambda *_, **__: None, ATTENTION, {}),
 }
 
 

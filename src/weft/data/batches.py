@@ -91,6 +91,10 @@ class WindowBatches(Batches):
         """Where the rows of that step start in the stream, and whether they start without a state."""
 
 
+AHEAD = 64
+"""Steps whose windows are worked out together."""
+
+
 @final
 class ShuffledBatches(WindowBatches):
     """Windows in shuffled order, each starting afresh.
@@ -104,17 +108,26 @@ class ShuffledBatches(WindowBatches):
         super().__init__(stream, rows=rows, length=length, seed=seed, reshuffle=reshuffle)
         stream.require(length + 1, f"one window of context {length}", _remedy(len(stream) - 1))
         self.windows = (len(stream) - 1) // length
+        self._ahead: tuple[int, Int64[np.ndarray, "steps B"]] | None = None
 
     @property
     def steps_per_epoch(self) -> float:
         return self.windows / self.rows
 
     def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
-        sample = step * self.rows + np.arange(self.rows, dtype=np.int64)
+        block, place = divmod(step, AHEAD)
+        if self._ahead is None or self._ahead[0] != block:
+            self._ahead = block, self._starts_of(block * AHEAD)
+        return self._ahead[1][place], True
+
+    def _starts_of(self, first: int) -> Int64[np.ndarray, "steps B"]:
+        """The starts of the rows of so many steps from ``first`` on: a permutation costs as much for one as for all."""
+        sample = first * self.rows + np.arange(AHEAD * self.rows, dtype=np.int64)
         epoch, place = np.divmod(sample, self.windows)
         epoch = epoch if self.reshuffle else np.zeros_like(epoch)
         window = permute(place, self.windows, seed=self.seed, epoch=epoch)
-        return window * self.length + self._offset(epoch), True
+        starts: np.ndarray = window * self.length + self._offset(epoch)
+        return starts.reshape(AHEAD, self.rows)
 
     def _offset(self, epoch: np.ndarray) -> np.ndarray:
         slack = len(self.stream) - 1 - self.windows * self.length

@@ -172,6 +172,10 @@ class Attention(Layer):
         """Queries [B,T,H,E] and keys [B,T,K,E], normalised per head where declared and rotated; values [B,T,K,F]."""
         sizes = self.sizes
         qkv = self.qkv(x) if self.config.clip is None else self.qkv(x).clamp(-self.config.clip, self.config.clip)
+        if self.q_norm is None and "queries_keys" not in self.position.acts_on:
+            q, k, v = qkv.split_with_sizes(sizes.split(), -1)
+            return (q.unflatten(-1, (sizes.heads, sizes.d_head)), k.unflatten(-1, (sizes.kv_heads, sizes.d_head)),
+                    v.unflatten(-1, (sizes.kv_heads, sizes.d_value)))
         wide, v = qkv.split_with_sizes([sum(sizes.split()[:2]), sizes.split()[2]], -1)
         both = wide.unflatten(-1, (sizes.heads + sizes.kv_heads, sizes.d_head))
         if self.q_norm is not None and self.k_norm is not None:

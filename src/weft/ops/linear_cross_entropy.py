@@ -74,21 +74,21 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
         rows = slice(start, start + step)
         z = linear_logits(h[rows], weight, bias, softcap).to(nats.dtype)
         p, log_z = _softmax(z)
-        goals, counted = targets[rows, None], scored[rows]
+        goals, counts = targets[rows, None], scored[rows, None].to(h.dtype)
         plain = log_z - z.gather(1, goals)[:, 0]
         own = plain
         if smoothing:
             own = (1 - smoothing) * plain + smoothing * (log_z - z.mean(1))
         if z_loss:
             own = own + z_loss * log_z.square()
-        nats += torch.where(counted, plain, 0.0).sum()
-        loss += torch.where(counted, own, 0.0).sum()
+        nats += plain @ counts[:, 0].to(nats.dtype)
+        loss += own @ counts[:, 0].to(nats.dtype)
         if gradients:
             dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap).to(h.dtype)
-            dh[rows] = torch.where(counted[:, None], dz @ weight, 0.0)
-            _add_product(dweight, dz.t(), torch.where(counted[:, None], h[rows], 0.0))
+            torch.mul(dz @ weight, counts, out=dh[rows])
+            _add_product(dweight, dz.t(), h[rows] * counts)
             if bias is not None:
-                dbias += torch.where(counted[:, None], dz, 0.0).sum(0)
+                dbias += (counts.t() @ dz)[0]
     return nats, loss, dh, dweight, dbias
 
 

@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-
 FEW = 8192
 """Numbers up to which the count of operations costs more than their work."""
 

@@ -67,7 +67,7 @@ class Trainer:
         require_parallel(model, self.world.size)
         _require_possible(config, model)
         self.compute = Compute.choose(settings.compute, dtype=dtype, device=device) if compute is None else compute
-        self.config, self.steps, self.device = config, steps, device
+        self.config, self.steps, self.device = config, steps, torch.device(device)
         self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
@@ -90,7 +90,7 @@ class Trainer:
 
     def _advance(self) -> StepReport:
         begun = time.perf_counter()
-        seed_step(self.config.seed, self.step, self.world.rank)
+        seed_step(self.config.seed, self.step, self.world.rank, device=self.device)
         settings, world = self.config.training, self.world
         first = self.step * settings.accumulation
         batches = [self.batches.batch(first + i, rank=world.rank, world=world.size)
@@ -141,10 +141,14 @@ def _stacks(model: LanguageModel) -> list[Stack]:
     return [module for module in model.modules() if isinstance(module, Stack)]
 
 
-def seed_step(seed: int, step: int, rank: int = 0) -> None:
+def seed_step(seed: int, step: int, rank: int = 0, *, device: torch.device) -> None:
     """Seed torch for one step of one rank, so that dropout does not depend on where a run was interrupted, and does
-    not repeat from rank to rank."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint32)[0]))
+    not repeat from rank to rank. Only the processor and ``device`` are seeded: asking every kind of device takes as
+    long as a small layer."""
+    chosen = int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint32)[0])
+    torch.default_generator.manual_seed(chosen)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed_all(chosen)
 
 
 def _require_possible(config: RunConfig, model: LanguageModel) -> None:
