@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         doctor,
         evaluate,
         generate,
+        laid_out,
         load,
         load_plugin,
         plan,
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["Ends", "Sampling", "catalogue", "check", "compare", "convert", "doctor", "evaluate", "generate", "load",
-           "load_plugin", "plan", "presets", "read_model", "read_run", "score", "stream", "train"]
+__all__ = ["Ends", "Sampling", "catalogue", "check", "compare", "convert", "doctor", "evaluate", "generate",
+           "laid_out", "load", "load_plugin", "plan", "presets", "read_model", "read_run", "score", "stream", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -107,6 +107,13 @@ def test_generate_continues_ragged_rows_in_the_shape_promised(weft: Any, workpla
     assert found["rows"][1]["text"] == alone.text
 
 
+def test_generate_gives_the_same_with_weights_laid_out(weft: Any, refused: Any, workplace: Path, run: Path) -> None:
+    asked = ("generate", run, "--tokens", workplace / "rows.json", "--greedy", "--max-new-tokens", "30", "--json")
+    assert weft(*asked, "--lay-out").json() == weft(*asked).json()
+    assert "--compile, --lay-out: the compiler lays the weights out by itself" in refused(*asked, "--lay-out",
+                                                                                           "--compile")
+
+
 def test_generate_streams_a_prompt_as_one_text(weft: Any, run: Path) -> None:
     told = weft("generate", run, "--prompt", "line 1", "--max-new-tokens", "5", "--temperature", "0.5", "--seed", "4")
     assert told.code == 0

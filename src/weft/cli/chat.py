@@ -13,6 +13,7 @@ from weft.cli.chat_dialogue import Dialogue
 from weft.cli.generate import (
     Checkpoint,
     Greedy,
+    LayOut,
     MinP,
     Penalty,
     Stop,
@@ -56,6 +57,7 @@ def chat(checkpoint: Checkpoint,
          max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 512,
          greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
          min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
+         lay_out: LayOut = False,
          seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
          plugin: Plugin = None, json: Json = False, revision: Revision = None,
          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
@@ -70,6 +72,7 @@ def chat(checkpoint: Checkpoint,
     from weft.tokenizers.chat_messages import read_messages
 
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    loaded = api.laid_out(loaded) if lay_out else loaded
     settings = api.ChatSettings(
         template=template, max_new_tokens=max_new_tokens, stops=tuple(stop or ()), seed=seed,
         sampling=sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty),

@@ -28,7 +28,8 @@ def print_study(result: StudyResult) -> None:
     out.print()
     entries = _ordered(result)
     section(out, "Bits per byte (models that share a letter are not told apart)", _quality(result, entries))
-    section(out, "Size, and state while decoding", _size(entries))
+    section(out, "Size (numbers that are counted are not learned), and state while decoding" if any(
+        not entry.trainable for entry in entries) else "Size, and state while decoding", _size(entries))
     section(out, "Cost of training (means over runs)", _cost(entries))
     pairs = [_better_first(pair) for pair in result.differences]
     section(out, "Told apart: how much better the first is, in bits per byte",
@@ -70,9 +71,16 @@ def _size(entries: list[Entry]) -> Table:
     rows = table("model", ">parameters", ">embeddings", ">state")
     for entry in entries:
         state = entry.decode[-1] if entry.decode else None
-        rows.add_row(entry.name, short(entry.parameters), short(entry.embedding_parameters) if entry.trainable else "",
+        rows.add_row(entry.name, _numbers(entry), short(entry.embedding_parameters) if entry.trainable else "",
                      "" if state is None else f"{in_bytes(state.state_bytes)} after {state.context:,} tokens")
     return rows
+
+
+def _numbers(entry: Entry) -> str:
+    """How many a model has, or keeps from counting; the word alone where no run counted any."""
+    if entry.trainable:
+        return short(entry.parameters)
+    return f"{short(entry.parameters)} counted" if entry.parameters else "counted"
 
 
 def _cost(entries: list[Entry]) -> Table:
@@ -118,7 +126,8 @@ def _crossings(pairs: list[Difference]) -> list[str]:
 def _matched(result: StudyResult) -> Table:
     rows = table("quantity", "held equal", ">largest over smallest")
     for each in result.budget.matched:
-        rows.add_row(each.quantity, "yes" if each.matched else "no", _ratio(1 + each.spread))
+        held = "yes" if each.held else f"aimed at, missed by {each.spread:.0%}" if each.missed else "no"
+        rows.add_row(each.quantity, held, _ratio(1 + each.spread))
     return rows
 
 

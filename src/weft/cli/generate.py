@@ -39,6 +39,8 @@ TopP = Annotated[float | None, typer.Option("--top-p", help="Among the most prob
 MinP = Annotated[float | None, typer.Option("--min-p", help="At least p times as probable as the best.")]
 Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1, repeating costs.")]
 Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text.")]
+LayOut = Annotated[bool, typer.Option(
+    "--lay-out", help="Lay the weights out for this machine first: a second of measuring, more memory, faster steps.")]
 Template = Annotated[str | None, typer.Option(
     "--template", help="The model's template of that name, a file of Jinja, or plain, chatml, llama2.")]
 
@@ -56,13 +58,18 @@ def generate(checkpoint: Checkpoint,
              ignore_end: Annotated[bool, typer.Option("--ignore-end", help="Go on after the end symbol.")] = False,
              compile: Annotated[bool, typer.Option(
                  "--compile", help="Compile first, which takes a minute; faster for long outputs.")] = False,
+             lay_out: LayOut = False,
              seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
              plugin: Plugin = None, json: Json = False, revision: Revision = None,
              offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Continue texts or rows of token ids, or answer a conversation."""
     prepare(plugin, threads)
     from weft import api
+    from weft.core.errors import InputError
 
+    if compile and lay_out:
+        raise InputError("the compiler lays the weights out by itself.", where="--compile, --lay-out",
+                         remedy="Give one of them.")
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
     if messages is None and template is None:
@@ -70,6 +77,7 @@ def generate(checkpoint: Checkpoint,
     else:
         rows, ends = _conversation(loaded, messages, template, ends, bool(prompt) or tokens is not None)
     sampling = sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
+    loaded = api.laid_out(loaded, rows=len(rows)) if lay_out else loaded
     if json or len(rows) > 1 or loaded.tokenizer is None:
         _whole(loaded, rows, max_new_tokens, sampling, ends, seed, json, compile)
     else:

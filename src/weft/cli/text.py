@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,19 +10,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
-DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 
 
 def in_bytes(number: float) -> str:
     """A number of bytes with its unit: ``1.5 MiB``."""
-    value, unit = _scaled(number, 1024, BINARY)
-    return f"{number:,.0f} B" if unit == BINARY[0] else f"{value:,.1f} {unit}"
+    shown, unit = _scaled(round(number), 1024, BINARY, lambda value: f"{value:,.1f}")
+    return f"{number:,.0f} B" if unit == BINARY[0] else f"{shown} {unit}"
 
 
 def short(number: float, unit: str = "") -> str:
-    """A number in thousands, millions, ...: ``1.23 M``, ``45.6 GFLOP/s``."""
-    value, prefix = _scaled(number, 1000, DECIMAL)
-    shown = f"{value:.0f}" if not prefix and float(value).is_integer() else f"{value:.3g}"
+    """Three digits of a number in thousands, millions, ...: ``1.00 M``, ``45.6 GFLOP/s``; small whole numbers as they
+    are."""
+    shown, prefix = _scaled(number, 1000, DECIMAL, _three_digits)
+    if not prefix and float(number).is_integer():
+        shown = f"{number:.0f}"
     return f"{shown} {prefix}{unit}".rstrip()
 
 
@@ -62,8 +65,14 @@ def section(out: Console, title: str, rows: Table) -> None:
         out.print()
 
 
-def _scaled(number: float, base: int, names: tuple[str, ...]) -> tuple[float, str]:
+def _scaled(number: float, base: int, names: tuple[str, ...], write: Callable[[float], str]) -> tuple[str, str]:
+    """A number as it is written and its prefix, such that no more is written than the next prefix stands for."""
     size, index = float(number), 0
-    while abs(size) >= base and index < len(names) - 1:
+    while abs(float(write(size).replace(",", ""))) >= base and index < len(names) - 1:
         size, index = size / base, index + 1
-    return size, names[index]
+    return write(size), names[index]
+
+
+def _three_digits(value: float) -> str:
+    shown = f"{value:#.3g}".rstrip(".")
+    return f"{value:,.0f}" if abs(float(shown)) >= 1000 else shown

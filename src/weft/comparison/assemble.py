@@ -65,16 +65,17 @@ def assemble(account: Account, searches: Mapping[str, Search],
     pairs = differences(runs, study.confidence, study.measure.resamples)
     detectable, basis = detectable_in(study, searches, len(list(itertools.combinations(account.models, 2))))
     kind, amount = kind_and_amount(study, account.counted_tokens or 0)
+    compared = matched(study, entries, _states(account))
     command = account.command or f"weft compare --study {account.folder.path / STATED}"
     return StudyResult(
         name=study.name, started=account.folder.started, finished=now(), confidence=study.confidence,
         seeds=len(study.seeds), corpus=corpus,
-        budget=Budget(kind, amount, statement(study), matched(study, entries, _states(account))),
+        budget=Budget(kind, amount, statement(study), compared),
         machine=this_machine(account.device, account.threads), entries=tuple(entries),
         differences=pairs, tied_sets=sets_of(runs, pairs), detectable=detectable, detectable_basis=basis,
         protocol=protocol_of(study, texts, account.models), command=command, study_config=account.folder.text,
         study_sha256=account.folder.sha256,
-        notes=(*account.notes, *notes_of(study, account.models, entries, account.counted_tokens, corpus)))
+        notes=(*account.notes, *notes_of(study, account.models, entries, account.counted_tokens, corpus, compared)))
 
 
 def _entry(account: Account, model: Contestant, found: Search | None, outcomes: Sequence[Outcome],

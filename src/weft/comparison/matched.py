@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.comparison.results import BudgetKind, Entry, Matched
-from weft.comparison.study import StudyConfig
+from weft.comparison.study import BudgetSettings, StudyConfig
 
 PARAMETERS, BODY = "parameters", "parameters without embeddings"
 NAMES = {"flops": "training FLOPs", "tokens": "training tokens", "seconds": "training seconds",
          "state_bytes": "state bytes"}
+SECONDS_TOLERANCE = 0.1
+"""Spread of seconds that still counts as equal: their number of steps follows from a pace that was measured before."""
 
 
 def matched(study: StudyConfig, entries: Sequence[Entry], states: Sequence[int]) -> tuple[Matched, ...]:
@@ -32,8 +34,16 @@ def matched(study: StudyConfig, entries: Sequence[Entry], states: Sequence[int])
         NAMES["seconds"]: [sum(run.seconds for run in found) / len(found) for found in runs if found],
         NAMES["state_bytes"]: list(states)}
     wanted = _wanted(study)
-    return tuple(Matched(name, name in wanted or spread(amounts) == 0, spread(amounts))
+    return tuple(Matched(name, name in wanted or spread(amounts) == 0, spread(amounts), _tolerance(study, name))
                  for name, amounts in values.items() if amounts)
+
+
+def _tolerance(study: StudyConfig, name: str) -> float:
+    """The spread of amounts of which one may lie as far below the budget as it allows, another as far above."""
+    if name == NAMES["seconds"]:
+        return SECONDS_TOLERANCE
+    share = (study.budget or BudgetSettings(kind="tokens", amount=1)).tolerance
+    return (1 + share) / (1 - share) - 1
 
 
 def spread(amounts: Sequence[float]) -> float:

@@ -9,8 +9,6 @@ from typing import TypeAlias, final
 
 from weft.training.events import clock_time
 
-UNKNOWN = "not known yet"
-
 
 @dataclass(frozen=True)
 class StudyProgress:
@@ -30,8 +28,9 @@ class StudyProgress:
 
     def line(self) -> str:
         """In one line."""
-        left = UNKNOWN if self.seconds_left is None else clock_time(self.seconds_left)
-        return f"{self.done:4.0%}  study {left} left  {self.what}: {self.text}"
+        left = ("time left not known yet" if self.seconds_left is None
+                else f"study {clock_time(self.seconds_left)} left")
+        return f"{self.done:4.0%}  {left}  {self.what}: {self.text}"
 
 
 StudyListener: TypeAlias = Callable[[StudyProgress], None]

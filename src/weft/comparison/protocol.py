@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.comparison.contestants import Contestant
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
-from weft.comparison.results import CorpusFacts, Entry
+from weft.comparison.results import CorpusFacts, Entry, Matched
 from weft.comparison.statistics import detectable_difference, paired_deviation
 from weft.comparison.study import FEWEST_TRIALS, StudyConfig
 from weft.comparison.texts import StudyTexts
@@ -20,8 +20,8 @@ def detectable_in(study: StudyConfig, searches: Mapping[str, Search], pairs: int
     runs, stated = len(study.seeds), study.trials.deviation
     if runs < 2:
         return None, "A single run per model cannot tell a difference from chance."
-    test = (f"Power 0.8 of the paired t test over {runs} runs at level {1 - study.confidence:.2g} / {pairs} (the first "
-            "step of Holm's correction)")
+    test = (f"That is with a power of 0.8, in the paired t test over {runs} runs at level "
+            f"{1 - study.confidence:.2g} / {pairs} (the first step of Holm's correction)")
     if stated is not None:
         return (detectable_difference(stated, runs, study.confidence, pairs),
                 f"{test}, for a standard deviation of {stated:g} bits per byte between runs, which the study states.")
@@ -30,7 +30,7 @@ def detectable_in(study: StudyConfig, searches: Mapping[str, Search], pairs: int
         return None, "Not known: no two models have repeated trials, and the study states no deviation."
     return (detectable_difference(deviation, runs, study.confidence, pairs),
             f"{test}, for a standard deviation of {deviation:.2g} bits per byte between runs, as the best trial of "
-            "each model, repeated with other seeds, shows it: shorter than a run, and only a rough figure.")
+            "each model, repeated with other seeds, shows it; trials are shorter than runs, so it is a rough figure.")
 
 
 def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contestant]) -> tuple[str, ...]:
@@ -61,9 +61,10 @@ def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contesta
 
 
 def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence[Entry],
-             counted_tokens: int | None, corpus: CorpusFacts) -> tuple[str, ...]:
+             counted_tokens: int | None, corpus: CorpusFacts, matched: Sequence[Matched]) -> tuple[str, ...]:
     """What to beware of."""
-    notes = [*_effort_notes(study, models), *_counted_notes(models, counted_tokens, corpus)]
+    notes = [*_effort_notes(study, models), *_missed_notes(matched),
+             *_counted_notes(models, counted_tokens, corpus)]
     for entry in entries:
         failed = [run for run in entry.runs if run.status in ("failed", "diverged")]
         if failed:
@@ -97,6 +98,11 @@ def _effort_notes(study: StudyConfig, models: Sequence[Contestant]) -> list[str]
     notes += [f"{key.replace('_', ' ')} may differ between models; the figures per model show it."
               for key in study.differ]
     return notes
+
+
+def _missed_notes(matched: Sequence[Matched]) -> list[str]:
+    return [f"{each.quantity}: meant to be equal, but the largest is {1 + each.spread:.2f} times the smallest, so a "
+            "model may owe its place to them." for each in matched if each.missed]
 
 
 def _counted_notes(models: Sequence[Contestant], tokens: int | None, corpus: CorpusFacts) -> list[str]:

@@ -243,13 +243,25 @@ class Matched:
 
     Attributes:
         quantity: such as ``parameters``.
-        matched: held equal, up to ``spread``.
+        matched: the study aimed to hold it equal, or it came out equal.
         spread: largest over smallest value, minus one.
+        tolerance: the spread up to which it counts as held equal.
     """
 
     quantity: str
     matched: bool
     spread: float
+    tolerance: float = 0.1
+
+    @property
+    def held(self) -> bool:
+        """Whether it came out equal, up to the tolerance, as was meant."""
+        return self.matched and self.spread <= self.tolerance
+
+    @property
+    def missed(self) -> bool:
+        """Whether it was meant to be equal and is not."""
+        return self.matched and not self.held
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,16 @@ def prepare_texts(contestants: list[Contestant], folder: Path) -> StudyTexts:
         if not (folder / name).exists():
             _write(folder / name, corpus)
     return StudyTexts(_tokens(contestants, settings, folder), folder / TUNING, folder / TEST, how,
-                      read.corpus.partition(":")[0], read.corpus_sha256, read.parts["train"].size_bytes,
+                      _name(settings, read.corpus), read.corpus_sha256, read.parts["train"].size_bytes,
                       test.size_bytes, len(test.documents))
+
+
+def _name(settings: DataSettings, described: str) -> str:
+    """The corpus in a word; a file with its folder, as many corpora have a ``train.txt``."""
+    path = None if settings.path is None else Path(settings.path).absolute()
+    if path is None or not path.is_file():
+        return described.partition(":")[0]
+    return (Path(path.parent.name) / path.name).as_posix()
 
 
 def source_settings(data: DataSettings) -> DataSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from weft.comparison.report.markup import Child, Markup, join, tag
@@ -57,13 +58,13 @@ def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Mark
 
 def repeat(view: View) -> Markup:
     """The command and the exact configuration of every row."""
-    whole = join(tag("p", None, "The whole study:"), block(view.result.command),
+    whole = join(tag("p", None, "The whole study:"), command(view.result.command),
                  folded(join("Study file ", _hash(view.result.study_sha256)), block(view.result.study_config)))
     return join(whole, [_repeat_row(view, entry) for entry in view.ranked])
 
 
 def _repeat_row(view: View, entry: Entry) -> Markup:
-    counts: list[tuple[str, Child]] = []
+    counts: list[tuple[str, Child]] = [("Numbers, counted", integer(entry.parameters))]
     if entry.trainable:
         counts = [("Parameters", integer(entry.parameters)),
                   ("of which embeddings", integer(entry.embedding_parameters)),
@@ -74,7 +75,7 @@ def _repeat_row(view: View, entry: Entry) -> Markup:
     return tag("section", {"class": "repeat", "data-model": str(view.styles[entry.name].index)},
                tag("h3", None, view.key(entry)), _whole_name(view, entry), tag("p", {"class": "kind"}, entry.kind),
                facts(counts),
-               block(entry.repeat), folded(join("Exact configuration ", _hash(entry.config_sha256)),
+               command(entry.repeat), folded(join("Exact configuration ", _hash(entry.config_sha256)),
                                            block(entry.config)))
 
 
@@ -89,9 +90,16 @@ def _rate(entry: Entry) -> str:
     return learning_rate(entry.lr) + (", at the edge of those tried" if entry.edge else "")
 
 
-def block(text: str) -> Markup:
+def block(text: Child) -> Markup:
     """Text to copy."""
     return tag("pre", {"class": "copy", "tabindex": "0"}, tag("code", None, text or MISSING))
+
+
+def command(text: str) -> Markup:
+    """A command to copy, whose lines are broken between its words alone: a browser would part an option from its
+    dashes."""
+    return block([tag("span", {"class": "word"}, part) if part.strip() else part
+                  for part in re.split(r"(\s+)", text) if part])
 
 
 def _hash(value: str) -> Markup:

@@ -1,4 +1,4 @@
-"""How far each model lay behind the best one during training, and whether their order changes."""
+"""How far each model lay behind the best trained one during training, and whether their order changes."""
 
 from __future__ import annotations
 
@@ -6,27 +6,42 @@ from collections.abc import Sequence
 
 from weft.comparison.report.axes import Axis, Linear, linear
 from weft.comparison.report.marks import line, marker, whisker
-from weft.comparison.report.markup import Markup, join, listed, tag
+from weft.comparison.report.markup import Child, Markup, join, listed, tag
 from weft.comparison.report.numbers import decimals_of, known, percent, signed
 from weft.comparison.report.panel import SMALL, Hover, Panel, Series, draw
 from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Difference, GapPoint
+from weft.comparison.results import Difference, Entry, GapPoint
+
+
+def lead(view: View) -> Markup:
+    """What the charts show, with the model that they compare with."""
+    base = view.best_trained
+    named: Child = "" if base is None else join(
+        view.name(base), ", ", "the best model" if base is view.best else "the best model that was trained", ", ")
+    return join("Bits per byte above ", named or "the best model that was trained, ", "at several shares of the budget, "
+                "with the interval over seeds. Above the line is worse; all charts share one scale.")
 
 
 def gaps(view: View) -> Markup:
     """A small chart for each model, all of one scale."""
-    found = [difference for entry in view.ranked if (difference := view.against_best(entry)) is not None]
-    drawn = [difference for difference in found if any(known(gap.difference.mean) for gap in difference.gaps)]
-    if view.best is None or not drawn:
+    base = view.best_trained
+    drawn = [] if base is None else _drawn(view, base)
+    if base is None or not drawn:
         return tag("p", {"class": "none"}, "No checkpoints that two models share were recorded.")
     y = _height([gap for difference in drawn for gap in difference.gaps])
     charts = [_panel(view, difference, y, index) for index, difference in enumerate(drawn)]
-    without = [view.name(entry) for entry in view.ranked if entry.name not in {view.best.name,
-                                                                               *(each.first for each in drawn)}]
+    shown = {base.name, *(each.first for each in drawn)}
+    without = [view.name(entry) for entry in view.ranked if entry.name not in shown]
     rest = tag("p", {"class": "small"}, "No shared checkpoints: ", listed(without), ".") if without else ""
     return join(tag("div", {"class": "panels minis"}, charts), rest,
                 folded("The numbers of these charts", _numbers(view, drawn)))
+
+
+def _drawn(view: View, base: Entry) -> list[Difference]:
+    """The other models minus ``base``, where a difference during training is known."""
+    found = [view.difference(entry.name, base.name) for entry in view.ranked if entry is not base]
+    return [each for each in found if each is not None and any(known(gap.difference.mean) for gap in each.gaps)]
 
 
 def interval_words(gap: GapPoint) -> str:
@@ -50,7 +65,6 @@ def _height(points: Sequence[GapPoint]) -> Axis:
 
 
 def _panel(view: View, difference: Difference, y: Axis, index: int) -> Markup:
-    assert view.best is not None
     x = Linear(0.0, 1.04, *SMALL.x, (0.0, 0.25, 0.5, 0.75, 1.0), lambda share: f"{share:.0%}".removesuffix("%"))
     style = view.styles[difference.first]
     points = [gap for gap in difference.gaps if y.holds(gap.difference.mean) and x.holds(gap.share)]
@@ -65,8 +79,8 @@ def _panel(view: View, difference: Difference, y: Axis, index: int) -> Markup:
     order = tag("span", {"class": "flag"}, "order changes") if difference.crosses else "order holds"
     spoken = "; ".join(f"at {percent(gap.share)}: {interval_words(gap)}" for gap in difference.gaps)
     return draw(Panel(f"gap-{index}", view.key(difference.first, 20),
-                      f"{difference.first} minus {view.best.name} during training",
-                      f"Bits per byte above the best model, by share of the budget. {spoken}.", x, y,
+                      f"{difference.first} minus {difference.second} during training",
+                      f"Bits per byte above {difference.second}, by share of the budget. {spoken}.", x, y,
                       "% of the budget", "difference", [Series(difference.first, style, drawing, hover)], SMALL, zero,
                       order))
 
@@ -88,6 +102,5 @@ def _numbers(view: View, drawn: Sequence[Difference]) -> Markup:
         by_share = {gap.share: interval_words(gap) for gap in difference.gaps}
         rows.append([view.name(difference.first), *(by_share.get(share, "\u2013") for share in shares),
                      "yes" if difference.crosses else "no"])
-    assert view.best is not None
-    return table(join("Bits per byte above ", view.name(view.best), " at shares of the budget"), columns, rows,
+    return table(join("Bits per byte above ", view.name(drawn[0].second), " at shares of the budget"), columns, rows,
                  name="gap-numbers")

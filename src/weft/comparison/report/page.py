@@ -36,13 +36,13 @@ class Section:
 
     Attributes:
         short: its name in the table of contents.
-        lead: what is to be seen, in a sentence or two.
+        lead: what is to be seen, in a sentence or two, which may depend on the study.
     """
 
     name: str
     short: str
     heading: str
-    lead: str
+    lead: str | Callable[[View], Markup]
     content: Callable[[View], Markup]
 
 
@@ -59,9 +59,7 @@ SECTIONS = (
             "them. Thin lines are single runs, bold ones the mean of a model's runs; a model that is counted, not "
             "trained, is a level line.", curves.curves),
     Section("gaps", "Order", "Does the order change during training?",
-            "Bits per byte above the model that ended best, at several shares of the budget, with the interval over "
-            "seeds. "
-            "Above the line is worse; all charts share one scale.", gaps.gaps),
+            gaps.lead, gaps.gaps),
     Section("tuning", "Tuning", "Learning rates",
             "Every model had the same number of trials. The ring marks the rate that was chosen, a cross a trial that "
             "did not "
@@ -153,7 +151,8 @@ def _bar(view: View, sections: tuple[Section, ...]) -> Markup:
 
 
 def _section(section: Section, view: View) -> Markup:
-    lead: Child = tag("p", {"class": "section-lead"}, section.lead) if section.lead else ""
+    words = section.lead if isinstance(section.lead, str) else section.lead(view)
+    lead: Child = tag("p", {"class": "section-lead"}, words) if words else ""
     return tag("section", {"id": section.name, "aria-labelledby": f"{section.name}-h"},
                tag("h2", {"id": f"{section.name}-h"}, section.heading), lead, section.content(view))
 

@@ -43,7 +43,11 @@ def _per_run(read: Callable[[RunResult], float], write: Callable[[float], str]) 
 
 
 def _parameters(entry: Entry) -> str:
-    return si(entry.parameters) if entry.trainable else "counted"
+    """As many as gradients train, or as a model keeps from counting; the word alone where no run counted any."""
+    if entry.trainable:
+        return si(entry.parameters)
+    word = tag("span", {"class": "spread"}, "counted")
+    return join(si(entry.parameters), " ", word) if entry.parameters else word
 
 
 def _parts(entry: Entry) -> str:
@@ -79,7 +83,8 @@ def ranking(view: View) -> Markup:
     """Best first."""
     level = level_of(view.result.confidence)
     interval = f"\u00b1 {level} over seeds" if any(len(entry.finished) > 1 for entry in view.ranked) else "one run each"
-    columns = [Column("Model", number=False), Column("Bits per byte", interval), Column("Tied", number=False),
+    columns = [Column("Model", number=False), Column("Bits per byte", interval),
+               Column("Tied", number=False, wraps=False),
                *(Column(each.head, match_note(each, view.result.budget.matched)) for each in QUANTITIES),
                Column("Runs", "finished", number=False)]
     most = max((_decimals(entry, view) for entry in view.ranked if known(entry.bits_per_byte)), default=3)
@@ -89,11 +94,15 @@ def ranking(view: View) -> Markup:
         *(each.show(entry) for each in QUANTITIES), run_count(entry)] for entry in view.ranked]
     given = [{"data-model": str(view.styles[entry.name].index), "class": "top" if _at_top(entry, view) else None}
              for entry in view.ranked]
-    return join(table(f"On the test text. Budget: {view.result.budget.statement} Embeddings include the "
-                      f"readout. Under a heading: "
-                      "what was held equal and what was not, and by how much the largest exceeds the smallest.",
-                      columns, rows,
-                      name="ranking", attributes={"class": "ranking"}, row_attributes=given), _other_matches(view))
+    return join(table(_caption(view), columns, rows, name="ranking", attributes={"class": "ranking"},
+                      row_attributes=given), _other_matches(view))
+
+
+def _caption(view: View) -> str:
+    counted = ("" if all(entry.trainable for entry in view.ranked) else
+               " Numbers that are counted are what a model keeps of the text, not learned by gradients.")
+    return (f"On the test text. Budget: {view.result.budget.statement} Embeddings include the readout.{counted} Under a "
+            "heading: what was held equal and what was not, and by how much the largest exceeds the smallest.")
 
 
 def interval_of(entry: Entry, confidence: float) -> Interval | None:
@@ -163,17 +172,22 @@ def match_note(quantity: Quantity, matched: Sequence[Matched]) -> Child:
     found = match_of(quantity, matched)
     if found is None:
         return ""
-    sign, words = ("=", "matched") if found.matched else ("\u2260", "unmatched")
-    return join(tag("span", {"class": words}, f"{sign}\u00a0{words}"), tag("br"), " ", extent(found))
+    kind = "matched" if found.held else "missed" if found.missed else "unmatched"
+    words = {"matched": "=\u00a0matched", "missed": "\u2260\u00a0aimed at,", "unmatched": "\u2260\u00a0unmatched"}[kind]
+    return join(tag("span", {"class": kind}, words), tag("br"), " ", extent(found))
 
 
 def extent(found: Matched) -> str:
     """How far the largest exceeds the smallest."""
     if not known(found.spread):
-        return "by an unknown amount"
+        return "missed by an unknown amount" if found.missed else "by an unknown amount"
     if found.spread == 0:
         return "exactly" if found.matched else "equal here"
-    return f"{'within' if found.matched else 'up to'} {ratio(found.spread)}"
+    return f"{'within' if found.held else 'missed by' if found.missed else 'up to'} {ratio(found.spread)}"
+
+
+def _held(found: Matched) -> str:
+    return "matched" if found.held else "aimed at" if found.missed else "not matched"
 
 
 def _other_matches(view: View) -> Markup:
@@ -181,6 +195,5 @@ def _other_matches(view: View) -> Markup:
     others = [each for each in view.result.budget.matched if plain_name(each.quantity) not in taken]
     if not others:
         return Markup("")
-    words = "; ".join(f"{shown_name(each.quantity)} {'matched' if each.matched else 'not matched'}, {extent(each)}"
-                      for each in others)
+    words = "; ".join(f"{shown_name(each.quantity)} {_held(each)}, {extent(each)}" for each in others)
     return tag("p", {"class": "small"}, f"Outside the table: {words}.")

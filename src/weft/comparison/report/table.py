@@ -16,11 +16,18 @@ class Column:
 
     Attributes:
         note: a second line of the header, such as what was matched.
+        wraps: whether its words may stand on several lines; those of a number never do.
     """
 
     head: Child
     note: Child = ""
     number: bool = True
+    wraps: bool = True
+
+    @property
+    def kind(self) -> str | None:
+        """The class of its cells."""
+        return "number" if self.number else None if self.wraps else "unbroken"
 
 
 def table(caption: Child, columns: Sequence[Column], rows: Sequence[Sequence[Child]], *, name: str,
@@ -37,14 +44,14 @@ def table(caption: Child, columns: Sequence[Column], rows: Sequence[Sequence[Chi
 
 def _header(column: Column) -> Markup:
     note = tag("span", {"class": "head-note"}, column.note) if column.note else ""
-    return tag("th", {"scope": "col", "class": "number" if column.number else None}, column.head, " " if note else "",
+    return tag("th", {"scope": "col", "class": column.kind}, column.head, " " if note else "",
                note)
 
 
 def row_cells(columns: Sequence[Column], row: Sequence[Child]) -> Markup:
     """The cells of a row, its first a header."""
-    cells = [tag("th", {"scope": "row", "class": "number" if columns[0].number else None}, row[0])]
-    cells += [tag("td", {"class": "number" if column.number else None}, cell)
+    cells = [tag("th", {"scope": "row", "class": columns[0].kind}, row[0])]
+    cells += [tag("td", {"class": column.kind}, cell)
               for column, cell in zip(columns[1:], row[1:], strict=True)]
     return join(cells)
 

@@ -140,22 +140,23 @@ def _detectable(view: View) -> Markup | None:
     result = view.result
     if result.detectable is None:
         return None
-    basis = f" ({result.detectable_basis.rstrip('.')})" if result.detectable_basis else ""
+    basis = f" {result.detectable_basis.rstrip('.')}." if result.detectable_basis else ""
     amount = fixed(result.detectable, 4 if result.detectable < 0.01 else 3)
-    return join(f"With {result.seeds} runs of each model, this study could expect to find, with a power of 0.8, "
-                f"differences "
-                "of about ", tag("strong", None, f"{amount} bits per byte"),
-                f" or more{basis}. Models that are tied may "
-                "differ by less; a tie is no proof of equality.")
+    return join(f"With {result.seeds} runs of each model, this study could expect to find differences of about ",
+                tag("strong", None, f"{amount} bits per byte"), f" or more.{basis} Models that are tied may differ by "
+                "less; a tie is no proof of equality.")
 
 
 def _matched(view: View) -> Markup | None:
-    held = [each for each in view.result.budget.matched if each.matched]
+    held = [each for each in view.result.budget.matched if each.held]
+    missed = [each for each in view.result.budget.matched if each.missed]
     free = [each for each in view.result.budget.matched if not each.matched
             and (not known(each.spread) or each.spread > 0)]
     sentences = [join(view.result.budget.statement.rstrip(". "), ".")]
     if held:
         sentences.append(join("Matched: ", listed([_extent(each) for each in held]), "."))
+    if missed:
+        sentences.append(join("Meant to be equal, and not: ", listed([_extent(each) for each in missed]), "."))
     if free:
         sentences.append(join("Not matched, so the models may owe their places to it: ",
                               listed([_extent(each) for each in free]), "."))

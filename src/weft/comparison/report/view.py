@@ -42,6 +42,11 @@ class View:
         """The model of the lowest mean; None when no run finished."""
         return self.ranked[0] if self.ranked and known(self.ranked[0].bits_per_byte) else None
 
+    @cached_property
+    def best_trained(self) -> Entry | None:
+        """The best of those that gradients train; None when no run of them finished."""
+        return next((entry for entry in self.ranked if entry.trainable and known(entry.bits_per_byte)), None)
+
     def name(self, entry: Entry | str, columns: int = COLUMNS) -> Markup:
         """A model's name in text."""
         name = entry if isinstance(entry, str) else entry.name
