@@ -89,7 +89,7 @@ def study_table() -> str:
 def _study_row(entry: Entry, letters: str, confidence: float) -> str:
     interval = mean_interval([run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None], confidence)
     margin = "" if interval.high is None else f" ± {interval.high - interval.mean:.3f}"
-    size = f"{entry.parameters:,}" if entry.trainable else "counted"
+    size = f"{entry.parameters:,}" + ("" if entry.trainable else " counted")
     tokens = {run.tokens for run in entry.finished}
     return (f"| {entry.name} | {entry.kind} | {interval.mean:.3f}{margin} | {letters} | {size} | "
             f"{', '.join(f'{each:,}' for each in sorted(tokens))} |")

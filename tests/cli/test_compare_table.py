@@ -42,6 +42,18 @@ def test_differences_name_the_better_model_first_and_are_above_zero(capsys: pyte
     assert text.index("Told apart: how much better") < text.index("Not told apart: second minus first")
 
 
+def test_what_was_missed_and_what_was_counted_say_so(capsys: pytest.CaptureFixture[str],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    result = study()
+    matched = (Matched("training seconds", True, 0.59), Matched("training tokens", True, 0.0))
+    text = shown(dataclasses.replace(result, budget=dataclasses.replace(result.budget, matched=matched)), capsys,
+                 monkeypatch)
+    assert re.search(r"^training seconds +aimed at, missed by 59% +1\.590$", text, re.MULTILINE)
+    assert re.search(r"^training tokens +yes +1\.000$", text, re.MULTILINE)
+    assert "(what is counted is not learned)" in text
+    assert re.search(r"^kneser-ney-5 +107 k counted +\S+ B", text, re.MULTILINE)
+
+
 def test_ratios_read_well_however_large(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     result = study()
     matched = tuple(Matched(name, False, spread) for name, spread in (("a", 0.008), ("b", 40.24), ("c", 1023.444)))

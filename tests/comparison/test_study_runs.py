@@ -43,6 +43,10 @@ def test_the_same_model_under_two_names_is_tied(twins: StudyResult) -> None:
     assert any({"one", "two"} <= set(each) for each in twins.tied_sets)
 
 
+def test_a_file_is_named_with_its_folder_alone(twins: StudyResult, text: Path) -> None:
+    assert twins.corpus.name == f"{text.parent.name}/text.txt"
+
+
 def test_runs_of_one_number_have_the_same_seeds_and_the_numbers_differ(twins: StudyResult) -> None:
     for entry in twins.entries:
         assert [(each.seed, each.order_seed) for each in entry.runs] == [(0, 0), (1, 1)]

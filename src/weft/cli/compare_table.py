@@ -28,8 +28,8 @@ def print_study(result: StudyResult) -> None:
     out.print()
     entries = _ordered(result)
     section(out, "Bits per byte (models that share a letter are not told apart)", _quality(result, entries))
-    section(out, "Size (numbers that are counted are not learned), and state while decoding" if any(
-        not entry.trainable for entry in entries) else "Size, and state while decoding", _size(entries))
+    counted = "" if all(entry.trainable for entry in entries) else " (what is counted is not learned)"
+    section(out, f"Size, and state while decoding{counted}", _size(entries))
     section(out, "Cost of training (means over runs)", _cost(entries))
     pairs = [_better_first(pair) for pair in result.differences]
     section(out, "Told apart: how much better the first is, in bits per byte",

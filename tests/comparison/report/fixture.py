@@ -77,7 +77,7 @@ def study(models: int = 6, seeds: int = SEEDS, shapes: tuple[Shape, ...] = SHAPE
         confidence=0.95, seeds=seeds, budget=_budget(), corpus=_corpus(), machine=_machine(), entries=entries,
         differences=differences, tied_sets=tied_sets(means, tied) if seeds > 1 else (),
         detectable=0.0113 if seeds > 1 else None,
-        detectable_basis="from a seed-to-seed deviation of 0.004 in the trials" if seeds > 1 else "",
+        detectable_basis="That is with a power of 0.8, for a deviation of 0.004 between seeds." if seeds > 1 else "",
         protocol=("Every token of the validation text is predicted once; windows do not overlap.",
                   "Bytes are those of the text before tokenisation, line ends included."),
         command="weft compare six-ages.yaml --out studies/six-ages", study_config=config, study_sha256=_hash(config),
@@ -100,7 +100,7 @@ def _entry(shape: Shape, seeds: int, validations: int) -> Entry:
     return Entry(
         name=shape.name, kind=shape.kind, config=config, config_sha256=_hash(config),
         repeat=f"weft train studies/six-ages/{shape.name}/run-0/config.yaml --out again", trainable=shape.trainable,
-        parameters=1_602_000 + len(shape.name) * 311 if shape.trainable else 0, embedding_parameters=embeddings,
+        parameters=1_602_000 + len(shape.name) * 311 if shape.trainable else 107_412, embedding_parameters=embeddings,
         solved=("model.d_model: 192",) if shape.trainable else (), flops_per_token=shape.flops if shape.trainable
         else None,
         context=CONTEXT, trials=_trials(shape), lr=0.003 if shape.trainable else None,

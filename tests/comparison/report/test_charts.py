@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from comparison.report.fixture import study
+from comparison.report.fixture import SHAPES, study
 from comparison.report.reading import Node, read
 from weft.comparison.report import render
 from weft.comparison.report.axes import linear, logarithmic, logarithmic_ticks, powers_of_two
@@ -119,6 +119,17 @@ def test_gaps_say_which_orders_change() -> None:
     page = gaps(View(study()))
     assert page.count('<span class="flag">order changes</span>') == 2
     assert page.count("order holds") == 2
+
+
+def test_gaps_are_above_the_best_trained_model_where_a_counted_one_is_best() -> None:
+    counted = dataclasses.replace(SHAPES[-1], level=1.2)
+    section = next(each for each in read(render(study(3, shapes=(*SHAPES[:2], counted)))).all("section")
+                   if each.attributes.get("id") == "gaps")
+    said = section.text()
+    assert "Bits per byte above transformer, the best model that was trained, at several shares" in said
+    assert "s4d minus transformer during training" in said and "No shared checkpoints: kneser-ney-5." in said
+    assert len(section.all("svg", "chart")) == 1
+    assert "above transformer, the best model, at several" in read(render(study(2))).text()
 
 
 def test_bowls_ring_the_choice_flag_the_edge_and_cross_out_what_failed() -> None:

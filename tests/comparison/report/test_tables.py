@@ -12,7 +12,7 @@ from comparison.report.reading import Node, read, rows
 from weft.comparison.report import render
 from weft.comparison.report.numbers import decimals_of
 from weft.comparison.report.ranking import interval_of, letter
-from weft.comparison.results import Entry, StudyResult
+from weft.comparison.results import Entry, Matched, StudyResult
 
 SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "s": 1.0}
 
@@ -62,7 +62,7 @@ def check_row(cells: list[str], entry: Entry) -> None:
         assert value(embeddings) == pytest.approx(entry.embedding_parameters, rel=0.005)
         assert value(cells[5]) == pytest.approx(median(entry, "flops"), rel=0.005)
     else:
-        assert cells[3:6] == ["counted", "–", "–"]
+        assert cells[3:6] == ["107 k counted", "–", "–"]
     state = next(point.state_bytes for point in entry.decode if point.context == entry.context)
     assert value(cells[10]) == pytest.approx(state, rel=0.005)
     assert cells[11] == f"{len(entry.finished)} of {len(entry.runs)}"
@@ -73,6 +73,34 @@ def test_the_header_says_what_was_matched() -> None:
     assert head[3] == "Parameters = matched within 0.18 %"
     assert head[5] == "FLOPs ≠ unmatched up to 32 %"
     assert head[6] == "Tokens = matched exactly"
+
+
+def test_what_was_aimed_at_and_missed_is_not_called_matched() -> None:
+    result = study()
+    aims = tuple(Matched(f"training {name}", True, spread, tolerance) for name, spread, tolerance in (
+        ("seconds", 0.59, 0.1), ("FLOPs", 0.03, 0.04), ("tokens", 0.05, 0.04)))
+    tree = read(render(dataclasses.replace(result, budget=dataclasses.replace(result.budget, matched=aims))))
+    head = rows(tree.all("table", "ranking")[0])[0]
+    assert head[5:8] == ["FLOPs = matched within 3.0 %", "Tokens ≠ aimed at, missed by 5.0 %",
+                         "Time ≠ aimed at, missed by 59 %"]
+    assert len(tree.all("table", "ranking")[0].all("span", "matched")) == 1
+
+
+def test_what_was_counted_is_said_not_to_be_learned() -> None:
+    assert "What is counted is kept from the text, not learned" in ranking(study()).all("caption")[0].text()
+    assert "counted" not in ranking(study(5)).text()
+    assert "Numbers, counted107,412" in read(render(study())).text()
+
+
+def test_letters_of_the_tied_column_stay_on_one_line() -> None:
+    result = dataclasses.replace(study(3), tied_sets=(("transformer", "s4d"), ("s4d", "lstm")))
+    assert "a b" in [each.text() for each in ranking(result).all("td", "unbroken")]
+
+
+def test_commands_are_broken_between_words_alone() -> None:
+    page = read(render(study()))
+    command = next(each for each in page.all("pre", "copy") if each.raw() == study().command)
+    assert [each.raw() for each in command.all("span", "word")] == study().command.split()
 
 
 def test_a_quantity_without_a_column_stands_below_the_table() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from comparison.report.fixture import bare, identical, study, unfinished
 from comparison.report.reading import read
 from weft.comparison.report import render
-from weft.comparison.results import Difference, Interval, StudyResult
+from weft.comparison.results import Difference, Interval, Matched, StudyResult
 
 
 def words(result: StudyResult) -> str:
@@ -68,7 +68,9 @@ def test_one_seed_says_that_nothing_can_be_said_about_seeds() -> None:
 
 def test_what_could_be_detected_is_stated_with_its_ground() -> None:
     said = words(study())
-    assert "with a power of 0.8, differences of about 0.011 bits per byte or more (from a seed" in said
+    assert ("could expect to find differences of about 0.011 bits per byte or more. That is with a power of 0.8, for a "
+            "deviation of 0.004 between seeds. Models that are tied") in said
+    assert said.count("power") == 1
     assert "a tie is no proof of equality" in said
 
 
@@ -77,6 +79,13 @@ def test_what_was_matched_and_what_was_not() -> None:
     assert "Matched: parameters (within 0.18 %) and training tokens (exactly)." in said
     assert ("Not matched, so the models may owe their places to it: parameters without embeddings (up to 0.24 %), "
             "training FLOPs (up to 32 %), training seconds (up to 4.1×) and state bytes (up to 2,000×).") in said
+
+
+def test_what_was_meant_to_be_equal_and_is_not() -> None:
+    result = study()
+    missed = (Matched("training seconds", True, 0.59), Matched("training tokens", True, 0.0))
+    said = words(dataclasses.replace(result, budget=dataclasses.replace(result.budget, matched=missed)))
+    assert "Matched: training tokens (exactly). Meant to be equal, and not: training seconds (missed by 59 %)." in said
 
 
 def test_orders_that_cross_are_named() -> None:

@@ -17,10 +17,10 @@ from weft.comparison.results import Difference, Entry, GapPoint
 def lead(view: View) -> Markup:
     """What the charts show, with the model that they compare with."""
     base = view.best_trained
-    named: Child = "" if base is None else join(
-        view.name(base), ", ", "the best model" if base is view.best else "the best model that was trained", ", ")
-    return join("Bits per byte above ", named or "the best model that was trained, ", "at several shares of the budget, "
-                "with the interval over seeds. Above the line is worse; all charts share one scale.")
+    name: Child = "" if base is None else join(view.name(base), ", ")
+    best = "the best model" if base is view.best else "the best model that was trained"
+    return join("Bits per byte above ", name, best, ", at several shares of the budget, with the interval over seeds. "
+                "Above the line is worse; all charts share one scale.")
 
 
 def gaps(view: View) -> Markup:

@@ -100,9 +100,9 @@ def ranking(view: View) -> Markup:
 
 def _caption(view: View) -> str:
     counted = ("" if all(entry.trainable for entry in view.ranked) else
-               " Numbers that are counted are what a model keeps of the text, not learned by gradients.")
-    return (f"On the test text. Budget: {view.result.budget.statement} Embeddings include the readout.{counted} Under a "
-            "heading: what was held equal and what was not, and by how much the largest exceeds the smallest.")
+               " What is counted is kept from the text, not learned by gradients.")
+    return (f"On the test text. Budget: {view.result.budget.statement} Embeddings include the readout.{counted} Under "
+            "a heading: what was held equal and what was not, and by how much the largest exceeds the smallest.")
 
 
 def interval_of(entry: Entry, confidence: float) -> Interval | None:
@@ -174,7 +174,8 @@ def match_note(quantity: Quantity, matched: Sequence[Matched]) -> Child:
         return ""
     kind = "matched" if found.held else "missed" if found.missed else "unmatched"
     words = {"matched": "=\u00a0matched", "missed": "\u2260\u00a0aimed at,", "unmatched": "\u2260\u00a0unmatched"}[kind]
-    return join(tag("span", {"class": kind}, words), tag("br"), " ", extent(found))
+    return join(tag("span", {"class": kind}, words), tag("br"), " ",
+                tag("span", {"class": "unbroken"}, extent(found)))
 
 
 def extent(found: Matched) -> str:
