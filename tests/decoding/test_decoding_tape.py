@@ -80,7 +80,7 @@ def test_a_tape_gives_what_the_model_gives(name: str) -> None:
 
 def test_a_longer_context_gets_a_longer_tape() -> None:
     model = decoder(ROPE, {**ROPE, "mask": "causal & window(4)"}, MLP, context=400).eval()
-    taped, plain = sessions(model, 240, new=60)
+    taped, plain = sessions(model, 240, new=120)
     follow(taped, plain, 12)
     first = taped._steps._tape
     follow(taped, plain, 30)

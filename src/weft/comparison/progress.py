@@ -69,7 +69,7 @@ class Clock:
         worked = self._worked + partly
         spent = self._spent + self._now() - self._since
         left = (sum(self._left.values()) - partly) * spent / worked if worked > 0 else None
-        self._listener(StudyProgress(what, text, (self._finished + partly) / whole if whole else 1.0, left))
+        self._listener(StudyProgress(what, text, (self._finished + partly) / whole if whole else 0.0, left))
 
     def finish(self, what: str, text: str, *, now: bool) -> None:
         """A piece of work is done; ``now``: by this study's present run, so that its pace counts."""

@@ -26,7 +26,8 @@ PATIENCE = 3
 WORTH = 24
 """Steps that a tape must serve to be worth its making."""
 BLOCK = 256
-"""Keys that a tape reads at most before they exist, or an eighth of those that do where that is more."""
+"""Keys that a tape reads at most before they exist, or an eighth of those that do where that is more; and a quarter
+more of all if it then serves to the end."""
 
 
 @final
@@ -151,7 +152,7 @@ def _room(bound: int, capacity: int) -> int:
     """The bound of the tape that serves a step of this one."""
     block = max(BLOCK, 1 << (bound // 16).bit_length())
     room = -(-bound // block) * block
-    return capacity if capacity - room < WORTH else room
+    return capacity if capacity - room < max(WORTH, room // 4) else room
 
 
 def _tensors(state: ModelState) -> list[Tensor]:
