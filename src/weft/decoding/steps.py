@@ -2,7 +2,7 @@
 
 A tape is a step's tensor operations without the Python around them (`weft.decoding.tape`). Shapes and facts must be
 the same at each of its steps, so keys are read up to a bound that stands still for a while, and masks hide those that
-do not exist yet. The first tape of a batch is played beside an ordinary step before it is trusted.
+do not exist yet. Every tape is played once beside an ordinary step before it is trusted.
 """
 
 from __future__ import annotations
@@ -89,12 +89,13 @@ class Steps:
             logits = self._ordinary(tokens, Span(count=_counts(moving), bound=room))
         if recorder.obstacle is None and _alike(before, self._state):
             self._tape = _Tape(recorder.recording, tokens, moving, before, self._state, logits, room)
+            self._trusted = False
         else:
             self._plain = True
         return logits
 
     def _play(self, tape: _Tape, tokens: Tensor, moving: Tensor | None) -> Tensor:
-        """A step by tape; the first one beside an ordinary step, which decides."""
+        """A step by tape; its first one beside an ordinary step, which decides."""
         beside = None if self._trusted else tape.state().clone()
         try:
             logits = tape.play(tokens, moving)

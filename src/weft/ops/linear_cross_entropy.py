@@ -81,8 +81,8 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
             own = (1 - smoothing) * plain + smoothing * (log_z - z.mean(1))
         if z_loss:
             own = own + z_loss * log_z.square()
-        nats += plain @ counts[:, 0].to(nats.dtype)
-        loss += own @ counts[:, 0].to(nats.dtype)
+        nats += torch.where(scored[rows], plain, 0.0).sum()
+        loss += torch.where(scored[rows], own, 0.0).sum()
         if gradients:
             dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap).to(h.dtype)
             torch.mul(dz @ weight, counts, out=dh[rows])
