@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from decoding.small_models import LONGROPE, MLP, ROPE, decoder
 from weft.core.errors import UnsupportedError
 from weft.decoding import CompiledStep, Ending, generate
+from weft.decoding.compiled import OneTokenLinear
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +29,33 @@ def test_a_compiled_step_gives_eager_tokens_and_is_compiled_once() -> None:
     assert found == generate(model, prompts, max_new_tokens=9)
     assert generate(model, prompts, max_new_tokens=9, compiled=compiled) == found
     assert counter.frame_count == 1
+
+
+def test_the_compiler_multiplies_one_row_as_eager_does() -> None:
+    model = decoder(blocks=[{"kind": "pre", "layers": [MLP]}]).float()
+    found = generate(model, [[1]], max_new_tokens=4, log_probs=True, compiled=CompiledStep(model)).rows[0]
+    eager = generate(model, [[1]], max_new_tokens=4, log_probs=True).rows[0]
+    assert found.tokens == eager.tokens
+    assert found.log_probs == pytest.approx(eager.log_probs, rel=1e-5)  # float32, summed in another order
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_token_is_multiplied_as_many_are(dtype: torch.dtype, bias: bool) -> None:
+    linear = nn.Linear(6, 5, bias=bias, dtype=dtype)
+    one = OneTokenLinear(linear)
+    x = torch.randn(6, 4, dtype=dtype).t()[2].reshape(1, 1, 6)  # not side by side in memory
+    torch.testing.assert_close(one(x), linear(x))
+    many = torch.randn(2, 3, 6, dtype=dtype)
+    torch.testing.assert_close(one(many), linear(many), rtol=0, atol=0)
+
+
+def test_any_number_of_models_is_compiled() -> None:
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for width in (4, 12):
+            model = decoder({**MLP, "d_ff": width})
+            assert generate(model, [[1]], max_new_tokens=3, compiled=CompiledStep(model, backend="eager")) == generate(
+                model, [[1]], max_new_tokens=3)
 
 
 def test_rows_that_end_early_end_where_they_do_without_compiling() -> None:

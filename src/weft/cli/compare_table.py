@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.cli.text import console, in_bytes, section, short, table
+from weft.cli.text import console, section, short, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +30,7 @@ def print_study(result: StudyResult) -> None:
     section(out, "Bits per byte (models that share a letter are not told apart)", _quality(result, entries))
     counted = "" if all(entry.trainable for entry in entries) else " (what is counted is not learned)"
     section(out, f"Size, and state while decoding{counted}", _size(entries))
-    section(out, "Cost of training (means over runs)", _cost(entries))
+    section(out, "Cost of training (medians over runs)", _cost(entries))
     pairs = [_better_first(pair) for pair in result.differences]
     section(out, "Told apart: how much better the first is, in bits per byte",
             _differences([pair for pair in pairs if not pair.tied], "better", "than"))
@@ -70,9 +70,9 @@ def _quality(result: StudyResult, entries: list[Entry]) -> Table:
 def _size(entries: list[Entry]) -> Table:
     rows = table("model", ">parameters", ">embeddings", ">state")
     for entry in entries:
-        state = entry.decode[-1] if entry.decode else None
         rows.add_row(entry.name, _numbers(entry), short(entry.embedding_parameters) if entry.trainable else "",
-                     "" if state is None else f"{in_bytes(state.state_bytes)} after {state.context:,} tokens")
+                     "" if entry.state is None else
+                     f"{short(entry.state.state_bytes, 'B')} after {entry.state.context:,} tokens")
     return rows
 
 
@@ -86,15 +86,17 @@ def _numbers(entry: Entry) -> str:
 def _cost(entries: list[Entry]) -> Table:
     rows = table("model", ">FLOPs", ">tokens", ">seconds", ">tokens/s", ">memory")
     for entry in entries:
-        runs = entry.finished
-        count = max(1, len(runs))
-        flops = sum(run.flops for run in runs) / count
+        flops = entry.median(lambda run: run.flops) if entry.trainable else None
+        seconds = entry.median(lambda run: run.seconds)
         rows.add_row(
-            entry.name, short(flops) if entry.trainable and runs else "",
-            short(sum(run.tokens for run in runs) / count), f"{sum(run.seconds for run in runs) / count:,.1f}",
-            short(sum(run.tokens_per_second for run in runs) / count),
-            in_bytes(max((run.peak_memory_bytes for run in runs), default=0)))
+            entry.name, _short(flops), _short(entry.median(lambda run: float(run.tokens))),
+            "" if seconds is None else f"{seconds:,.1f}", _short(entry.median(lambda run: run.tokens_per_second)),
+            _short(entry.median(lambda run: float(run.peak_memory_bytes)), "B"))
     return rows
+
+
+def _short(value: float | None, unit: str = "") -> str:
+    return "" if value is None else short(value, unit)
 
 
 def _better_first(pair: Difference) -> Difference:

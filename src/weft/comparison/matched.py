@@ -31,7 +31,7 @@ def matched(study: StudyConfig, entries: Sequence[Entry], states: Sequence[int])
         BODY: [entry.parameters - entry.embedding_parameters for entry in trained],
         NAMES["flops"]: [found[0].flops for found in runs if found],
         NAMES["tokens"]: [found[0].tokens for found in runs if found],
-        NAMES["seconds"]: [sum(run.seconds for run in found) / len(found) for found in runs if found],
+        NAMES["seconds"]: [value for entry in trained if (value := entry.median(lambda run: run.seconds)) is not None],
         NAMES["state_bytes"]: list(states)}
     wanted = _wanted(study)
     return tuple(Matched(name, name in wanted or spread(amounts) == 0, spread(amounts), _tolerance(study, name))

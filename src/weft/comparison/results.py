@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -189,6 +191,16 @@ class Entry:
         """Mean over the finished runs."""
         values = [run.bits_per_byte for run in self.runs if run.bits_per_byte is not None]
         return sum(values) / len(values) if values else None
+
+    def median(self, read: Callable[[RunResult], float]) -> float | None:
+        """Of what a run took, over the finished runs that know it: every table and chart shows this one."""
+        values = [value for value in map(read, self.finished) if math.isfinite(value)]
+        return statistics.median(values) if values else None
+
+    @property
+    def state(self) -> DecodePoint | None:
+        """Decoding behind a training window, or behind the measured context nearest to it."""
+        return min(self.decode, key=lambda point: (abs(point.context - self.context), point.context), default=None)
 
 
 @dataclass(frozen=True)

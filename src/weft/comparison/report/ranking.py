@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from weft.comparison.report.markup import Child, Markup, join, tag
-from weft.comparison.report.numbers import MISSING, decimals_of, duration, fixed, known, octets, ratio, si
+from weft.comparison.report.numbers import MISSING, decimals_of, duration, fixed, integer, known, octets, ratio, si
 from weft.comparison.report.numbers import confidence as level_of
 from weft.comparison.report.table import Column, table
 from weft.comparison.report.view import View, half_width
@@ -36,8 +35,8 @@ class Quantity:
 def _per_run(read: Callable[[RunResult], float], write: Callable[[float], str]) -> Callable[[Entry], str]:
     """The median over the finished runs."""
     def show(entry: Entry) -> str:
-        values = [read(run) for run in entry.finished if known(read(run))]
-        return write(statistics.median(values)) if values else MISSING
+        value = entry.median(read)
+        return MISSING if value is None else write(value)
 
     return show
 
@@ -60,10 +59,7 @@ def _flops(entry: Entry) -> str:
 
 
 def _state(entry: Entry) -> str:
-    """At the length of a training window, or the measured one nearest to it."""
-    if not entry.decode:
-        return MISSING
-    return octets(min(entry.decode, key=lambda point: (abs(point.context - entry.context), point.context)).state_bytes)
+    return MISSING if entry.state is None else octets(entry.state.state_bytes)
 
 
 QUANTITIES = (
@@ -101,8 +97,11 @@ def ranking(view: View) -> Markup:
 def _caption(view: View) -> str:
     counted = ("" if all(entry.trainable for entry in view.ranked) else
                " What is counted is kept from the text, not learned by gradients.")
-    return (f"On the test text. Budget: {view.result.budget.statement} Embeddings include the readout.{counted} Under "
-            "a heading: what was held equal and what was not, and by how much the largest exceeds the smallest.")
+    contexts = sorted({entry.state.context for entry in view.ranked if entry.state is not None})
+    state = f" State is one row's after {' or '.join(map(integer, contexts))} tokens." if contexts else ""
+    return (f"On the test text. Budget: {view.result.budget.statement} Embeddings include the readout.{counted}{state} "
+            "What was taken is the median of the runs. Under a heading: what was held equal and what was not, and by "
+            "how much the largest exceeds the smallest.")
 
 
 def interval_of(entry: Entry, confidence: float) -> Interval | None:
