@@ -23,6 +23,7 @@ from torch import Tensor
 from weft.core.errors import UnsupportedError
 from weft.ops.linear_log_prob import linear_logits
 from weft.ops.operator import differentiate, operator
+from weft.ops.wide_linear import widens
 
 PIECE_ENTRIES = 1 << 22
 """Logits held at once, 16 MiB in float32: products that are large enough, and little beside what a model keeps."""
@@ -70,6 +71,8 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
             smoothing: float, z_loss: float, step: int,
             gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     nats, loss, dh, dweight, dbias = _results(h, weight, bias, gradients)
+    if widens(h):
+        h, weight, bias = h.float(), weight.float(), None if bias is None else bias.float()
     for start in range(0, h.shape[0], step):
         rows = slice(start, start + step)
         z = linear_logits(h[rows], weight, bias, softcap).to(nats.dtype)

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import final
 
 import torch
+from torch import Tensor, nn
 
 from weft.core.model import LanguageModel
+from weft.ops.wide_linear import wide_linear, widens
+
+
+@final
+class WideLinear(nn.Linear):
+    """A linear map of bfloat16 numbers that multiplies in float32 and rounds once. It takes another's parameters."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [...,in] to [...,out]."""
+        return wide_linear(x, self.weight, self.bias)
+
+
+def widen(model: nn.Module, wanted: Callable[[Tensor], bool] = widens) -> None:
+    """Put a `WideLinear` in the place of every linear map whose weight is so, with the same parameters in the same
+    order."""
+    for module in list(model.modules()):
+        children = vars(module)["_modules"]  # `named_children` leaves out a module that stands there twice
+        for name, child in list(children.items()):
+            if type(child) is nn.Linear and wanted(child.weight):
+                children[name] = WideLinear(child)
 
 
 @final
@@ -15,7 +41,8 @@ class Precision:
     """The model that is updated and saved, and the one that computes.
 
     In float32 and float64 they are the same. In bfloat16 (8 bits of mantissa, so that an update below 1/256 of a
-    weight would vanish) the computing model is a copy, refreshed after every update.
+    weight would vanish) the computing model is a copy, refreshed after every update. Its linear maps multiply in
+    float32 where the processor has no instructions for bfloat16.
 
     Args:
         model: weights to train, in float32 or float64.
@@ -25,6 +52,8 @@ class Precision:
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
         self.model = model if dtype == torch.bfloat16 else model.to(dtype)
         self.working = deepcopy(model).to(dtype) if dtype == torch.bfloat16 else self.model
+        if self.working is not self.model:
+            widen(self.working)
 
     def collect_gradients(self) -> None:
         """Move the copy's gradients to the weights, and its buffers (running statistics) with them."""

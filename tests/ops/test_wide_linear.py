@@ -1,0 +1,51 @@
+"""Products in float32 of narrower numbers: rounded once, in both directions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from weft.ops import wide_linear as wide
+from weft.training.precision import WideLinear, widen
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3, 40), (5, 40), (40,)])
+def test_values_and_gradients_are_those_of_float32_rounded_once(shape: tuple[int, ...], bias: bool) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(40, 7, bias=bias, dtype=torch.bfloat16)
+    x = torch.randn(shape).bfloat16().requires_grad_()
+    y = wide.wide_linear(x, linear.weight, linear.bias)
+    dy = torch.randn(y.shape).bfloat16()
+    narrow = torch.autograd.grad(y, [x, *linear.parameters()], dy)
+
+    exact = [value.detach().double().requires_grad_() for value in (x, *linear.parameters())]
+    truth = F.linear(exact[0], exact[1], exact[2] if bias else None)
+    gradients = torch.autograd.grad(truth, exact, dy.double())
+    for found, wanted in zip([y, *narrow], [truth, *gradients], strict=True):
+        assert found.dtype == torch.bfloat16
+        # Half of the spacing of bfloat16, 2^-9, and what float32 rounds before it.
+        torch.testing.assert_close(found.double(), wanted, rtol=2**-9 + 1e-5, atol=1e-5)
+
+
+def test_only_the_linear_maps_that_are_asked_for_are_changed_and_parameters_stay() -> None:
+    shared = nn.Linear(4, 4, dtype=torch.bfloat16)
+    model = nn.Sequential(shared, nn.Linear(4, 4), nn.Sequential(shared, nn.LayerNorm(4)))
+    before = list(model.parameters())
+    widen(model, lambda weight: weight.dtype == torch.bfloat16)
+    assert [type(module) is WideLinear for module in (model[0], model[1], model[2][0])] == [True, False, True]
+    assert all(old is new for old, new in zip(before, model.parameters(), strict=True))
+    x = torch.randn(3, 4).bfloat16()
+    torch.testing.assert_close(model[0](x), shared(x))
+
+
+def test_a_processor_with_instructions_for_bfloat16_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow, single = torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2)
+    monkeypatch.setattr(wide, "lacks_bfloat16", lambda: False)
+    assert not wide.widens(narrow)
+    monkeypatch.setattr(wide, "lacks_bfloat16", lambda: True)
+    assert wide.widens(narrow)
+    assert not wide.widens(single)
+    assert not wide.widens(narrow.to("meta"))
