@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 from weft.checkpoints.atomic import write_file
-from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, PositionPoint, Sample, Status, build
+from weft.comparison.plain_data import build
+from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, PositionPoint, Sample, Status
 from weft.comparison.study import MeasureSettings
 from weft.core.config import parse
 from weft.core.errors import CheckpointError

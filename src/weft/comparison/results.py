@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
-from weft.core.strict_json import number
+from weft.comparison.plain_data import build
 
 RESULT_FORMAT = 1
 BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
@@ -375,30 +374,3 @@ class StudyResult:
         if version != RESULT_FORMAT:
             raise ValueError(f"study format {version!r}, and this Weft reads {RESULT_FORMAT}")
         return build(StudyResult, {key: value for key, value in data.items() if key != "format"})
-
-
-T = TypeVar("T")
-
-
-def build(kind: type[T], data: Mapping[str, Any]) -> T:
-    """A dataclass of this module's kind from the plain data that `dataclasses.asdict` and JSON make of it.
-
-    Raises:
-        ValueError: fields that it does not have.
-    """
-    hints = get_type_hints(kind)
-    names = {field.name for field in fields(cast(Any, kind))}
-    if unknown := sorted(set(data) - names):
-        raise ValueError(f"unknown fields of {kind.__name__}: {', '.join(unknown)}")
-    return kind(**{name: _value(hints[name], value) for name, value in data.items()})
-
-
-def _value(hint: Any, value: Any) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return None if value is None else _value(next(each for each in arguments if each is not type(None)), value)
-    if origin is tuple:
-        return tuple(_value(arguments[0], each) for each in value)
-    if is_dataclass(hint) and isinstance(hint, type):
-        return build(hint, value)
-    return number(value) if hint is float else value

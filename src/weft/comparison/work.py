@@ -21,7 +21,8 @@ from weft.comparison.counted import tokens_paid_for
 from weft.comparison.jobs import Job, Outcome, write_outcome
 from weft.comparison.measures import by_length, decoding_cost, sample, token_scores
 from weft.comparison.memory import forget_peak, peak_memory_bytes
-from weft.comparison.results import CurvePoint, build
+from weft.comparison.plain_data import build
+from weft.comparison.results import CurvePoint
 from weft.comparison.study import default_contexts
 from weft.comparison.texts import few_documents
 from weft.core.errors import CheckpointError, TrainingError, UnsupportedError, WeftError
