@@ -30,19 +30,21 @@ run: $(STAMP)
 figures: run
 	$(BIN)/python recipes/six_ages/record.py runs/six_ages
 
-# Two processes of one thread each: threads that fight over the cores cost more than they give on tiny tensors.
+# Processes of one thread each: threads that fight over the cores cost more than they give on tiny tensors. Modules are
+# compiled once, also where the environment says otherwise: the tests start many processes.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 # Against transformers, which nothing else needs.
 test-interop: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/interop
+	$(PYTEST) tests/interop
 
 # Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
 test-gguf: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[gguf]' 'llama-cpp-python>=0.3.16'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/llamacpp
+	$(PYTEST) tests/llamacpp
 
 # The largest difference from transformers that each family of models shows.
 table: $(STAMP)

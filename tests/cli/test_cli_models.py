@@ -160,4 +160,5 @@ def test_check_of_a_checkpoint_runs_the_twin_and_the_model_itself(weft: Any, run
     told = weft("check", run)
     assert told.code == 0, told
     assert "the twin" in told.out and "the model itself, in float32" in told.out and "every law holds" in told.out
+    assert all(f"\n{law} " in told.out for law in ("split", "causality", "ragged gradients", "readout"))
     assert max(map(len, told.out.splitlines())) <= 80

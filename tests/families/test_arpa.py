@@ -13,7 +13,7 @@ import torch
 from nltk.lm import MLE
 from nltk.lm.preprocessing import padded_everygram_pipeline
 
-from weft.api import convert, score
+from weft.api import check, convert, score
 from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.core.config import parse_part
 from weft.core.errors import DataError, InputError, UnsupportedError
@@ -139,6 +139,17 @@ def test_a_file_of_lmplz_gives_each_sentence_its_probability(tmp_path: Path) -> 
     assert again.keys() == found.keys()
     for ngram in found.keys() - {("<s>",)}:
         assert again[ngram] == pytest.approx(found[ngram], abs=1e-9), ngram
+
+
+def test_the_laws_hold_to_the_digits_of_a_file_and_no_further(tmp_path: Path) -> None:
+    text = (LMPLZ / "order3.arpa").read_text()
+    convert(LMPLZ / "order3.arpa", tmp_path / "model")
+    assert check(tmp_path / "model").holds
+    assert text.count("-0.96931326\tw0\t") == 1
+    (tmp_path / "off.arpa").write_text(text.replace("-0.96931326\tw0\t", "-0.96831326\tw0\t"))
+    convert(tmp_path / "off.arpa", tmp_path / "off")
+    found = check(tmp_path / "off").own
+    assert found is not None and {finding.law for finding in found.broken()} == {"readout"}
 
 
 def test_a_file_of_ids_with_an_unknown_word_that_the_tokenizer_lacks(tmp_path: Path) -> None:

@@ -65,14 +65,17 @@ def _print(result: CheckResult) -> None:
     for finding in broken[:SHOWN]:
         out.print(f"broken: {finding.law}: {finding.case}: {finding.difference:.2e} > {finding.bound:.0e}",
                   style="bold red")
-    verdict = "every law holds" if result.holds else f"{len(broken)} findings break a law"
+    verdict = "every law holds" if result.holds else f"{len(broken)} finding{'s break' if len(broken) > 1 else ' breaks'} a law"
     out.print(f"{verdict} ({result.seconds:.1f} s)", style="bold")
 
 
 def _table(report: Report) -> Table:
     """The worst case of every law; a line each, so what does not fit is cut."""
     rows = table("law", ">cases", ">difference", ">bound", "holds", "where")
-    rows.columns[-1].no_wrap, rows.columns[-1].overflow = True, "ellipsis"
+    where = rows.columns[-1]
+    # Without a share of the room it would take all that it wants, and the names of the laws would go.
+    where.no_wrap, where.overflow, where.ratio = True, "ellipsis", 1
+    rows.expand = True
     for law, finding in report.worst().items():
         cases = [other for other in report.findings if other.law == law]
         holds = all(other.holds for other in cases)

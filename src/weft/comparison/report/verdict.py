@@ -184,10 +184,9 @@ def _edges(view: View) -> Markup | None:
     edged = [view.name(entry) for entry in view.result.entries if entry.edge]
     if not edged:
         return None
-    verb = "lies" if len(edged) == 1 else "lie"
-    return join("The best learning rate of ", listed(edged),
-                f" {verb} at the edge of those tried; a wider search may improve ",
-                "it." if len(edged) == 1 else "them.")
+    rate, lies, it = ("rate", "lies", "it") if len(edged) == 1 else ("rates", "lie", "them")
+    return join(f"The best learning {rate} of ", listed(edged),
+                f" {lies} at the edge of those tried; a wider search may improve {it}.")
 
 
 def _lost(view: View) -> Markup | None:
