@@ -18,6 +18,7 @@ from weft.core.output import Loss, Output
 from weft.core.span import Memory, Span
 from weft.norms.base import NormConfig
 from weft.norms.layernorm import LayerNormConfig
+from weft.ops.dropout import Dropout
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Block(Composite):
     def __init__(self, config: BlockConfig, dims: Dims) -> None:
         super().__init__(build_all([(("layers", index), part) for index, part in enumerate(config.layers)], dims))
         self.config = config
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         count = self.norms_per_layer * len(self.layers)
         self.norms = nn.ModuleList(config.norm.build(dims.at("norm")) for _ in range(count))
 

@@ -65,7 +65,8 @@ def _print(result: CheckResult) -> None:
     for finding in broken[:SHOWN]:
         out.print(f"broken: {finding.law}: {finding.case}: {finding.difference:.2e} > {finding.bound:.0e}",
                   style="bold red")
-    verdict = "every law holds" if result.holds else f"{len(broken)} finding{'s break' if len(broken) > 1 else ' breaks'} a law"
+    verb = "finding breaks" if len(broken) == 1 else "findings break"
+    verdict = "every law holds" if result.holds else f"{len(broken)} {verb} a law"
     out.print(f"{verdict} ({result.seconds:.1f} s)", style="bold")
 
 

@@ -22,6 +22,7 @@ from weft.models.readout import LinearReadoutConfig, ReadoutConfig
 from weft.models.stack import Blocks, build_stack
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
+from weft.ops.dropout import Dropout
 from weft.positions.base import PositionConfig, PositionScheme
 from weft.positions.none import NoPositionConfig
 
@@ -86,7 +87,7 @@ class Embedding(nn.Module):
         nn.init.normal_(self.tokens.weight, std=settings.std)
         self.scale, self.round_scale = 1.0 if settings.scale is None else settings.scale, settings.round_scale
         self.norm = settings.norm.build(dims.at("embedding", "norm"))
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(self, tokens: Tensor, span: Span, more: Tensor | None = None) -> Tensor:
         """[B,T,D]; zero beyond each row's count. ``more`` [B,T,D] joins the sum before the norm (segments)."""

@@ -14,6 +14,7 @@ from weft.core.model import ModelConfig
 from weft.core.registry import register
 from weft.models.fixed_context import FixedContextModel
 from weft.models.readout import LinearReadoutConfig, ReadoutConfig
+from weft.ops.dropout import Dropout
 
 
 @register
@@ -71,7 +72,7 @@ class FeedForwardLM(FixedContextModel):
         nn.init.normal_(self.start_embedding, std=config.std)
         self.hidden_layer = nn.Linear(width, config.d_hidden)
         self.direct = config.direct
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         dims = Dims(config.d_hidden + (width if config.direct else 0), config.vocab_size, config.context,
                     tokens=self.tokens)
         self.readout = config.readout.build(dims.at("readout"))

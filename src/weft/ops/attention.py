@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.core.errors import UnsupportedError
+from weft.ops.dropout import dropout
 
 Backend = Literal["auto", "reference", "sdpa"]
 Feature = Literal["softcap", "value_terms", "weights"]
@@ -107,7 +108,7 @@ def reference(call: AttentionInputs) -> Float[Tensor, "B T H F"]:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     weights = _normalise(scores, _visible(call))
     if call.dropout:
-        weights = F.dropout(weights, call.dropout)
+        weights = dropout(weights, call.dropout)
     mixed = torch.einsum("bkgts,bskf->btkgf", weights.unflatten(1, (groups, heads // groups)), call.v).flatten(2, 3)
     terms = None if call.value_terms is None else call.value_terms(weights)
     return mixed if terms is None else mixed + terms
