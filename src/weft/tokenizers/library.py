@@ -18,12 +18,13 @@ from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.library_pieces import lengths_are_exact, mostly_restores, piece_table, without_specials
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
+from weft.tokenizers.portions import portions
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.streaming import StreamDecoder, TextStream
 
 LIBRARY_FILE = "tokenizer.json"
-PART_CHARACTERS, AHEAD = 1 << 18, 2
-"""Characters that the library is given at once, and how many such parts it has at a time: with one, its threads wait
+PORTION, AHEAD = 1 << 18, 2
+"""Characters that the library is given at once, and how many such portions it has at a time: with one, its threads wait
 for the longest text of each."""
 
 
@@ -155,7 +156,7 @@ class LibraryTokenizer(Tokenizer):
         become arrays, which takes a tenth of the time and one thread."""
         with ThreadPoolExecutor(AHEAD) as pool:
             encode = partial(self._plain.encode_batch_fast, add_special_tokens=False)
-            for done in pool.map(encode, _parts(texts)):
+            for done in pool.map(encode, portions(texts, len, PORTION)):
                 yield from (np.array(item.ids, dtype=np.int32) for item in done)
 
     def _measure_spans(self, texts: Sequence[str]) -> list[Encoded]:
@@ -183,20 +184,6 @@ class FileTokenizer(LibraryTokenizer):
     """A tokenizer of the library that came in a file, of any algorithm."""
 
     kind: ClassVar[str] = "file"
-
-
-def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    """The texts, in lists of about as many characters."""
-    part: list[str] = []
-    characters = 0
-    for text in texts:
-        part.append(text)
-        characters += len(text)
-        if characters >= PART_CHARACTERS:
-            yield part
-            part, characters = [], 0
-    if part:
-        yield part
 
 
 def parse_library(source: str | bytes) -> tokenizers.Tokenizer:
