@@ -14,7 +14,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from weft.core.errors import TokenizerError
 from weft.tokenizers import FileTokenizer, read_tokenizer_json
 from weft.tokenizers.library_pieces import byte_alphabet
-from weft.tokenizers.portions import portions
 from weft.tokenizers.spans import byte_spans
 
 TEXTS = ["the cat sat on the mat. " * 30, "Straße café naïve 世界 😀 " * 10]
@@ -83,25 +82,6 @@ def test_bytes_fall_on_the_tokens_that_cover_them() -> None:
     measured = FOREIGN["metaspace"].measure("the cat é")
     assert measured.byte_lengths.tolist() == [3, 4, 1, 1, 1]
     assert FOREIGN["word piece"].measure(" The  cat. ").byte_lengths.tolist() == [4, 5, 2]
-
-
-@BY_NAME
-def test_many_texts_in_portions_are_each_text_by_itself(
-    tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = [text[: 7 * place % 40] for place in range(30) for text in TEXTS]
-    alone = [tokenizer.measure(text) for text in texts]
-    monkeypatch.setattr("weft.tokenizers.library.PORTION", 50)
-    together = tokenizer.measure_many(texts)
-    assert len(together) == len(texts) and tokenizer.measure_many([]) == []
-    for one, other in zip(alone, together, strict=True):
-        assert one.ids.tolist() == other.ids.tolist()
-        assert one.byte_lengths.tolist() == other.byte_lengths.tolist()
-
-
-def test_a_portion_ends_with_the_item_that_fills_it() -> None:
-    assert list(portions(["aa", "b", "", "cccc", "", "d"], len, 3)) == [["aa", "b"], ["", "cccc"], ["", "d"]]
-    assert list(portions([], len, 3)) == []
 
 
 def test_spans_give_gaps_to_the_next_token_and_shared_characters_to_the_first() -> None:

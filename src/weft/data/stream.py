@@ -13,7 +13,6 @@ from weft.core.errors import DataError, TokenizerError
 from weft.data.array import JoinedArray
 from weft.data.corpus import Corpus, Document
 from weft.tokenizers import Encoded, Tokenizer
-from weft.tokenizers.portions import portions
 
 BATCH_CHARACTERS = 1 << 20
 """Text that is encoded at once: enough for all threads of the tokenizer, little enough to tell of progress and not to
@@ -165,7 +164,7 @@ def encode_documents(
         TokenizerError: text that the tokenizer cannot express; ``where`` names the document.
     """
     done = 0
-    for batch in portions(documents, lambda document: len(document.text), BATCH_CHARACTERS):
+    for batch in _batches(documents):
         encoded = _measured(batch, tokenizer)
         done += len(batch)
         if on_batch is not None:
@@ -181,6 +180,19 @@ def require_tokens(count: int, corpus: Corpus) -> None:
     """
     if not count:
         raise DataError("the corpus gives no token.", where=corpus.name, remedy="Give a corpus that has text.")
+
+
+def _batches(documents: Sequence[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document.text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 def _measured(batch: list[Document], tokenizer: Tokenizer) -> list[Encoded]:

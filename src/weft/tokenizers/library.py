@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
@@ -18,14 +16,10 @@ from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.library_pieces import lengths_are_exact, mostly_restores, piece_table, without_specials
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
-from weft.tokenizers.portions import portions
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.streaming import StreamDecoder, TextStream
 
 LIBRARY_FILE = "tokenizer.json"
-PORTION, AHEAD = 1 << 18, 2
-"""Characters that the library is given at once, and how many such portions it has at a time: with one, its threads wait
-for the longest text of each."""
 
 
 class LibraryTokenizer(Tokenizer):
@@ -104,7 +98,8 @@ class LibraryTokenizer(Tokenizer):
         contents = [utf8(text) for text in texts]
         if self._table is None or not (self._exact or self._restores):
             return self._measure_spans(texts)
-        arrays = list(self._encode_many(texts))
+        quick = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
+        arrays = [np.array(item.ids, dtype=np.int32) for item in quick]
         if self._exact:
             return [Encoded(ids, self._table.lengths(ids)) for ids in arrays]
         lengths = [self._table.measure(ids, content) for ids, content in zip(arrays, contents, strict=True)]
@@ -150,14 +145,6 @@ class LibraryTokenizer(Tokenizer):
 
     def _encode_specials(self, text: str) -> Ids:
         return _encode(self._library, text)
-
-    def _encode_many(self, texts: Sequence[str]) -> Iterator[Ids]:
-        """The ids of each text. The library encodes the next texts, without the interpreter's lock, while those before
-        become arrays, which takes a tenth of the time and one thread."""
-        with ThreadPoolExecutor(AHEAD) as pool:
-            encode = partial(self._plain.encode_batch_fast, add_special_tokens=False)
-            for done in pool.map(encode, portions(texts, len, PORTION)):
-                yield from (np.array(item.ids, dtype=np.int32) for item in done)
 
     def _measure_spans(self, texts: Sequence[str]) -> list[Encoded]:
         found = self._plain.encode_batch(list(texts), add_special_tokens=False)
