@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from weft.core.config import parse_part
 from weft.core.errors import DataError, InputError, UnsupportedError
 from weft.data import Corpus, Document, TokenStream, encode_corpus
 from weft.evaluation import evaluate
+from weft.laws import CheckResult
 from weft.models.ngram import NgramConfig, NgramModel
 from weft.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, Tokenizer, WordTokenizer
 from weft.tokenizers.sentence_piece import train_sentence_piece
@@ -141,10 +143,19 @@ def test_a_file_of_lmplz_gives_each_sentence_its_probability(tmp_path: Path) -> 
         assert again[ngram] == pytest.approx(found[ngram], abs=1e-9), ngram
 
 
+def bound_of_readout(result: CheckResult) -> float:
+    assert result.own is not None
+    bound, = {finding.bound for finding in result.own.findings if finding.law == "readout"}
+    return bound
+
+
 def test_the_laws_hold_to_the_digits_of_a_file_and_no_further(tmp_path: Path) -> None:
     text = (LMPLZ / "order3.arpa").read_text()
     convert(LMPLZ / "order3.arpa", tmp_path / "model")
-    assert check(tmp_path / "model").holds
+    loaded = load_checkpoint(tmp_path / "model")
+    of_a_file, counted_here = check(loaded), check(dataclasses.replace(loaded, facts={}))
+    assert of_a_file.holds
+    assert [bound_of_readout(found) for found in (of_a_file, counted_here)] == pytest.approx([3.46e-6, 1e-8], rel=0.01)
     assert text.count("-0.96931326\tw0\t") == 1
     (tmp_path / "off.arpa").write_text(text.replace("-0.96931326\tw0\t", "-0.96831326\tw0\t"))
     convert(tmp_path / "off.arpa", tmp_path / "off")

@@ -13,6 +13,7 @@ from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
 from weft.core.errors import InputError, nearest
 from weft.core.model import ModelConfig
+from weft.families.arpa import sum_error
 from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
 
@@ -21,8 +22,9 @@ def check(target: Model | ModelConfig, *, seed: int = 0,
           on_law: Callable[[str, str], None] | None = None) -> CheckResult:
     """The laws on a configuration (file, preset or object) or a checkpoint."""
     found = _target(target)
-    config, model = (found, None) if isinstance(found, ModelConfig) else (found.config, found.model)
-    return check_laws(config, model, seed=seed, on_law=on_law)
+    if isinstance(found, ModelConfig):
+        return check_laws(found, seed=seed, on_law=on_law)
+    return check_laws(found.config, found.model, seed=seed, sum_error=sum_error(found), on_law=on_law)
 
 
 def plan(target: Model | ModelConfig, *, context: int | None = None, batch: int = 1, dtype: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,9 @@ ASKED, CELLS, SEED = 256, 1 << 22, 0
 BOUND = 1e-9
 """Largest difference of log-probabilities, in nats, that writing 17 digits and reading them explains: a wrong word or
 weight changes them by far more."""
+DIGITS = 5e-7 * math.log(10)
+"""Nats by which a number of an ARPA file may be off, as other programs write them: half a unit of the seventh
+significant digit of a log10 below 10."""
 
 
 def is_arpa(path: str | Path) -> bool:
@@ -60,6 +64,13 @@ def to_arpa(loaded: Loaded, out: Path) -> Converted:
     except OSError as error:
         raise not_written(error, out, sum(tensor.nbytes for tensor in model.buffers())) from error
     return _converted(out, "arpa", difference, _notes_out(loaded.tokenizer, model, roles))
+
+
+def sum_error(loaded: Loaded) -> float:
+    """By how much the logarithm of the sum of a model's probabilities may miss 0 for the digits of the ARPA file
+    that it comes from; 0 for other models. A probability is a sum of as many numbers as the order, at most."""
+    order = loaded.config.order if "arpa" in loaded.facts and isinstance(loaded.config, NgramConfig) else 0
+    return order * DIGITS
 
 
 def from_arpa(path: Path, out: Path, tokenizer: Tokenizer | None = None) -> Converted:

@@ -106,9 +106,7 @@ def reference(call: AttentionInputs) -> Float[Tensor, "B T H F"]:
         scores = scores + call.bias
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
-    weights = _normalise(scores, _visible(call))
-    if call.dropout:
-        weights = dropout(weights, call.dropout)
+    weights = dropout(_normalise(scores, _visible(call)), call.dropout)
     mixed = torch.einsum("bkgts,bskf->btkgf", weights.unflatten(1, (groups, heads // groups)), call.v).flatten(2, 3)
     terms = None if call.value_terms is None else call.value_terms(weights)
     return mixed if terms is None else mixed + terms
