@@ -11,9 +11,13 @@ from weft.ops import wide_linear as wide
 from weft.training.precision import WideLinear, widen
 
 
+@pytest.mark.parametrize("pieces", [False, True])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(2, 3, 40), (5, 40), (40,)])
-def test_values_and_gradients_are_those_of_float32_rounded_once(shape: tuple[int, ...], bias: bool) -> None:
+@pytest.mark.parametrize("shape", [(2, 3, 40), (5, 40), (40,), (0, 40)])
+def test_values_and_gradients_are_those_of_float32_rounded_once(
+        shape: tuple[int, ...], bias: bool, pieces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if pieces:
+        monkeypatch.setattr(wide, "PIECE_ENTRIES", 80)  # two rows
     torch.manual_seed(0)
     linear = nn.Linear(40, 7, bias=bias, dtype=torch.bfloat16)
     x = torch.randn(shape).bfloat16().requires_grad_()

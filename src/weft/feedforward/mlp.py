@@ -12,7 +12,8 @@ from weft.core.config import Dims
 from weft.core.layer import Pointwise
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
-from weft.ops.activations import ACTIVATIONS, Activation, ActivationName
+from weft.ops.activations import ACTIVATIONS, KEEP_THEIR_INPUT, Activation, ActivationName
+from weft.ops.rematerialize import cheap
 
 
 class MLP(Pointwise):
@@ -25,11 +26,13 @@ class MLP(Pointwise):
 
     def __init__(self, d_model: int, d_ff: int, activation: ActivationName = "gelu", *, bias: bool = True) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        self.activation, self.keeps_input = ACTIVATIONS[activation], activation in KEEP_THEIR_INPUT
         self.up, self.down = nn.Linear(d_model, d_ff, bias), nn.Linear(d_ff, d_model, bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        y: Tensor = self.down(self.activation(self.up(x)))
+        hidden = self.up(x)
+        active = self.activation(hidden)
+        y: Tensor = self.down(cheap(active, lambda: self.activation(hidden)) if self.keeps_input else active)
         return y
 
 

@@ -25,6 +25,7 @@ from weft.mixers.base import MixerConfig
 from weft.mixers.key_value import KeyValueShape, KeyValueState, RollingState, start_growing, start_rolling, store
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import AttentionInputs, Backend, attend
+from weft.ops.rematerialize import apart
 from weft.positions.base import PositionConfig, PositionScheme
 from weft.positions.none import NoPositionConfig
 
@@ -181,6 +182,8 @@ class Attention(Layer):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = both.split_with_sizes([sizes.heads, sizes.kv_heads], 2)
             both = torch.cat([self.q_norm(q), self.k_norm(k)], dim=2)
+        else:
+            v = apart(v)
         q, k = self.position.rotate(both, ticks).split_with_sizes([sizes.heads, sizes.kv_heads], 2)
         return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from contextlib import nullcontext
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from weft.core.config import Dims, PartConfig, PartField, expand
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.span import Span
+from weft.ops.rematerialize import LEAST, dropping_cheap
 
 Blocks: TypeAlias = list[Annotated[PartConfig, PartField("block", repeats=True)]]
 """A list of blocks; ``{repeat: 6, of: [...]}`` stands for blocks written several times."""
@@ -21,17 +23,20 @@ Blocks: TypeAlias = list[Annotated[PartConfig, PartField("block", repeats=True)]
 class Stack(Composite):
     """Blocks one after another."""
 
-    recompute = False
-    """Keep of each block only its input, and run it again, with the same random numbers, in the backward pass."""
+    keep: Literal["everything", "costly", "inputs"] = "everything"
+    """What is kept for the backward pass: all that it wants; only what is not `cheap` to make again (the compiler
+    decides for itself); or of each block only its input, and it is run again, with the same random numbers."""
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        keep = self.keep if torch.is_grad_enabled() else "everything"
+        lean = keep == "costly" and x.numel() >= LEAST and not torch.compiler.is_compiling()
         outs: list[Output[LayerState]] = []
-        for block, own in zip(self.children_layers(), self.states(state), strict=True):
-            again = self.recompute and torch.is_grad_enabled()
-            out: Output[LayerState] = (checkpoint(block, x, own, span, use_reentrant=False) if again
-                                       else block(x, own, span))
-            outs.append(out)
-            x = out.y
+        with dropping_cheap() if lean else nullcontext():
+            for block, own in zip(self.children_layers(), self.states(state), strict=True):
+                out: Output[LayerState] = (checkpoint(block, x, own, span, use_reentrant=False) if keep == "inputs"
+                                           else block(x, own, span))
+                outs.append(out)
+                x = out.y
         return self.together(state, outs, x, span)
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig, widen, widen_optional
+from weft.ops.rematerialize import cheap
 
 
 class LayerNorm(Norm):
@@ -30,8 +31,13 @@ class LayerNorm(Norm):
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
-        weight, bias = widen_optional(self.weight), widen_optional(self.bias)
-        return F.layer_norm(widen(x), (self.size,), weight, bias, self.eps).to(x.dtype)
+        wide, dtype = widen(x), x.dtype
+
+        def normalised() -> Tensor:
+            weight, bias = widen_optional(self.weight), widen_optional(self.bias)
+            return F.layer_norm(wide, (self.size,), weight, bias, self.eps).to(dtype)
+
+        return cheap(normalised(), normalised)
 
 
 @register

@@ -83,6 +83,10 @@ ACTIVATIONS: Mapping[ActivationName, Callable[[Tensor], Tensor]] = MappingProxyT
     "laplace": laplace,
 })
 
+KEEP_THEIR_INPUT: frozenset[ActivationName] = frozenset(
+    {"gelu", "gelu_tanh", "silu", "mish", "leaky_relu", "relu6", "hard_swish"})
+"""Those that keep for their backward pass what they are given, and not what they return."""
+
 
 def _known(name: Any) -> Any:
     if isinstance(name, str) and name in ACTIVATIONS:

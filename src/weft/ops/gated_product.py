@@ -1,5 +1,5 @@
 """f(gate) * up, keeping for the backward pass only its two inputs: f(gate) is worked out again, which costs less than
-to write it to memory and read it back."""
+to write it to memory and read it back. For the same reason the product itself is `cheap`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from weft.ops.rematerialize import cheap
+
 
 def gated_product(gate: Float[Tensor, "... F"], up: Float[Tensor, "... F"],
                   activation: Callable[[Tensor], Tensor]) -> Float[Tensor, "... F"]:
@@ -17,7 +19,17 @@ def gated_product(gate: Float[Tensor, "... F"], up: Float[Tensor, "... F"],
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # which decides itself what to keep
         return activation(gate) * up
     y: Tensor = _GatedProduct.apply(gate, up, activation)  # type: ignore[no-untyped-call]
-    return y
+    return cheap(y, lambda: _product(gate, up, activation))
+
+
+def _product(gate: Tensor, up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    active = activation(gate)
+    return _times(active, up, fresh=active is not gate)
+
+
+def _times(x: Tensor, y: Tensor, *, fresh: bool) -> Tensor:
+    """x y, in the memory of ``x`` where nothing else needs it: new memory costs as much as the product."""
+    return x.mul_(y) if fresh and x.dtype == y.dtype else x * y
 
 
 @final
@@ -26,7 +38,7 @@ class _GatedProduct(torch.autograd.Function):
     def forward(ctx: Any, gate: Tensor, up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.activation = activation
         ctx.save_for_backward(gate, up)
-        return activation(gate) * up
+        return _product(gate, up, activation)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -37,4 +49,4 @@ class _GatedProduct(torch.autograd.Function):
             leaf = gate.detach().requires_grad_()
             active = ctx.activation(leaf)
         dgate, = torch.autograd.grad(active, leaf, dy * up)
-        return dgate, dy * active.detach(), None
+        return dgate, _times(active.detach(), dy, fresh=active is not leaf), None

@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.ops.rematerialize import cheap
+
 FEW = 8192
 """Numbers up to which the count of operations costs more than their work."""
 
@@ -28,7 +30,7 @@ def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, " D"] | None, eps: 
     if not torch.is_grad_enabled():
         return _of_few(x, scale, eps) if x.numel() <= FEW else _normalised(x, scale, eps)[0]
     y: Tensor = _RMSNorm.apply(x, scale, eps)  # type: ignore[no-untyped-call]
-    return y
+    return cheap(y, lambda: _normalised(x, scale, eps)[0])
 
 
 def _of_few(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:

@@ -18,12 +18,16 @@ def compiled(forward: Forward) -> Forward:
     The function raises `UnsupportedError` where this model or machine cannot be compiled.
     """
     from torch._dynamo.exc import TorchDynamoException  # imports the compiler, which takes a second
+    from torch._functorch import config as partitioning
 
     fast = torch.compile(forward, dynamic=False)
 
     def run(inputs: Tensor, targets: Tensor, scored: Tensor, state: ModelState | None, span: Span) -> Scored:
         try:
-            return fast(inputs, targets, scored, state, span)
+            # What the backward pass can make again in one sweep it need not find kept, even where a matrix product
+            # takes it in: an eighth less memory at the same speed (the eager pass does so too: `ops.rematerialize`).
+            with partitioning.patch(ban_recompute_materialized_backward=False):
+                return fast(inputs, targets, scored, state, span)
         except TorchDynamoException as error:
             reason = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
             raise UnsupportedError(f"torch.compile failed: {reason}.", where="training.compute.compile",

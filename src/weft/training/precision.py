@@ -36,6 +36,13 @@ def widen(model: nn.Module, wanted: Callable[[Tensor], bool] = widens) -> None:
                 children[name] = WideLinear(child)
 
 
+def narrowed(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
+    """A copy in ``dtype``, made without one that is as wide as the model."""
+    weights = {id(p): nn.Parameter(p.detach().to(dtype, copy=True), requires_grad=p.requires_grad)
+               for p in model.parameters()}
+    return deepcopy(model, weights).to(dtype)
+
+
 @final
 class Precision:
     """The model that is updated and saved, and the one that computes.
@@ -51,7 +58,7 @@ class Precision:
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
         self.model = model if dtype == torch.bfloat16 else model.to(dtype)
-        self.working = deepcopy(model).to(dtype) if dtype == torch.bfloat16 else self.model
+        self.working = narrowed(model, dtype) if dtype == torch.bfloat16 else self.model
         if self.working is not self.model:
             widen(self.working)
 

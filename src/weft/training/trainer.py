@@ -73,7 +73,7 @@ class Trainer:
         self.optimizer = settings.optimizer.create(self.model)
         self.batches = batches_of(config, stream)
         for stack in _stacks(self.precision.working):
-            stack.recompute = settings.compute.checkpoint_activations
+            stack.keep = "inputs" if settings.compute.checkpoint_activations else "costly"
         forward = forward_of(self.precision.working, settings.objective)
         self._forward = compiled(forward) if self.compute.compile else forward
         self.step, self.seconds = 0, 0.0
