@@ -4,6 +4,7 @@ at a third of float32's speed; here the same numbers are multiplied in float32, 
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any, final
@@ -64,12 +65,15 @@ class _WideLinear(torch.autograd.Function):
 
 
 def _rows(weight: Tensor) -> int:
-    return max(1, PIECE_ENTRIES // max(weight.shape))
+    """Rows at a time; all for the compiler, which would write the pieces out one by one and take minutes for it."""
+    return sys.maxsize if torch.compiler.is_compiling() else max(1, PIECE_ENTRIES // max(weight.shape))
 
 
 def _by_rows(x: Tensor, of: Callable[[Tensor], Tensor], size: int, rows: int) -> Tensor:
     """``of`` the vectors of ``x`` in float32, vectors of ``size`` that are rounded; ``rows`` at a time."""
     flat = x.reshape(-1, x.shape[-1])
+    if flat.shape[0] <= rows:
+        return of(flat.float()).to(x.dtype).view(*x.shape[:-1], size)
     y = x.new_empty(flat.shape[0], size)
     for start in range(0, flat.shape[0], rows):
         piece = slice(start, start + rows)
