@@ -10,7 +10,8 @@ import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
 from weft.api import evaluate, train
-from weft.comparison import StudyProgress, StudyResult, read_result, rerender
+from weft.comparison import StudyProgress, StudyResult, read_result, rerender, work
+from weft.comparison.jobs import Job, Outcome
 from weft.core.errors import CheckpointError, ConfigError, InputError
 
 MODELS: dict[str, Any] = {"one": {"config": ATTENTION}, "two": {"config": ATTENTION}, "ngram": {"config": NGRAM}}
@@ -193,3 +194,19 @@ def test_seconds_become_the_same_steps_for_every_run(text: Path, tmp_path: Path)
     steps = {each.steps for each in result.entries[0].runs}
     assert len(steps) == 1 and min(steps) >= 1
     assert result.budget.kind == "seconds"
+
+
+def test_a_passing_load_while_a_pace_is_measured_does_not_decide(text: Path, tmp_path: Path,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+    paid = iter([5, 4, 1, 4, 6, 70])  # two models in three rounds, of which each met a load, or a sudden rest, in one
+
+    def pace(job: Job) -> Outcome:
+        asked.append((job.name, job.folder.name))
+        return Outcome("finished", steps=next(paid))
+
+    monkeypatch.setattr(work, "_pace", pace)
+    result = run(study_of(text, {"a": {"config": LSTM}, "b": {"config": ATTENTION}}, length={"seconds": 0.05}),
+                 tmp_path / "out")
+    assert asked == [(name, str(index)) for index in range(3) for name in "ab"]
+    assert {each.name: each.runs[0].steps for each in result.entries} == {"a": 5, "b": 4}

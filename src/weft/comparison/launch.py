@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self, TypeAlias, final
 
+import torch
+
 from weft.checkpoints.atomic import write_file
 from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, read_outcome, write_outcome
 from weft.comparison.work import Tell, do
@@ -38,7 +40,12 @@ def done(job: Job, launch: Launch, tell: Tell) -> Outcome:
 
 def in_this_process(job: Job, tell: Tell) -> Outcome:
     """Without a process of its own: quicker, but peak memory is then that of everything before, too."""
-    return do(job, tell)
+    before = torch.get_num_threads()
+    torch.set_num_threads(job.threads)
+    try:
+        return do(job, tell)
+    finally:
+        torch.set_num_threads(before)
 
 
 @final

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import final
 
 import torch
@@ -26,6 +27,8 @@ from weft.training.config import BUDGETS, DTYPES
 
 LINES = 10
 """Lines of progress of a run."""
+PACE_ROUNDS = 3
+"""In which every model is timed, for a budget in seconds."""
 EVALUATION = 2
 """Batches of the runs' own evaluations, which the study does not use: it measures their checkpoints itself."""
 
@@ -97,7 +100,9 @@ class Study:
         """All of it, each piece of work by ``launch``. The result is written after every round of runs, one run of
         every model, so that a study that is stopped early is fair as far as it goes."""
         self.launch = launch
-        self.models = [self._settled(self._routed(each)) for each in self.models]
+        self.models = [self._routed(each) for each in self.models]
+        paid = self._paid_steps()
+        self.models = [self._settled(each, paid.get(each.name)) for each in self.models]
         self._expect()
         searches = {each.name: search(each, self.study.trials, self.study.trial_seeds, self._trial)
                     for each in self.models if each.trained}
@@ -115,16 +120,26 @@ class Study:
         assert result is not None, "a study has at least one pair of seeds"
         return result
 
-    def _settled(self, model: Contestant) -> Contestant:
-        """With a number of steps, measured for a budget in seconds, and with the study's rhythm of reports."""
+    def _paid_steps(self) -> dict[str, int]:
+        """The steps that a budget in seconds pays for, by model. Every model is timed in each of several rounds, and
+        the median counts: what else the machine does for a moment meets one round of some models."""
+        timed = [each for each in self.models if each.trained and each.run.training.seconds is not None]
+        steps: dict[str, list[int]] = {each.name: [] for each in timed}
+        for index in range(PACE_ROUNDS):
+            for each in timed:
+                job = self._job("pace", each, self.folder.path / "pace" / each.name / str(index), self.texts.test)
+                outcome = self._do(job, f"{each.name}, pace, {index + 1} of {PACE_ROUNDS}", work=0.0)
+                if outcome.status != "finished":
+                    raise FailedError(f"its pace cannot be measured: {outcome.note}", where=each.name,
+                                      remedy="Correct its configuration, or leave the model out.")
+                steps[each.name].append(outcome.steps)
+        return {name: int(median(found)) for name, found in steps.items()}
+
+    def _settled(self, model: Contestant, paid: int | None) -> Contestant:
+        """With a number of steps, ``paid`` for by a budget in seconds, and with the study's rhythm of reports."""
         run = model.run
-        if model.trained and run.training.seconds is not None:
-            job = self._job("pace", model, self.folder.path / "pace" / model.name, self.texts.test)
-            outcome = self._do(job, f"{model.name}, pace", work=0.0)
-            if outcome.status != "finished":
-                raise FailedError(f"its pace cannot be measured: {outcome.note}", where=model.name,
-                                  remedy="Correct its configuration, or leave the model out.")
-            run = changed(run, {f"training.{name}": outcome.steps if name == "steps" else None for name in BUDGETS})
+        if paid is not None:
+            run = changed(run, {f"training.{name}": paid if name == "steps" else None for name in BUDGETS})
         steps = run.training.steps or 1
         every = max(1, steps // self.study.measure.checkpoints)
         return replace(model, run=changed(run, {
