@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from weft.ops import rematerialize
 from weft.ops.activations import ACTIVATIONS, KEEP_THEIR_INPUT, ActivationName
-from weft.ops.rematerialize import StorageWeakRef, cheap, dropping_cheap
+from weft.ops.rematerialize import StorageWeakRef, apart, cheap, dropping_cheap
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +132,23 @@ def test_small_results_and_those_outside_are_kept(monkeypatch: pytest.MonkeyPatc
     assert outside.held
     loss.backward()
     assert small.made == outside.made == 0
+
+
+def test_a_part_does_not_hold_the_rest() -> None:
+    x, weight = torch.randn(2, 3, 8, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+
+    def slope(part: Tensor) -> Tensor:
+        return torch.autograd.grad(F.linear(part, weight).square().sum(), x)[0]
+
+    whole = x * 2
+    assert apart(whole[..., 3:]).data_ptr() == whole[..., 3:].data_ptr()
+    wanted = slope(whole[..., 3:])
+    with dropping_cheap():
+        whole = x * 2
+        part, rest = apart(whole[..., 3:]), StorageWeakRef(whole.untyped_storage())
+    del whole
+    assert rest.expired()
+    assert torch.equal(slope(part), wanted)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -25,7 +25,7 @@ def compiled(forward: Forward) -> Forward:
     def run(inputs: Tensor, targets: Tensor, scored: Tensor, state: ModelState | None, span: Span) -> Scored:
         try:
             # What the backward pass can make again in one sweep it need not find kept, even where a matrix product
-            # takes it in: an eighth less memory at the same speed (the eager pass does so too: `ops.rematerialize`).
+            # takes it in: an eighth less memory on the benchmark's model (eagerly: `ops.rematerialize`).
             with partitioning.patch(ban_recompute_materialized_backward=False):
                 return fast(inputs, targets, scored, state, span)
         except TorchDynamoException as error:
