@@ -17,8 +17,8 @@ LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
     {"comparison"}, {"serving"}, {"api"}, {"cli"}, {"__main__"})))
 """Each may import those before it. ``api`` is the library's own front; the command only renders it."""
 
-TEXT: dict[str, frozenset[str]] = {"tokenizers": frozenset({"core"}), "data": frozenset({"core", "tokenizers"}),
-                                   "preset_files": frozenset()}
+TEXT: dict[str, frozenset[str]] = {"disk": frozenset({"core"}), "tokenizers": frozenset({"core", "disk"}),
+                                   "data": frozenset({"core", "disk", "tokenizers"}), "preset_files": frozenset()}
 """What knows nothing of models, with all that it may import; it is used from `checkpoints` and `laws` on."""
 
 SIDEWAYS: dict[tuple[str, str], str] = {

@@ -40,7 +40,7 @@ def test_a_writer_that_dies_before_the_rename_leaves_the_old_checkpoint(
     monkeypatch.setattr(save_module, dies_in, die)
     for name in ("a", "b"):
         with pytest.raises(Killed):
-            save_checkpoint(tmp_path / name, model_of(), ByteTokenizer(), facts={"step": 2})
+            save_checkpoint(tmp_path / name, model_of(), ByteTokenizer(), facts={"step": 2}, replace=True)
     assert saved_step(tmp_path / "a") == 1
     assert not (tmp_path / "b").exists()
 
@@ -63,9 +63,9 @@ def test_a_writer_that_dies_between_the_renames_leaves_one_that_is_found(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", die_later)
         with pytest.raises(Killed):
-            save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2})
+            save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2}, replace=True)
     assert saved_step(tmp_path / "a") == (2 if renames == 2 else 1)
-    save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 3})
+    save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 3}, replace=True)
     assert saved_step(tmp_path / "a") == 3
     assert [path.name for path in tmp_path.iterdir()] == ["a"], "nothing is left lying about"
 
@@ -80,7 +80,7 @@ def test_a_full_disk_is_an_error_that_leaves_the_old_checkpoint(
     monkeypatch.setattr(save_module, "write_tensors", fill)
     with pytest.raises(FailedError, match=r"/a: no room for the checkpoint, which takes [\d,]+ bytes; [\d,]+ are free "
                                           r"there .*No space left on device.*before is untouched"):
-        save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2})
+        save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2}, replace=True)
     assert saved_step(tmp_path / "a") == 1
 
 
@@ -102,11 +102,11 @@ def test_a_file_that_the_system_cuts_off_leaves_the_old_checkpoint(tmp_path: Pat
     sizes = sorted({path.stat().st_size for path in (tmp_path / "a").iterdir()})
     for size in sizes:
         with largest_file(size - 1), pytest.raises(FailedError, match="no room for the checkpoint, which takes"):
-            save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 2},
+            save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 2}, replace=True,
                             training={"x": torch.zeros(3000)})
         assert saved_step(tmp_path / "a") == 1
         assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 2}, training={"x": torch.zeros(3000)})
+    save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 2}, replace=True, training={"x": torch.zeros(3000)})
     assert saved_step(tmp_path / "a") == 2
 
 
@@ -125,14 +125,14 @@ def test_a_rename_that_fails_puts_the_old_checkpoint_back(tmp_path: Path, monkey
     rename = os.rename
 
     def fail_for_drafts(source: Any, target: Any) -> None:
-        if str(source).endswith(".draft"):
+        if str(source).endswith("weft-draft"):
             raise OSError(errno.ENOSPC, "No space left on device")
         rename(source, target)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail_for_drafts)
         with pytest.raises(FailedError, match="no room"):
-            save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2})
+            save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2}, replace=True)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert saved_step(tmp_path / "a") == 1
 
@@ -159,25 +159,31 @@ def test_what_is_discarded_is_gone_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_a_checkpoint_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("ten years of work")
-    for path in (tmp_path, tmp_path / "thesis.tex"):
-        with pytest.raises(CheckpointError, match="something that is not a checkpoint stands here"):
-            save_checkpoint(path, model_of(), None)
-    assert (tmp_path / "thesis.tex").read_text() == "ten years of work"
-
-
 def test_what_writers_that_died_have_left_is_put_back_or_removed(tmp_path: Path) -> None:
-    (tmp_path / ".00000010.77.draft").mkdir()
-    (tmp_path / ".00000010.77.draft/model.safetensors").write_text("half")
-    (tmp_path / ".run.json.77.draft").write_text("half")
-    save_checkpoint(tmp_path / "00000005", model_of(), None, facts={"step": 5})
-    save_checkpoint(tmp_path / "00000006", model_of(), None, facts={"step": 6})
-    (tmp_path / "00000006").rename(tmp_path / ".00000006.previous")
-    (tmp_path / ".00000005.previous").mkdir()
+    """And nothing else is: neither files with such names, nor a folder of that name that holds more."""
+    for name in (".00000010.77.draft/weft-draft", ".00000005.78.draft/weft-before", ".x.1.draft/weft-discarded",
+                 ".y.1.draft", ".z.1.draft/weft-draft", ".z.1.draft/mine"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".00000010.77.draft/weft-draft/model.safetensors").write_text("half")
+    (tmp_path / ".run.json.77.draft").mkdir()
+    (tmp_path / ".run.json.77.draft/weft-draft").write_text("half")
+    mine = [".notes.5.draft", ".letter.draft", ".00000005.previous/letter", ".00000009.previous/letter",
+            ".z.1.draft/mine/letter"]
+    for name in mine:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    for step in (5, 6, 7):
+        save_checkpoint(tmp_path / f"0000000{step}", model_of(), None, facts={"step": step})
+    (tmp_path / ".00000006.1.draft").mkdir()
+    (tmp_path / "00000006").rename(tmp_path / ".00000006.1.draft/weft-before")
+    (tmp_path / "00000007").rename(tmp_path / ".00000007.previous")  # as earlier versions named it
     tidy(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000005", "00000006"]
-    assert [saved_step(tmp_path / name) for name in ("00000005", "00000006")] == [5, 6]
+    assert [saved_step(tmp_path / f"0000000{step}") for step in (5, 6, 7)] == [5, 6, 7]
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.parts[-2] not in (
+        "00000005", "00000006", "00000007")}
+    assert left == {*mine, ".00000005.previous", ".00000009.previous", ".z.1.draft", ".z.1.draft/mine",
+                    ".z.1.draft/weft-draft", "00000005", "00000006", "00000007"}
+    assert all((tmp_path / name).read_text() == "mine" for name in mine)
 
 
 def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def _load(path: Model, device: str, dtype: torch.dtype | None) -> Loaded:
 
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
             max_shard_size: str = SHARD_SIZE, n_kv_heads: int | None = None, family: str | None = None,
-            with_code: bool = False, tokenizer: str | None = None) -> Converted:
+            with_code: bool = False, tokenizer: str | None = None, replace: bool = False) -> Converted:
     """Write a model in another format, verified by reading it again; see `weft.families.convert`.
 
     Args:
@@ -95,6 +95,7 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
         n_kv_heads: average the key and value heads of every attention into so many.
         with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
         tokenizer: whose pieces or ids the words of an ARPA file are; None: they are words of text.
+        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
     """
     others = {"dtype": dtype, "n_kv_heads": n_kv_heads, "family": family, "with_code": with_code,
               "max_shard_size": max_shard_size if max_shard_size != SHARD_SIZE else None}
@@ -102,13 +103,13 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
         if is_arpa(out):
             return to_arpa(_load(source, "cpu", None), Path(out))
         assert not isinstance(source, Loaded), "a file is named by its path"
-        return from_arpa(Path(source), Path(out), given_tokenizer(tokenizer))
+        return from_arpa(Path(source), Path(out), given_tokenizer(tokenizer), replace=replace)
     assert to is not None, "`concerns_arpa` asks for one"
     kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
     loaded = _load(source, "cpu", kind)
     pooled = None if n_kv_heads is None else pool_heads(loaded.model, n_kv_heads)
     return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
-                         with_code=with_code)
+                         with_code=with_code, replace=replace)
 
 
 def families(only: str | None = None) -> Iterable[Published]:

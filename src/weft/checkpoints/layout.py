@@ -6,10 +6,14 @@ FORMAT_VERSION = 1
 CONFIG_FILE = "config.json"
 MODEL_FILE = "model.safetensors"
 TRAINING_FILE = "training.safetensors"
-MANIFEST_FILE = "MANIFEST.json"
 
 RUN_CHECKPOINTS = "checkpoints"
 """Where a run folder keeps its checkpoints."""
+
+RUN_FILE = "run.json"
+"""What a run folder says of the run."""
+RUN_ID = "run_id"
+"""Among the facts of a checkpoint: the ``id`` that the run's file gives."""
 
 
 def step_name(step: int) -> str:

@@ -13,19 +13,18 @@ from torch import Tensor
 import weft
 from weft.checkpoints.atomic import replacing
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
-from weft.checkpoints.manifest import write_manifest
 from weft.checkpoints.room import not_written
 from weft.checkpoints.tensors import own_tensors, write_tensors
-from weft.core.errors import CheckpointError
 from weft.core.model import LanguageModel
 from weft.core.strict_json import dumps
+from weft.disk.ownership import by_manifest, require_free, write_manifest
 from weft.tokenizers import Tokenizer
 
 
 def save_checkpoint(path: str | Path, model: LanguageModel, tokenizer: Tokenizer | None, *,
                     run: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None,
-                    training: Mapping[str, Tensor] | None = None) -> Path:
-    """Write a checkpoint: whole, or not at all. One that stands at ``path`` is replaced.
+                    training: Mapping[str, Tensor] | None = None, replace: bool = False) -> Path:
+    """Write a checkpoint: whole, or not at all.
 
         config.json            format version, versions of Weft and torch, the model's configuration, run and facts
         model.safetensors      parameters and buffers, tied ones once
@@ -40,36 +39,39 @@ def save_checkpoint(path: str | Path, model: LanguageModel, tokenizer: Tokenizer
         run: the run's configuration, as plain data.
         facts: whatever else is known (step, validation), as plain JSON data.
         training: optimiser state and the like.
+        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
 
     Raises:
-        CheckpointError: something that is not a checkpoint stands at ``path``, or it may not be written.
+        OccupiedError: something else stands at ``path``, or it is not to be replaced.
+        CheckpointError: it may not be written.
         FailedError: the disk is full.
     """
     folder = Path(path)
-    _require_replaceable(folder)
-    weights = own_tensors(model)
+    require_free(folder, proof=by_manifest, replace=replace)
     try:
-        with replacing(folder) as draft:
-            (draft / CONFIG_FILE).write_text(_content(model, run, facts), encoding="utf-8")
-            write_tensors(draft / MODEL_FILE, weights)
-            if tokenizer is not None:
-                tokenizer.save(draft)
-            if training is not None:
-                write_tensors(draft / TRAINING_FILE, training)
-            write_manifest(draft)
+        with replacing(folder, proof=by_manifest if replace else None) as draft:
+            fill_checkpoint(draft, model, tokenizer, run=run, facts=facts, training=training)
     except (OSError, SafetensorError) as error:
-        needed = sum(tensor.nbytes for tensors in (weights, training or {}) for tensor in tensors.values())
+        tensors = (own_tensors(model), training or {})
+        needed = sum(tensor.nbytes for named in tensors for tensor in named.values())
         raise not_written(error, folder, needed) from error
     return folder
+
+
+def fill_checkpoint(draft: Path, model: LanguageModel, tokenizer: Tokenizer | None, *,
+                    run: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None,
+                    training: Mapping[str, Tensor] | None = None) -> None:
+    """Write a checkpoint's files into an empty folder, as `save_checkpoint` does."""
+    (draft / CONFIG_FILE).write_text(_content(model, run, facts), encoding="utf-8")
+    write_tensors(draft / MODEL_FILE, own_tensors(model))
+    if tokenizer is not None:
+        tokenizer.save(draft)
+    if training is not None:
+        write_tensors(draft / TRAINING_FILE, training)
+    write_manifest(draft)
 
 
 def _content(model: LanguageModel, run: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> str:
     content = {"weft_format": FORMAT_VERSION, "weft_version": weft.__version__, "torch_version": torch.__version__,
                "model": model.config.dump(), "run": run, "facts": dict(facts or {})}
     return dumps(content, indent=1) + "\n"
-
-
-def _require_replaceable(folder: Path) -> None:
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG_FILE).exists()):
-        raise CheckpointError("something that is not a checkpoint stands here, and it will not be replaced.",
-                              where=str(folder), remedy="Choose another folder.")

@@ -36,7 +36,7 @@ def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, jso
 @guarded
 def schema(config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A file that holds only a model gives "
                                                         "the schema of that kind of model.")] = None,
-           out: Annotated[Path | None, typer.Option("--out", help="Write it to a file.")] = None,
+           out: Annotated[Path | None, typer.Option("--out", help="Write it to a new file.")] = None,
            plugin: Plugin = None, json: Json = False) -> None:
     """The JSON Schema of configurations, for editors.
 
@@ -49,7 +49,14 @@ def schema(config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="
     if out is None:
         print_json(found)
         return
+    from weft.checkpoints.atomic import new_file
+    from weft.core.errors import InputError
     from weft.core.strict_json import dumps
 
-    out.write_text(dumps(found, indent=2) + "\n", encoding="utf-8")
+    try:
+        with new_file(out) as draft:
+            draft.write_text(dumps(found, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"the file cannot be written ({error.strerror}).", where=str(out),
+                         remedy="Give a path in a folder that exists and has room.") from None
     typer.echo(f"wrote {out}")

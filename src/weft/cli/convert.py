@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 @guarded
 def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint, a run, a folder of "
                                                    "transformers, or an .arpa file of an n-gram model.")],
-            out: Annotated[Path, typer.Argument(metavar="DST", help="The folder or file to write; one of the same "
-                                                "format is replaced.")],
+            out: Annotated[Path, typer.Argument(metavar="DST", help="The folder or file to write.")],
             to: Annotated[str | None, typer.Option("--to", help="hf: a folder that transformers opens; weft: a "
                                                    "checkpoint; gguf: a file that llama.cpp opens. A name that ends in "
                                                    ".arpa or .arpa.gz needs none.")] = None,
@@ -46,6 +45,8 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
             tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="Whose pieces or ids the words of an "
                                                           ".arpa file are: a checkpoint, a tokenizer's file, or "
                                                           "bytes; by default they are words of text.")] = None,
+            replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft has written and nobody "
+                                                  "has changed.")] = False,
             threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
             offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Write a model in another format.
@@ -60,7 +61,7 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
         source = on_disk(source, revision, offline, allow_pickles)
     with console(err=True).status("converting", spinner="line"):
         found = api.convert(source, out, to=to, dtype=dtype, max_shard_size=max_shard_size, n_kv_heads=n_kv_heads,
-                            family=family, with_code=with_code, tokenizer=tokenizer)
+                            family=family, with_code=with_code, tokenizer=tokenizer, replace=replace)
     if json:
         print_json(dataclasses.asdict(found))
     else:

@@ -33,15 +33,18 @@ def score(checkpoint: Checkpoint,
           text: Annotated[list[str] | None, typer.Option("--text", help="Text. May be repeated.")] = None,
           tokens: TokensFile = None,
           logits: Annotated[Path | None, typer.Option("--logits", help="Write row_0, row_1, ... [T,V] in float32 to "
-                                                      "this safetensors file.")] = None,
+                                                      "this new safetensors file.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
           json: Json = False, revision: Revision = None,
           offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """The log-probability of every token, in nats."""
     prepare(plugin, threads)
     from weft import api
+    from weft.disk.ownership import require_free
     from weft.evaluation import write_logits
 
+    if logits is not None:
+        require_free(logits, single=True)
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     result = api.score(loaded, texts_or_rows(text, tokens, "--text"), logits=logits is not None)
     if logits is not None:

@@ -8,6 +8,7 @@
     │   ├── CheckpointError  a checkpoint is truncated, renamed, of another shape or version
     │   ├── InputError       tokens, rows, spans or options that a model cannot take
     │   ├── StateError       a state that does not belong to this model, batch or call
+    │   ├── OccupiedError    something that is not Weft's to replace stands where it would write
     │   ├── UnsupportedError a part, backend or machine that cannot do what was asked of it
     │   └── MissingExtra     an optional dependency is not installed
     └── FailedError          exit code 1: the work was well asked for and failed
@@ -75,6 +76,10 @@ class InputError(UserError):
 
 class StateError(UserError):
     """A state that does not belong to this model, batch or call."""
+
+
+class OccupiedError(UserError):
+    """Something that is not Weft's to replace, or that nobody asked it to replace, stands where it would write."""
 
 
 class UnsupportedError(UserError):

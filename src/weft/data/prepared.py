@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import final
 import numpy as np
 
 import weft
-from weft.core.errors import DataError, nearest
+from weft.core.errors import CheckpointError, DataError, nearest
 from weft.data.corpus import Corpus
 from weft.data.manifest import (
     AGAIN,
+    MANIFEST_FILE,
     Depth,
     Manifest,
     Part,
@@ -22,13 +24,13 @@ from weft.data.manifest import (
     Source,
     TokenizerEntry,
     check_files,
-    file_hash,
     is_prepared,
     read_manifest,
     write_manifest,
 )
 from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
 from weft.data.stream import TokenStream, encode_documents, layout_of, require_tokens
+from weft.disk.ownership import FileEntry, by_manifest, not_listed, sha256_of
 from weft.tokenizers import Tokenizer
 
 
@@ -114,7 +116,7 @@ class PreparedData:
             path = Path(source.path)
             if not path.is_file():
                 found[source.path] = "missing"
-            elif path.stat().st_size != source.bytes or file_hash(path) != source.sha256:
+            elif path.stat().st_size != source.bytes or sha256_of(path) != source.sha256:
                 found[source.path] = "changed"
         return found
 
@@ -137,6 +139,21 @@ def open_prepared(path: str | Path, *, check: Depth = "sample") -> PreparedData:
     manifest = read_manifest(folder)
     check_files(folder, manifest, check)
     return PreparedData(folder, manifest)
+
+
+def by_prepared_manifest(folder: Path) -> list[str]:
+    """The proof of a folder that `write_prepared` has filled, see `weft.disk.ownership.Proof`."""
+    try:
+        manifest = read_manifest(folder)
+    except DataError:
+        return by_manifest(folder)
+    try:
+        files = PreparedData(folder, manifest).tokenizer().saved()
+    except (CheckpointError, DataError):
+        files = {}
+    listed = {file.name: FileEntry(file.bytes, file.sha256) for file in manifest.files}
+    listed |= {name: FileEntry(len(content), hashlib.sha256(content).hexdigest()) for name, content in files.items()}
+    return not_listed(folder, listed, {MANIFEST_FILE})
 
 
 @final
@@ -187,7 +204,7 @@ def source_of(path: Path) -> Source:
         DataError: it cannot be read.
     """
     try:
-        return Source(path=str(path.resolve()), bytes=path.stat().st_size, sha256=file_hash(path))
+        return Source(path=str(path.resolve()), bytes=path.stat().st_size, sha256=sha256_of(path))
     except OSError as error:
         raise DataError(f"the file cannot be read ({error.strerror or error}).", where=str(path),
                         remedy="Check its permissions.") from None

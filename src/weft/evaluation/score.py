@@ -13,7 +13,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
 
-from weft.checkpoints.atomic import replacing_file
+from weft.checkpoints.atomic import new_file
 from weft.checkpoints.tensors import write_tensors
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
@@ -117,11 +117,12 @@ def write_logits(path: str | Path, scored: Scored) -> None:
 
     Raises:
         InputError: the rows were scored without keeping logits, or the file cannot be written.
+        OccupiedError: something stands there already.
     """
     if scored.logits is None:
         raise InputError("these rows were scored without logits.", where="logits", remedy="Score with logits=True.")
     try:
-        with replacing_file(Path(path)) as draft:
+        with new_file(Path(path)) as draft:
             write_tensors(draft, {f"row_{index}": values for index, values in enumerate(scored.logits)})
     except (OSError, SafetensorError) as error:
         raise InputError(f"the file cannot be written ({error}).", where=str(path),

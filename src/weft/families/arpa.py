@@ -9,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64
+from safetensors import SafetensorError
 
-from weft.checkpoints import load_checkpoint, save_checkpoint
-from weft.checkpoints.atomic import replacing_file
+from weft.checkpoints import load_checkpoint
+from weft.checkpoints.atomic import new_file, replacing
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.room import not_written
-from weft.core.errors import FailedError, InputError, UnsupportedError
+from weft.checkpoints.save import fill_checkpoint
+from weft.core.errors import FailedError, UnsupportedError
+from weft.disk.ownership import by_manifest, require_free
 from weft.families.arpa_words import END, RESERVED, START, UNKNOWN, Roles, in_ids, opening_of, roles_of, words_of
 from weft.families.convert import Converted
 from weft.models.ngram import NgramConfig, NgramModel
@@ -43,7 +46,7 @@ def to_arpa(loaded: Loaded, out: Path) -> Converted:
 
     Raises:
         UnsupportedError: the model is no n-gram, or its words are none that an ARPA file can hold.
-        InputError: ``out`` is a folder.
+        OccupiedError: something stands at ``out``.
         FailedError: the file does not give the model's numbers, or there is no room.
     """
     model = loaded.model
@@ -51,14 +54,12 @@ def to_arpa(loaded: Loaded, out: Path) -> Converted:
         raise UnsupportedError(f"an ARPA file holds the back-off table of an n-gram model, and this is a "
                                f"{model.config.kind!r}.", where=str(loaded.path),
                                remedy="Choose another format, or convert a model of kind ngram.")
-    if out.is_dir():
-        raise InputError("a folder stands here, and an ARPA model is a file.", where=str(out),
-                         remedy="Choose another name.")
+    require_free(out, single=True)
     roles = roles_of(loaded.tokenizer, model.end, model.vocab_size)
     words, table = words_of(loaded.tokenizer, roles, model.vocab_size), model.readout.table()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing_file(out) as draft:
+        with new_file(out) as draft:
             write_arpa(table, draft, words, compress=out.suffix == ".gz")
             difference = _difference(table, read_arpa(draft, words).table)
     except OSError as error:
@@ -73,19 +74,21 @@ def sum_error(loaded: Loaded) -> float:
     return order * DIGITS
 
 
-def from_arpa(path: Path, out: Path, tokenizer: Tokenizer | None = None) -> Converted:
-    """Make a checkpoint of an n-gram model from an ARPA file; it is read again and compared.
+def from_arpa(path: Path, out: Path, tokenizer: Tokenizer | None = None, *, replace: bool = False) -> Converted:
+    """Make a checkpoint of an n-gram model from an ARPA file; it stands when it has been read again and compared.
 
     Args:
         path: the file, which may be gzipped.
         out: the folder of the checkpoint.
         tokenizer: of the pieces, or ids, that the file's words are; None: the words are words of text.
+        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
 
     Raises:
         DataError: the file is damaged, or has words that the tokenizer does not have.
-        CheckpointError: something that is no checkpoint stands at ``out``.
+        OccupiedError: something stands at ``out`` that is not Weft's, or that is not to be replaced.
         FailedError: the checkpoint does not give the file's numbers, or there is no room.
     """
+    require_free(out, proof=by_manifest, replace=replace)
     found = read_words(path)
     kept = tokenizer or WordTokenizer([word for word in found if word not in (*RESERVED, UNKNOWN.upper())])
     end, words = _vocabulary(found, kept)
@@ -93,14 +96,19 @@ def from_arpa(path: Path, out: Path, tokenizer: Tokenizer | None = None) -> Conv
     model = NgramModel(NgramConfig(vocab_size=table.vocab_size, order=table.order, end=end))
     model.readout.hold(table)
     facts = {"arpa": {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}}
-    save_checkpoint(out, model, kept, facts=facts)
-    again = load_checkpoint(out).model
-    assert isinstance(again, NgramModel), "as it was saved"
+    try:
+        with replacing(out, proof=by_manifest if replace else None) as draft:
+            fill_checkpoint(draft, model, kept, facts=facts)
+            again = load_checkpoint(draft).model
+            assert isinstance(again, NgramModel), "as it was saved"
+            difference = _difference(table, again.readout.table())
+    except (OSError, SafetensorError) as error:
+        raise not_written(error, out, sum(tensor.nbytes for tensor in model.buffers())) from error
     notes = [f"{table.vocab_size:,} words, {table.order}-grams; the probabilities after a context sum to 1 within "
              f"{_excess(table):.1g}, as the file's digits have it"]
     if table.vocab_size > kept.vocab_size:
         notes.append(f"the tokenizer has no id for {UNKNOWN}, so the model has one more than the tokenizer")
-    return _converted(out, "weft", _difference(table, again.readout.table()), tuple(notes))
+    return _converted(out, "weft", difference, tuple(notes))
 
 
 def _converted(out: Path, target: str, difference: float, notes: tuple[str, ...]) -> Converted:

@@ -13,16 +13,15 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from weft.checkpoints.atomic import replacing, replacing_file
-from weft.checkpoints.layout import CONFIG_FILE
+from weft.checkpoints.atomic import new_file, replacing
 from weft.checkpoints.load import Loaded, load_checkpoint
 from weft.checkpoints.room import not_written
-from weft.checkpoints.save import save_checkpoint
+from weft.checkpoints.save import fill_checkpoint
 from weft.checkpoints.tensors import own_tensors
-from weft.core.errors import CheckpointError, InputError, UnsupportedError, nearest
+from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel
+from weft.disk.ownership import by_manifest, require_free, write_manifest
 from weft.families.folder import is_foreign
-from weft.families.gguf.file import is_gguf
 from weft.families.gguf.target import GgufFile, foreign_llama
 from weft.families.loading import load_folder
 from weft.families.text import write_tokenizer
@@ -99,7 +98,6 @@ class Target:
         check: raises for a source that it cannot hold, before anything is written.
         write: fills an empty folder, or writes a file.
         read: gives the model that is in one, for the verification.
-        replaces: whether a folder or file is one of this format, which may be replaced.
         foreign: who else opens it.
         single: it is one file, not a folder.
     """
@@ -107,7 +105,6 @@ class Target:
     check: Callable[[Source], object]
     write: Callable[[Source, Path], Written]
     read: Callable[[Source, Path], LanguageModel]
-    replaces: Callable[[Path], bool]
     foreign: Foreign | None = None
     single: bool = False
 
@@ -165,6 +162,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
     notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
     if source.with_code:
         notes += [f"the native class of {fitted.family.name} opens this model, so no modelling file was needed"]
+    write_manifest(draft)
     return Written(fitted.family.name, tuple(notes))
 
 
@@ -177,6 +175,7 @@ def _write_code(source: Source, draft: Path) -> Written:
     else:
         write_tokenizer(tokenizer, None, draft, source.model.config.context)  # what it lacks, the next line tells
         notes += write_own_tokenizer(tokenizer, draft)
+    write_manifest(draft)
     return Written(None, tuple(notes))
 
 
@@ -188,12 +187,8 @@ def _origin(source: Source) -> Path | None:
 
 def _write_weft(source: Source, draft: Path) -> Written:
     loaded = source.loaded
-    save_checkpoint(draft, source.model, loaded.tokenizer, run=loaded.run, facts=loaded.facts)
+    fill_checkpoint(draft, source.model, loaded.tokenizer, run=loaded.run, facts=loaded.facts)
     return Written()
-
-
-def _is_weft(folder: Path) -> bool:
-    return (folder / CONFIG_FILE).is_file() and not is_foreign(folder)
 
 
 def _gguf(source: Source) -> GgufFile:
@@ -206,43 +201,45 @@ def _write_gguf(source: Source, draft: Path) -> Written:
 
 
 TARGETS: Mapping[str, Target] = MappingProxyType({
-    "hf": Target(_fitted, _write_hf, lambda source, folder: load_folder(folder).model, is_foreign,
+    "hf": Target(_fitted, _write_hf, lambda source, folder: load_folder(folder).model,
                  Foreign("transformers", foreign_logits)),
-    "weft": Target(lambda source: None, _write_weft, lambda source, folder: load_checkpoint(folder).model, _is_weft),
-    "gguf": Target(_gguf, _write_gguf, lambda source, file: _gguf(source).read(file), is_gguf,
+    "weft": Target(lambda source: None, _write_weft, lambda source, folder: load_checkpoint(folder).model),
+    "gguf": Target(_gguf, _write_gguf, lambda source, file: _gguf(source).read(file),
                    Foreign("llama.cpp", foreign_llama, lambda source: _gguf(source).rounds()), single=True)})
 """By the name that ``--to`` takes."""
 
 
 def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None = None, family: str | None = None,
-            max_shard_size: str = SHARD_SIZE, with_code: bool = False) -> Converted:
+            max_shard_size: str = SHARD_SIZE, with_code: bool = False, replace: bool = False) -> Converted:
     """Write a model in another format. What is written is verified by reading it again, and stands only then.
 
     Args:
         loaded: what is converted.
-        out: the folder, or the file; one of the same format is replaced.
+        out: the folder, or the file.
         to: the format, a key of `TARGETS`.
         pooled: write this model, made from ``loaded``'s by `pool_heads`, in its place.
         family: write this family's format; None: the one the model came from, or any that fits.
         max_shard_size: of one file of weights, such as ``5GB``; for a format of one file the default alone.
         with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
+        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
 
     Raises:
-        InputError: an unknown format or size, a folder that is the source itself, or ``with_code`` where it says
-            nothing.
-        CheckpointError: something that is no such folder stands at ``out``.
+        InputError: an unknown format or size, a folder that is the source itself or lies in it, or
+            ``with_code`` where it says nothing.
+        OccupiedError: something stands at ``out`` that is not Weft's, or that is not to be replaced.
         UnsupportedError: the format cannot hold the model.
         FailedError: what was written does not give the model's numbers, or there is no room.
     """
     target = _target(to, family, max_shard_size, with_code)
     source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
-    _require_free(out, loaded.path, target)
+    _require_apart(out, loaded.path, target)
+    require_free(out, single=target.single, proof=by_manifest, replace=replace)
     target.check(source)
     tokens = probe(source.model)
     wanted = logits_of(source.model, tokens)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing_file(out) if target.single else replacing(out) as draft:
+        with new_file(out) if target.single else replacing(out, proof=by_manifest if replace else None) as draft:
             written = target.write(source, draft)
             difference, foreign, notes = _verify(target, source, draft, tokens, wanted)
     except (OSError, SafetensorError) as error:
@@ -298,18 +295,17 @@ def parse_size(text: str) -> int:
     return size
 
 
-def _require_free(out: Path, source: Path, target: Target) -> None:
-    remedy = f"Choose another {target.kind}."
-    if out.resolve() == source.resolve():
-        raise InputError("the folder is the one that is converted.", where=str(out), remedy=remedy)
-    wrong = out.is_dir() if target.single else out.is_file()
-    if wrong or (_holds(out) and not target.replaces(out)):
-        raise CheckpointError("something else stands here, and it will not be replaced.", where=str(out), remedy=remedy)
-
-
-def _holds(out: Path) -> bool:
-    """Whether something stands there; an empty folder is nothing."""
-    return any(out.iterdir()) if out.is_dir() else out.exists()
+def _require_apart(out: Path, source: Path, target: Target) -> None:
+    """Refuse to write over what is converted or, but for single files, into it. A folder around it holds what no
+    manifest lists, so it is never replaced."""
+    here, there = out.resolve(), source.resolve()
+    what = None
+    if here == there or (here.exists() and there.exists() and here.samefile(there)):
+        what = "is the one that is converted"
+    elif there in here.parents and not target.single:
+        what = "lies in the one that is converted"
+    if what:
+        raise InputError(f"the {target.kind} {what}.", where=str(out), remedy=f"Choose another {target.kind}.")
 
 
 def _bytes(model: LanguageModel) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
+from weft.disk.ownership import require_free_or_same
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.pieces import Ids, IdsLike
 from weft.tokenizers.specials import AddedToken, Splitter
@@ -157,18 +158,28 @@ class Tokenizer(ABC):
         whole = {"kind": self.kind, "settings": self.settings(), "files": parts}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
-    def save(self, folder: str | Path) -> None:
-        """Write the tokenizer's files into ``folder``, which is made if need be."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+    def saved(self) -> dict[str, bytes]:
+        """The files that ``save`` writes: name and content."""
         content = {
             "format": FORMAT_VERSION,
             "kind": self.kind,
             "fingerprint": self.fingerprint(),
             "settings": self.settings(),
         }
-        (folder / SETTINGS_FILE).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        for name, data in self.files().items():
+        settings = json.dumps(content, indent=1, sort_keys=True) + "\n"
+        return {SETTINGS_FILE: settings.encode("utf-8"), **self.files()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizer's files into ``folder``, which is made if need be.
+
+        Raises:
+            OccupiedError: other files of these names are in it.
+        """
+        folder, files = Path(folder), self.saved()
+        for name, data in files.items():
+            require_free_or_same(folder / name, data)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
             (folder / name).write_bytes(data)
 
     def require_fits(self, vocab_size: int, *, where: str) -> None:

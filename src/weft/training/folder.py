@@ -20,23 +20,26 @@ import yaml
 from torch import Tensor
 
 from weft.checkpoints.atomic import discard, tidy, write_file
-from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS, step_name
-from weft.checkpoints.locate import saved_checkpoints, step_folders
+from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS, RUN_ID, step_name
+from weft.checkpoints.layout import RUN_FILE as RUN_FILE
+from weft.checkpoints.locate import foreign_checkpoints, run_id, saved_checkpoints, step_folders
 from weft.checkpoints.room import free_bytes
 from weft.checkpoints.save import save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import LanguageModel
 from weft.core.strict_json import dumps, number
+from weft.disk.ownership import by_manifest, enumerated, in_the_way
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
 from weft.training.events import Event
 
-RUN_FILE = "run.json"
 CONFIG_YAML = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = ".lock"
 DESCRIBED = ("id", "config", "steps", "corpus", "corpus_sha256", "tokenizer_sha256", "compute", "software", "inexact")
 """What run.json holds."""
+WRITTEN = (CONFIG_YAML, METRICS_FILE, RUN_CHECKPOINTS)
+"""What a run writes besides, which stands only where run.json does, since that is written first."""
 
 
 @final
@@ -90,6 +93,12 @@ class RunFolder:
         if self._resume and not self.has_run and not (self.path / LOCK_FILE).exists():
             raise ConfigError([f"out: there is no run to resume in {self.path}. Check the folder, or leave --resume "
                                "out."])
+        if not self.has_run and (found := in_the_way(self.path, WRITTEN)):
+            raise ConfigError([f"out: {self.path} holds {enumerated(found)}, which a run would write, and no "
+                               f"{RUN_FILE} that says they are a run's. Choose another folder, or move them away."])
+        if found := [path.name for path in foreign_checkpoints(self.path)]:
+            raise ConfigError([f"out: {self.path / RUN_CHECKPOINTS} holds {enumerated(found)} of another run than "
+                               f"{RUN_FILE} tells of. Move them away, or choose another folder."])
 
     def read(self) -> dict[str, Any]:
         """What `describe` wrote.
@@ -110,10 +119,25 @@ class RunFolder:
 
     def describe(self, content: Mapping[str, Any]) -> None:
         """Write what the run is, before its first step. The run stands when this is done."""
-        readable = yaml.safe_dump(content["config"], sort_keys=False, allow_unicode=True)
         with self._writing(RUN_FILE):
-            write_file(self.path / CONFIG_YAML, readable)
+            before = self._readable(self.read()) if self.has_run else None
             write_file(self.path / RUN_FILE, dumps(content, indent=1) + "\n")
+            self._complete(content, before)
+
+    def complete(self) -> None:
+        """Write what is missing of `describe` where the process was killed in it."""
+        with self._writing(CONFIG_YAML):
+            self._complete(self.read(), None)
+
+    def _complete(self, content: Mapping[str, Any], before: str | None) -> None:
+        """Write the configuration to read, unless somebody has changed it since it was ``before``."""
+        path = self.path / CONFIG_YAML
+        if not os.path.lexists(path) or (before is not None and path.read_text("utf-8", "replace") == before):
+            write_file(path, self._readable(content))
+
+    @staticmethod
+    def _readable(content: Mapping[str, Any]) -> str:
+        return yaml.safe_dump(content["config"], sort_keys=False, allow_unicode=True)
 
     def log(self, event: Event) -> None:
         """Add an event to the metrics.
@@ -156,12 +180,17 @@ class RunFolder:
     def save(self, model: LanguageModel, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any],
              training: Mapping[str, Tensor]) -> Path:
         """Write the checkpoint of ``facts["step"]``, then delete all but the last, the best, and as many before the
-        last as the configuration keeps."""
+        last as the configuration keeps. One that holds anything else than was saved stays.
+
+        Raises:
+            OccupiedError: something else than a checkpoint of this run stands in its place.
+        """
         path = self.path / RUN_CHECKPOINTS / step_name(int(facts["step"]))
-        save_checkpoint(path, model, tokenizer, run=config.dump(), facts=facts, training=training)
+        save_checkpoint(path, model, tokenizer, run=config.dump(), facts={**facts, RUN_ID: run_id(self.path)},
+                        training=training, replace=True)
         saved = saved_checkpoints(self.path)
         for old in saved[: -1 - config.report.keep]:
-            if old != best_of(saved):
+            if old != best_of(saved) and not by_manifest(old):
                 discard(old)
         return path
 
@@ -229,6 +258,9 @@ def _record(line: str) -> dict[str, Any] | None:
 def _lock(path: Path) -> int:
     """Hold the folder for this process, whose number is written down; the system lets go of it however the process
     ends."""
+    if os.path.lexists(path) and not _is_lock(path):
+        raise ConfigError([f"out: {path} is no lock of Weft's, and would be overwritten. Choose another folder, or move "
+                           "it away."])
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     if sys.platform != "win32":
         import fcntl
@@ -243,3 +275,11 @@ def _lock(path: Path) -> int:
     os.ftruncate(handle, 0)
     os.write(handle, f"{os.getpid()}\n".encode("ascii"))
     return handle
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether a file holds a process's number, or nothing yet."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    content = path.read_bytes()
+    return content == b"" or (content[:-1].isdigit() and content[-1:] == b"\n")

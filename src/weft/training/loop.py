@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
-from weft.core.errors import CheckpointError, FailedError, TrainingError
+from weft.core.errors import CheckpointError, FailedError, OccupiedError, TrainingError
 from weft.core.model import LanguageModel
 from weft.training.config import EVALUATIONS, POINTS, ReportSettings, RunConfig
 from weft.training.events import Event, Listener, Progress, Saved, Validated
@@ -214,7 +214,7 @@ def _naming_the_last(run: Run) -> Iterator[None]:
     """Add to an error what is not lost."""
     try:
         yield
-    except (FailedError, CheckpointError) as error:
+    except (FailedError, CheckpointError, OccupiedError) as error:
         last = run.folder.last()
         kept = f"The last good checkpoint is {last}." if last else "No checkpoint had been saved yet."
         raise TrainingError(f"{error.what} {kept}", where=error.where, remedy=error.remedy) from error

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, final
 
-from weft.checkpoints.atomic import DRAFT_SUFFIX, replacing, standing
+from weft.checkpoints.atomic import recover, replacing
 from weft.core.errors import ConfigError, DataError
 from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text
 from weft.data.corpus import Split
 from weft.data.division import divide
 from weft.data.manifest import Recipe, Source, is_prepared, read_manifest
-from weft.data.prepared import EncodingTexts, OnProgress, PreparedData, open_prepared, source_of, write_prepared
+from weft.data.prepared import (
+    EncodingTexts,
+    OnProgress,
+    PreparedData,
+    by_prepared_manifest,
+    open_prepared,
+    source_of,
+    write_prepared,
+)
 from weft.data.settings import DataSettings
 from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
+from weft.disk.ownership import require_free
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 from weft.training.config import RunConfig
@@ -237,42 +244,34 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
         settings: the text and its split.
         tokenizer: what encodes it, trained on the training text if it learns anything.
         out: the folder.
-        replace: make it anew, whatever prepared data stand there.
+        replace: make it anew, in place of prepared data that stand there as they were written.
         shard_tokens: see `ShardWriter`.
         on_progress: called after each batch of documents.
 
     Raises:
-        DataError: the text cannot be used, the folder cannot be written to, holds something else, or holds data that
-            were prepared from another text or in another way.
+        DataError: the text cannot be used, the folder cannot be written to, or holds data that were prepared from
+            another text or in another way.
+        OccupiedError: the folder holds something else, or data that are not as they were written.
         TokenizerError: the tokenizer cannot be made, or cannot express the text.
     """
     folder, recipe = Path(out), Recipe(path=_absolute(settings.path), data=settings.recipe(),
                                        tokenizer=tokenizer.dump())
     try:
-        _tidy(folder)
+        recover(folder)
         sources = _sources(settings)
-        if _stands(folder) and not replace:
+        if is_prepared(folder) and not replace:
             return Preparation(_kept(folder, recipe, sources, settings, tokenizer), reused=True)
+        require_free(folder, proof=by_prepared_manifest, replace=replace)
         parts, corpus, digest = read_texts(settings)
         texts = EncodingTexts(parts, corpus, digest, sources, recipe)
         made = tokenizer.fit(parts["train"].texts())
-        with replacing(folder) as draft:
+        with replacing(folder, proof=by_prepared_manifest if replace else None) as draft:
             write_prepared(draft, texts, made, shard_tokens=shard_tokens, on_progress=on_progress)
     except OSError as error:
         raise DataError(f"the prepared data cannot be written ({error.strerror or error}).", where=str(folder),
                         remedy="Make room or correct the permissions, or choose another folder; nothing half-made is "
                                "left.") from None
     return Preparation(open_prepared(folder, check="size"), reused=False)
-
-
-def _stands(folder: Path) -> bool:
-    """Whether prepared data stand there, in whatever state; anything else in the folder is refused."""
-    if is_prepared(folder):
-        return True
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError("something else than prepared data stands there.", where=str(folder),
-                        remedy="Choose another folder.")
-    return False
 
 
 def _kept(folder: Path, recipe: Recipe, sources: tuple[Source, ...], settings: DataSettings,
@@ -316,23 +315,3 @@ def _sources(settings: DataSettings) -> tuple[Source, ...]:
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).resolve())
-
-
-def _tidy(folder: Path) -> None:
-    """Put back what a preparation that died had moved aside, and delete what it left half-made."""
-    aside = standing(folder)
-    if aside != folder:
-        os.rename(aside, folder)
-    for draft in folder.parent.glob(f".{folder.name}.*{DRAFT_SUFFIX}"):
-        if not _alive(draft.name.split(".")[-2]):
-            shutil.rmtree(draft)
-
-
-def _alive(process: str) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:  # of another user
-        return True
-    return True

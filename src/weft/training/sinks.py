@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +61,7 @@ class Sinks:
         """Open them.
 
         Args:
-            run_id: by which W&B knows the run.
+            run_id: by which W&B knows the run, and TensorBoard's files of it are known.
             records: of the events that stand; TensorBoard's file is written anew from them.
 
         Raises:
@@ -69,7 +69,7 @@ class Sinks:
         """
         report = self._config.report
         if report.tensorboard:
-            self._sinks.append(TensorBoardSink(self._folder / TENSORBOARD_FOLDER, records))
+            self._sinks.append(TensorBoardSink(self._folder / TENSORBOARD_FOLDER, run_id, records))
         if report.wandb is not None:
             self._sinks.append(WandbSink(report.wandb, self._folder, self._config.dump(), run_id, self._told))
 
@@ -112,17 +112,19 @@ class Writer(Protocol):
 
 @final
 class TensorBoardSink(Sink):
-    """Event files in the run folder. A resumed run writes them anew from its metrics, so no point stands twice.
+    """Event files in the run folder. A resumed run writes its own anew from its metrics, so no point stands twice.
 
     Args:
         folder: of the event files.
+        run_id: ends their names, so that the run deletes no others.
         records: of the events so far.
     """
 
-    def __init__(self, folder: Path, records: list[dict[str, Any]]) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
+    def __init__(self, folder: Path, run_id: str, records: list[dict[str, Any]]) -> None:
+        for path in folder.glob(f"events.out.tfevents.*.{glob.escape(run_id)}"):
+            path.unlink()
         module = _imported("torch.utils.tensorboard", "tensorboard", "report.tensorboard")
-        self._writer: Writer = module.SummaryWriter(str(folder))
+        self._writer: Writer = module.SummaryWriter(str(folder), filename_suffix=f".{run_id}")
         for record in records:
             self.add(record)
 

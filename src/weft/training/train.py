@@ -189,6 +189,8 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     if record is None or terms.inexact is not None:
         run.folder.describe(description(run.config, run.material, terms, steps=steps, run_id=run_id,
                                         ranks=run.world.size, inexact=inexact))
+    else:
+        run.folder.complete()
     if terms.inexact is not None:
         run.tell(Notice(step, f"{terms.inexact} Going on as allowed: the last bits will differ."))
     run.sinks.start(run_id, run.folder.metrics())

@@ -20,15 +20,8 @@ from weft.families.shapes import meta_model
 if TYPE_CHECKING:
     import gguf
 
-MAGIC = b"GGUF"
 TYPES: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 """llama.cpp's names."""
-
-
-def is_gguf(path: Path) -> bool:
-    """Whether a file begins as a GGUF file does."""
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
 
 
 def require_package() -> Any:

@@ -30,13 +30,14 @@ def write_arpa(table: NgramTable, path: Path, vocabulary: Sequence[str], start: 
 
     Args:
         table: any estimator's result.
-        path: replaced if it exists.
+        path: of a new file.
         vocabulary: the V words in id order: distinct, not empty, without white space.
         start: how to write the start symbol where it stands outside the vocabulary.
         compress: with gzip; None: when the name ends in ``.gz``.
 
     Raises:
         InputError: a vocabulary of another size, or words that ARPA cannot hold.
+        FileExistsError: something stands at ``path``.
     """
     names = check_names(vocabulary, table.vocab_size, None if table.bos < table.vocab_size else start)
     with _open_text(path, path.suffix == ".gz" if compress is None else compress) as out:
@@ -74,8 +75,8 @@ def check_names(vocabulary: Sequence[str], size: int, start: str | None) -> list
 
 def _open_text(path: Path, compress: bool) -> TextIO:
     if compress:
-        return io.TextIOWrapper(gzip.open(path, "wb"), encoding="utf-8", newline="\n")
-    return path.open("w", encoding="utf-8", newline="\n")
+        return io.TextIOWrapper(gzip.open(path, "xb"), encoding="utf-8", newline="\n")
+    return path.open("x", encoding="utf-8", newline="\n")
 
 
 def _written_ids(table: NgramTable, length: int) -> Int[np.ndarray, "G"]:

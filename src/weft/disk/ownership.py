@@ -1,0 +1,160 @@
+"""What may be written where.
+
+Weft replaces only what a manifest of its own proves that it wrote, and only when it is asked to; anything else in the
+way is refused by name. A manifest lists every file of a folder with its size and SHA-256, so a folder is Weft's when
+nothing in it is unlisted and nothing listed has changed; what is missing does no harm. A single file has no manifest
+and is never replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+from weft.core.errors import OccupiedError
+
+MANIFEST_FILE = "MANIFEST.json"
+SHOWN = 5
+"""Names of things in the way that a message lists."""
+
+Proof: TypeAlias = Callable[[Path], list[str]]
+"""What keeps a folder from being Weft's own, a few words for each thing; nothing when all of it is."""
+
+
+@final
+@dataclass(frozen=True)
+class FileEntry:
+    """What a manifest says of a file: its size and SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+def write_manifest(folder: Path) -> None:
+    """List every file of ``folder``, which holds files alone."""
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(folder.iterdir())
+             if path.name != MANIFEST_FILE}
+    (folder / MANIFEST_FILE).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> dict[str, FileEntry]:
+    """What `write_manifest` listed.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        ValueError: it is damaged, or no manifest of files.
+    """
+    content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
+    try:
+        return {str(name): FileEntry(int(entry["bytes"]), str(entry["sha256"]))
+                for name, entry in content["files"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(repr(error)) from None
+
+
+def by_manifest(folder: Path) -> list[str]:
+    """The proof of a folder that `write_manifest` has listed, with whatever version of Weft."""
+    try:
+        listed = read_manifest(folder)
+    except (OSError, ValueError):
+        return _unproven(folder)
+    return not_listed(folder, listed, {MANIFEST_FILE})
+
+
+def not_listed(folder: Path, listed: Mapping[str, FileEntry], beside: set[str]) -> list[str]:
+    """What is in a folder besides the files that are listed, as they are listed, and those named ``beside``."""
+    found = [(path.name, _problem(path, listed.get(path.name))) for path in sorted(folder.iterdir())
+             if path.name not in beside or path.is_symlink() or not path.is_file()]
+    return [f"{name} {problem}" for name, problem in found if problem]
+
+
+def require_free(path: Path, *, single: bool = False, proof: Proof | None = None, replace: bool = False) -> None:
+    """Refuse to write where something is in the way.
+
+    Args:
+        path: of the file or folder to be written.
+        single: it is a file.
+        proof: of the folders that may be replaced; None: only an empty one.
+        replace: whether that was asked for.
+
+    Raises:
+        OccupiedError: naming what stands there.
+    """
+    wanted, other = ("name", "folder") if single else ("folder", "file")
+    if path.is_symlink():
+        raise OccupiedError(f"a symbolic link (to {os.readlink(path)}) stands here, and Weft puts nothing in its place.",
+                            where=str(path), remedy=f"Choose another {wanted}, or give the path that it leads to.")
+    if not path.exists():
+        return
+    if path.is_dir() == single:
+        raise OccupiedError(f"a {other} stands here, where a {'file' if single else 'folder'} is to be written.",
+                            where=str(path), remedy=f"Choose another {wanted}.")
+    if single:
+        raise OccupiedError("a file stands here already, and a single file never shows who wrote it, so it will not be "
+                            "replaced.", where=str(path), remedy="Choose another name, or delete it first.")
+    if any(path.iterdir()):
+        _require_own(path, proof, replace)
+
+
+def require_free_or_same(path: Path, content: bytes) -> None:
+    """Refuse to write a file where another stands; one of the same content is no loss.
+
+    Raises:
+        OccupiedError: naming it.
+    """
+    if path.is_symlink() or not path.is_file() or path.read_bytes() != content:
+        require_free(path, single=True)
+
+
+def _require_own(folder: Path, proof: Proof | None, replace: bool) -> None:
+    problems = _unproven(folder) if proof is None else proof(folder)
+    if problems:
+        raise OccupiedError(f"what stands here is not just what Weft wrote, and it will not be replaced: "
+                            f"{enumerated(problems)}.", where=str(folder),
+                            remedy="Choose another folder, or move away what is yours and delete the rest.")
+    if not replace:
+        raise OccupiedError("what Weft has written before stands here.", where=str(folder),
+                            remedy="Choose another folder, or replace it (--replace, replace=True).")
+
+
+def in_the_way(folder: Path, names: tuple[str, ...]) -> list[str]:
+    """Those of ``names`` under which something stands in ``folder``; an empty folder is nothing."""
+    return [name for name in names if os.path.lexists(folder / name) and not is_empty(folder / name)]
+
+
+def is_empty(path: Path) -> bool:
+    """Whether it is a folder, or a link to one, that holds nothing."""
+    return path.is_dir() and not any(path.iterdir())
+
+
+def enumerated(problems: list[str]) -> str:
+    """The first few, and how many more there are."""
+    more = len(problems) - SHOWN
+    return ", ".join([*problems[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unproven(folder: Path) -> list[str]:
+    return [f"{path.name} is in no manifest of Weft's" for path in sorted(folder.iterdir())]
+
+
+def _problem(path: Path, entry: FileEntry | None) -> str:
+    if path.is_symlink():
+        return "is a symbolic link"
+    if path.is_dir():
+        return "is a folder"
+    if entry is None:
+        return "is in no manifest of Weft's"
+    if path.stat().st_size != entry.bytes or sha256_of(path) != entry.sha256:
+        return "has changed since Weft wrote it"
+    return ""
