@@ -106,7 +106,8 @@ def test_a_file_that_the_system_cuts_off_leaves_the_old_checkpoint(tmp_path: Pat
                             training={"x": torch.zeros(3000)})
         assert saved_step(tmp_path / "a") == 1
         assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 2}, replace=True, training={"x": torch.zeros(3000)})
+    save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 2}, replace=True,
+                    training={"x": torch.zeros(3000)})
     assert saved_step(tmp_path / "a") == 2
 
 

@@ -17,7 +17,7 @@ from nltk.lm.preprocessing import padded_everygram_pipeline
 from weft.api import check, convert, score
 from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.core.config import parse_part
-from weft.core.errors import DataError, InputError, UnsupportedError
+from weft.core.errors import DataError, InputError, OccupiedError, UnsupportedError
 from weft.data import Corpus, Document, TokenStream, encode_corpus
 from weft.evaluation import evaluate
 from weft.laws import CheckResult
@@ -199,7 +199,7 @@ def test_what_an_arpa_file_cannot_hold_is_refused_with_the_reason(tmp_path: Path
     odd = saved(tmp_path / "odd", WordTokenizer.train(TEXT))
     with pytest.raises(UnsupportedError, match="the vocabulary has '<s>' as an ordinary word"):
         convert(odd, tmp_path / "x.arpa")
-    with pytest.raises(InputError, match="a folder stands here, and an ARPA model is a file"):
+    with pytest.raises(OccupiedError, match="a folder stands here, where a file is to be written"):
         (tmp_path / "y.arpa").mkdir()
         convert(odd, tmp_path / "y.arpa")
     with pytest.raises(InputError, match=r"to: no format is given\. Give one with --to, or name the file \.arpa"):

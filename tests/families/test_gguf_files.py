@@ -12,7 +12,7 @@ import torch
 
 from families.gguf_models import CASES, VOCAB, case
 from oracles.llama_graph import LlamaGraph
-from weft.core.errors import FailedError
+from weft.core.errors import FailedError, OccupiedError
 from weft.families.convert import convert
 from weft.families.gguf.architectures import ARCHITECTURES
 from weft.families.gguf.target import GgufFile
@@ -77,10 +77,12 @@ def test_tied_embeddings_are_left_out_where_llama_cpp_does_without(tmp_path: Pat
         assert ("output.weight" in shapes) == there, name
 
 
-def test_a_file_of_the_same_format_is_replaced_and_folders_are_made(tmp_path: Path) -> None:
+def test_a_file_is_never_replaced_and_folders_are_made(tmp_path: Path) -> None:
     out = tmp_path / "new" / "a.gguf"
-    convert(case("llama", tmp_path), out, to="gguf")
     convert(case("qwen2", tmp_path), out, to="gguf")
+    with pytest.raises(OccupiedError, match=r"a file stands here already, .* will not be replaced\. Choose another name, "
+                                            r"or delete it first"):
+        convert(case("llama", tmp_path), out, to="gguf", replace=True)
     assert read(out)[0]["general.architecture"] == "qwen2"
     assert [path.name for path in out.parent.iterdir()] == ["a.gguf"]
 

@@ -23,7 +23,7 @@ from families.gguf_models import (
     case,
     loaded,
 )
-from weft.core.errors import CheckpointError, InputError, MissingExtra, UnsupportedError
+from weft.core.errors import InputError, MissingExtra, OccupiedError, UnsupportedError
 from weft.families.convert import convert
 from weft.families.gguf.rotary import COMPUTED, rotary_limits
 
@@ -96,9 +96,9 @@ def test_float64_is_refused(tmp_path: Path) -> None:
 def test_what_stands_there_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "text").write_text("no model")
-    for name in ("folder", "text"):
-        with pytest.raises(CheckpointError, match=r"something else stands here, and it will not be replaced. Choose "
-                                                  "another file"):
+    for name, told in (("folder", "a folder stands here, where a file is to be written"),
+                       ("text", "a file stands here already, and a single file never shows who wrote it")):
+        with pytest.raises(OccupiedError, match=told):
             convert(case("llama", tmp_path), tmp_path / name, to="gguf")
     assert (tmp_path / "text").read_text() == "no model"
 

@@ -17,7 +17,7 @@ from weft import api
 from weft.checkpoints import save_checkpoint
 from weft.cli.main import app
 from weft.core.config import parse_part
-from weft.core.errors import CheckpointError, FailedError, InputError, UnsupportedError
+from weft.core.errors import FailedError, InputError, OccupiedError, UnsupportedError
 from weft.core.model import LanguageModel, ModelConfig
 from weft.families import convert as convert_module
 from weft.families.convert import parse_size
@@ -58,7 +58,7 @@ def test_weft_models_find_the_class_that_can_hold_them(model: LanguageModel, fam
 
 
 def refusal(model: LanguageModel, folder: Path, family: str | None = None) -> str:
-    save_checkpoint(folder / "a", model, None)
+    save_checkpoint(folder / "a", model, None, replace=True)
     with pytest.raises(UnsupportedError) as caught:
         api.convert(folder / "a", folder / "b", to="hf", family=family)
     assert not (folder / "b").exists()
@@ -184,14 +184,15 @@ def test_only_such_a_folder_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("mine")
     for target in ("hf", "weft"):
-        with pytest.raises(CheckpointError, match="something else stands here"):
-            api.convert(tmp_path / "a", tmp_path / "b", to=target)
+        with pytest.raises(OccupiedError, match="thesis.txt is in no manifest of Weft's"):
+            api.convert(tmp_path / "a", tmp_path / "b", to=target, replace=True)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.txt"]
     api.convert(tmp_path / "a", tmp_path / "c", to="weft")
-    with pytest.raises(CheckpointError, match="something else stands here"):
-        api.convert(tmp_path / "a", tmp_path / "c", to="hf")
     api.convert(tmp_path / "a", tmp_path / "d", to="hf")
-    assert api.convert(tmp_path / "c", tmp_path / "d", to="hf").difference == 0
+    with pytest.raises(OccupiedError, match=r"d: what Weft has written before stands here\. Choose another folder, or "
+                                            r"replace it \(--replace, replace=True\)"):
+        api.convert(tmp_path / "c", tmp_path / "d", to="hf")
+    assert api.convert(tmp_path / "c", tmp_path / "d", to="hf", replace=True).difference == 0
     with pytest.raises(InputError, match="the folder is the one that is converted"):
         api.convert(tmp_path / "a", tmp_path / "a", to="hf")
 
@@ -231,3 +232,5 @@ def test_the_command(tmp_path: Path) -> None:
     assert "pooling heads changed logits by up to" in done.output
     done = run.invoke(app, ["convert", str(tmp_path / "a"), str(tmp_path / "c"), "--to", "weft", "--json"])
     assert json.loads(done.output)["target"] == "weft"
+    again = ["convert", str(tmp_path / "a"), str(tmp_path / "c"), "--to", "weft"]
+    assert [run.invoke(app, [*again, *more]).exit_code for more in ([], ["--replace"])] == [2, 0]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from training.tiny_runs import LSTM, write_text
-from weft.core.errors import CheckpointError, ConfigError, DataError
+from weft.core.errors import CheckpointError, ConfigError, DataError, OccupiedError
 from weft.data import SequentialBatches, ShuffledBatches
 from weft.data.array import JoinedArray
 from weft.data.manifest import MANIFEST_FILE, SAMPLE_BLOCK, SAMPLE_BLOCKS, file_hash, sample_hash
@@ -123,8 +123,10 @@ def test_preparing_again_keeps_what_is_there(tmp_path: Path) -> None:
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("x")
-    with pytest.raises(DataError, match=r"mine: something else than prepared data stands there\. Choose another"):
-        prepare_folder(library(), ByteTokenizerConfig(), tmp_path / "mine", replace=True)
+    for replace in (False, True):
+        with pytest.raises(OccupiedError, match=r"mine: what stands here is not just what Weft wrote, and it will not be "
+                                                r"replaced: letter\.txt is in no manifest of Weft's\. Choose another"):
+            prepare_folder(library(), ByteTokenizerConfig(), tmp_path / "mine", replace=replace)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "x"
 
 
@@ -201,6 +203,9 @@ def test_a_tokenizer_that_was_exchanged_is_refused(copy: Path) -> None:
     (copy / "weft_tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"the tokenizer's format is None"):
         open_prepared(copy).tokenizer()
+    with pytest.raises(OccupiedError, match=r"weft_tokenizer\.json: a file stands here already.*Choose another name"):
+        CharacterTokenizerConfig().fit(["abc"]).save(copy)
+    (copy / "weft_tokenizer.json").unlink()
     CharacterTokenizerConfig().fit(["abc"]).save(copy)
     with pytest.raises(DataError, match=r"the tokenizer is not the one that the tokens were made with\. Prepare"):
         open_prepared(copy).tokenizer()

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from weft.checkpoints.atomic import new_file, replacing
+from weft.checkpoints.layout import TRAINING_FILE
 from weft.checkpoints.load import Loaded, load_checkpoint
 from weft.checkpoints.room import not_written
 from weft.checkpoints.save import fill_checkpoint
@@ -233,13 +234,13 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None 
     target = _target(to, family, max_shard_size, with_code)
     source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
     _require_apart(out, loaded.path, target)
-    require_free(out, single=target.single, proof=by_manifest, replace=replace)
+    require_free(out, single=target.single, proof=_proof, replace=replace)
     target.check(source)
     tokens = probe(source.model)
     wanted = logits_of(source.model, tokens)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(out) if target.single else replacing(out, proof=by_manifest if replace else None) as draft:
+        with new_file(out) if target.single else replacing(out, proof=_proof if replace else None) as draft:
             written = target.write(source, draft)
             difference, foreign, notes = _verify(target, source, draft, tokens, wanted)
     except (OSError, SafetensorError) as error:
@@ -306,6 +307,12 @@ def _require_apart(out: Path, source: Path, target: Target) -> None:
         what = "lies in the one that is converted"
     if what:
         raise InputError(f"the {target.kind} {what}.", where=str(out), remedy=f"Choose another {target.kind}.")
+
+
+def _proof(folder: Path) -> list[str]:
+    """The proof of a folder that no run goes on from."""
+    resumed = [f"{TRAINING_FILE} is what a run goes on from"] if (folder / TRAINING_FILE).exists() else []
+    return [*resumed, *by_manifest(folder)]
 
 
 def _bytes(model: LanguageModel) -> int:
