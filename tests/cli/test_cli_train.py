@@ -92,4 +92,4 @@ def test_what_cannot_be_resumed_exactly_is_refused_unless_allowed(
     assert "torch_version '1.0'" in refused(*arguments, "--resume")
     told = weft(*arguments, "--resume", "--allow-inexact")
     assert told.code == 0
-    assert "Going on as allowed: the last bits will differ." in told.out
+    assert "Going on as allowed: the weights will not be those of an uninterrupted run." in told.out

@@ -91,7 +91,7 @@ def test_allowed_it_goes_on_and_says_so_for_good(halfway: Path) -> None:
     entry, = now["inexact"]
     assert entry["step"] == 10 and "torch_version '1.0'" in entry["reason"]
     assert [(notice.step, notice.line()) for notice in notices] == [
-        (10, f"{entry['reason']} Going on as allowed: the last bits will differ.")]
+        (10, f"{entry['reason']} Going on as allowed: the weights will not be those of an uninterrupted run.")]
     told = [json.loads(line) for line in (halfway / "metrics.jsonl").read_text().splitlines()]
     assert any(event["event"] == "notice" and "torch_version '1.0'" in event["text"] for event in told)
     assert len(train(config_of(halfway), halfway, resume=True).config.model_dump()) > 0, "exact again from here"

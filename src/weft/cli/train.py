@@ -24,9 +24,9 @@ def train(config: Config, overrides: Overrides = None,
                                                     "else the Python standard library's source.")] = None,
           out: Annotated[Path, typer.Option("--out", help="The run's folder.")] = Path("runs/latest"),
           resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
-          allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even where processor, torch, "
-                                                      "device or the number of processes are others, so that the last "
-                                                      "bits differ.")] = False,
+          allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even where code, plugins, "
+                                                      "processor, torch, device or the number of processes are others, "
+                                                      "so that the weights differ.")] = False,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
           json: Json = False) -> None:

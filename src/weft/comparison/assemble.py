@@ -7,6 +7,8 @@ import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,6 +17,7 @@ from weft.comparison.folder import STATED, StudyFolder, now
 from weft.comparison.jobs import Outcome
 from weft.comparison.machine import this_machine
 from weft.comparison.matched import kind_and_amount, matched, statement
+from weft.comparison.origin import placed
 from weft.comparison.protocol import detectable_in, notes_of, protocol_of
 from weft.comparison.quantities import kind_of, size_of, state_bytes
 from weft.comparison.results import Budget, CorpusFacts, Entry, RunResult, StudyResult
@@ -90,7 +93,7 @@ def _entry(account: Account, model: Contestant, found: Search | None, outcomes: 
     whole = model.trained or account.counted_tokens is None or account.counted_tokens >= train_tokens
     return Entry(
         name=model.name, kind=kind_of(model.run.model), config=config,
-        config_sha256=hashlib.sha256(config.encode()).hexdigest(),
+        config_sha256=_hash(plain, account.folder.path),
         repeat=_repeat(account, model, study.seeds[0]) if whole else account.command or (
             f"weft compare --study {shlex.quote(str(account.folder.path / STATED))}"),
         parameters=size.parameters if model.trained else (first.numbers if first else 0),
@@ -98,6 +101,12 @@ def _entry(account: Account, model: Contestant, found: Search | None, outcomes: 
         trainable=model.trained, flops_per_token=model.flops_per_token, context=model.run.context,
         trials=found.trials if found else (), lr=found.lr if found else None, edge=bool(found and found.edge),
         runs=tuple(runs), decode=first.decode if first else (), sample=first.sample if first else None)
+
+
+def _hash(run: Mapping[str, Any], folder: Path) -> str:
+    """Of a run's configuration, wherever the study's folder lies."""
+    text = yaml.safe_dump(placed(run, folder), sort_keys=False, allow_unicode=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _run(account: Account, model: Contestant, index: int, seeds: Seeds, outcome: Outcome | None) -> RunResult:

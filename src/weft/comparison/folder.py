@@ -16,6 +16,8 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,8 +31,13 @@ from weft.comparison.report import render
 from weft.comparison.results import StudyResult
 from weft.core.errors import CheckpointError, ConfigError, InputError
 from weft.core.strict_json import dumps
+from weft.disk.ownership import enumerated, in_the_way, require_free
 
 STATED, IDENTITY, SETTLED, RESULT, REPORT = "study.yaml", "study.json", "settled.json", "result.json", "report.html"
+WRITTEN = (STATED, SETTLED, RESULT, REPORT, "configs", "data", "pace", "trials", "runs")
+"""What a study writes besides, which stands only where study.json does, since that is written first."""
+SIGNATURE = re.compile(r"<!-- weft (?P<sha256>[0-9a-f]{64}) -->\n")
+"""Ends a report: the hash of all before it, which proves that the page is as Weft wrote it."""
 
 
 @final
@@ -54,6 +61,7 @@ class StudyFolder:
         self._stack = ExitStack()
 
     def __enter__(self) -> StudyFolder:
+        self._require_room()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._stack.enter_context(held(self.path))
@@ -71,14 +79,23 @@ class StudyFolder:
         tidy(self.path)
         known = self.path / IDENTITY
         if not known.exists():
-            write_file(self.path / STATED, self.text)
+            self._require_room()  # once more, for what another process did before the lock was ours
             write_file(known, json.dumps({"sha256": self.sha256, "started": self.started}, indent=1) + "\n")
+            write_file(self.path / STATED, self.text)
             return
         before = read_json(known)
         if before.get("sha256") != self.sha256:
             raise ConfigError([f"out: {self.path} holds another study. Go on with the same models and settings (they "
                                f"stand in {STATED}), or choose another folder."])
         self.started = str(before["started"])
+        if not os.path.lexists(self.path / STATED):
+            write_file(self.path / STATED, self.text)
+
+    def _require_room(self) -> None:
+        """Refuse a folder that holds, without a study, what a study would write."""
+        if not (self.path / IDENTITY).exists() and (found := in_the_way(self.path, WRITTEN)):
+            raise ConfigError([f"out: {self.path} holds {enumerated(found)}, which a study would write, and no "
+                               f"{IDENTITY} that says they are a study's. Choose another folder, or move them away."])
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -101,7 +118,7 @@ class StudyFolder:
     def write_result(self, result: StudyResult) -> None:
         """What was found, and the page that shows it."""
         write_file(self.path / RESULT, dumps(result.to_json(), indent=1) + "\n")
-        write_file(self.path / REPORT, render(result))
+        write_file(self.path / REPORT, _signed(render(result)))
 
 
 def read_result(folder: str | Path) -> StudyResult:
@@ -123,10 +140,30 @@ def read_result(folder: str | Path) -> StudyResult:
 
 
 def rerender(folder: str | Path) -> Path:
-    """Write a study's report again from its result."""
+    """Write a study's report again from its result.
+
+    Raises:
+        OccupiedError: another file stands in its place.
+    """
     path = Path(folder) / REPORT
-    write_file(path, render(read_result(folder)))
+    page = _signed(render(read_result(folder)))
+    if not (Path(folder) / IDENTITY).exists() and not _is_signed(path):
+        require_free(path, single=True)
+    write_file(path, page)
     return path
+
+
+def _signed(page: str) -> str:
+    return f"{page}<!-- weft {hashlib.sha256(page.encode()).hexdigest()} -->\n"
+
+
+def _is_signed(path: Path) -> bool:
+    """Whether a file is a report as Weft wrote it."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    page, _, end = path.read_bytes().rpartition(b"<!--")
+    found = SIGNATURE.fullmatch(f"<!--{end.decode('utf-8', 'replace')}")
+    return found is not None and found["sha256"] == hashlib.sha256(page).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 from weft.checkpoints.atomic import write_file
+from weft.comparison.origin import JOB_FILE as JOB_FILE
+from weft.comparison.origin import MEASURING, placed
 from weft.comparison.plain_data import build
 from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, PositionPoint, Sample, Status
 from weft.comparison.study import MeasureSettings
 from weft.core.config import parse
 from weft.core.errors import CheckpointError
 from weft.core.strict_json import dumps
+from weft.training.code import code_of
 from weft.training.config import RunConfig
 from weft.training.files import parse_run
 
-RESULT_FILE, JOB_FILE, LOG_FILE = "result.json", "job.json", "output.txt"
+RESULT_FILE, LOG_FILE = "result.json", "output.txt"
 JobKind: TypeAlias = Literal["pace", "trial", "run"]
 
 
@@ -59,9 +62,21 @@ class Job:
     plugins: tuple[str, ...] = ()
 
     def key(self) -> str:
-        """A hash of everything that decides the result; where it lies and how many threads compute is not among it."""
-        told = {key: value for key, value in self.to_json().items() if key not in ("folder", "text", "threads")}
+        """A hash of everything that decides the result, the code included; where it lies and how many threads compute
+        is not among it."""
+        told = {"settings": self.key_without_code(), "code": self.code()}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    def key_without_code(self) -> str:
+        """The same of all but the code."""
+        left_out = ("folder", "text", "threads", "plugins")
+        told = {key: value for key, value in self.to_json().items() if key not in left_out}
+        told["run"] = placed(told["run"], self.folder)
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    def code(self) -> dict[str, str]:
+        """Hashes of the files that do the work, see `weft.training.code.code_of`."""
+        return code_of(self.run, plugins=self.plugins, also=MEASURING)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import torch
 
 from weft.checkpoints.atomic import write_file
 from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, read_outcome, write_outcome
+from weft.comparison.origin import empty
 from weft.comparison.work import Tell, do
 from weft.core.errors import FailedError
 
@@ -32,9 +32,11 @@ def done(job: Job, launch: Launch, tell: Tell) -> Outcome:
     if outcome is not None:
         return outcome
     if _begun(job) != job.key():
-        shutil.rmtree(job.folder, ignore_errors=True)
+        empty(job.folder)
     job.folder.mkdir(parents=True, exist_ok=True)
-    write_file(job.folder / JOB_FILE, json.dumps({"key": job.key(), **job.to_json()}, indent=1) + "\n")
+    write_file(job.folder / JOB_FILE, json.dumps({
+        "key": job.key(), "key_without_code": job.key_without_code(), **job.to_json(), "code": job.code()},
+        indent=1) + "\n")
     return launch(job, tell)
 
 
@@ -158,6 +160,8 @@ def _reason(job: Job, code: int) -> str:
         name = signal.Signals(-code).name
         hint = ", perhaps for want of memory" if name == "SIGKILL" else ""
         return f"its process was ended by {name}{hint}"
+    if code == 0:
+        return "the code or a plugin has changed since the study began; start the study again"
     lines = (job.folder / LOG_FILE).read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f"its process ended with code {code}: {' / '.join(lines[-LAST_LINES:]) or 'no message'}"
 

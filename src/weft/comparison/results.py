@@ -146,7 +146,7 @@ class Entry:
         name: in the study.
         kind: one phrase, such as ``decoder: attention, glu`` for the table.
         config: the resolved run configuration (widths solved, learning rate chosen), as YAML.
-        config_sha256: of ``config``.
+        config_sha256: of ``config``, with a text of the study's own named from the study's folder on.
         repeat: the command that repeats its first run.
         parameters: all, shared ones once.
         embedding_parameters: token embeddings and readout among them.

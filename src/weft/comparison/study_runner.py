@@ -16,12 +16,14 @@ from weft.comparison.contestants import Contestant, Find, changed, contestants
 from weft.comparison.folder import StudyFolder
 from weft.comparison.jobs import Job, JobKind, Outcome, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
+from weft.comparison.origin import made_by_other_code
 from weft.comparison.progress import Clock, StudyListener
 from weft.comparison.results import StudyResult
 from weft.comparison.study import Seeds, StudyConfig
 from weft.comparison.texts import StudyTexts, prepare_texts
 from weft.comparison.trials import Search, search
 from weft.core.errors import FailedError
+from weft.core.registry import is_loaded, load_plugin
 from weft.training.compute import Compute
 from weft.training.config import BUDGETS, DTYPES
 
@@ -70,6 +72,9 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
         FailedError: how fast a model trains cannot be measured, which a budget in seconds needs.
         KeyboardInterrupt: Ctrl-C; the same call goes on.
     """
+    for plugin in options.plugins if options else ():
+        if not is_loaded(plugin):
+            load_plugin(plugin)
     models, notes = contestants(study, find)
     resolved = {"study": study.model_dump(mode="json", exclude={"models"}),
                 "runs": {each.name: each.run.dump() for each in models}}
@@ -216,6 +221,8 @@ class Study:
         known = read_outcome(job)
         if known is None:
             self.clock.expect(what, work)
+            if other := made_by_other_code(job):
+                self.clock.tell(what, other, 0.0)
             self.clock.begin(what)
         outcome = known or done(job, self.launch, lambda line, step, steps: self.clock.tell(what, line,
                                                                                             step / max(1, steps)))

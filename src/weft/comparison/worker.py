@@ -24,12 +24,14 @@ import torch._dynamo  # every optimizer imports it, for which each fork would pa
 from weft.comparison.jobs import LOG_FILE, Job
 from weft.comparison.work import do
 from weft.core.registry import load_plugin
+from weft.training.code import weft_code
 
 INTERRUPTED, STANDARD_INPUT, STANDARD_ERROR = 130, 0, 2
 
 
 def main() -> int:
     """Do the pieces of work that standard input names."""
+    weft_code()  # that which has just been imported, whatever becomes of the files
     while path := _line():
         if not _forks(path):
             _say({"pid": os.getpid()})

@@ -321,3 +321,18 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for found in map(_model_in, get_args(annotation)) if found is not None), None)
+
+
+def parts_in(value: Any) -> Iterator[PartConfig]:
+    """Every part in a configuration, itself among them where it is one."""
+    if isinstance(value, BaseModel):
+        if isinstance(value, PartConfig):
+            yield value
+        for name in type(value).model_fields:
+            yield from parts_in(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from parts_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from parts_in(item)

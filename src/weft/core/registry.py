@@ -6,6 +6,7 @@ through `load_plugin` (``--plugin my_mixer.py``) or the entry-point group ``weft
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -24,6 +25,8 @@ P = TypeVar("P", bound="PartConfig")
 
 PACKAGES = ("masks", "positions", "norms", "mixers", "feedforward", "blocks", "models", "tokenizers", "training")
 ENTRY_POINTS = "weft.parts"
+PLUGIN = "weft_plugin_"
+"""What the names of modules begin with that `load_plugin` makes of files."""
 
 
 class Registry:
@@ -31,6 +34,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, type[PartConfig]]] = {}
+        self.plugins: dict[str, str] = {}
+        """SHA-256 of each file that `load_plugin` has run, as it then was, by the name of its module."""
         self._discovered = False
 
     def add(self, part: type[PartConfig]) -> None:
@@ -95,6 +100,12 @@ def register(part: type[P]) -> type[P]:
     return part
 
 
+def is_loaded(path: str | Path) -> bool:
+    """Whether this process has loaded a file as a plugin."""
+    module = sys.modules.get(f"{PLUGIN}{Path(path).stem}")
+    return module is not None and Path(str(module.__file__)).resolve() == Path(path).resolve()
+
+
 def load_plugin(path: str | Path) -> None:
     """Import a user's Python file, whose ``@register`` lines add parts.
 
@@ -104,12 +115,13 @@ def load_plugin(path: str | Path) -> None:
     file = Path(path)
     if not file.is_file():
         raise ConfigError([f"the plugin {str(file)!r} is not a file. Give the path of a Python file."])
-    name = f"weft_plugin_{file.stem}"
+    name = f"{PLUGIN}{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigError([f"the plugin {str(file)!r} is not a Python file. Give the path of a .py file."])
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    content = hashlib.sha256(file.read_bytes()).hexdigest()
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -118,6 +130,7 @@ def load_plugin(path: str | Path) -> None:
             raise
         raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
                            "Correct the file and try again."]) from error
+    REGISTRY.plugins[name] = content
 
 
 def _load_entry(entry: importlib.metadata.EntryPoint) -> None:

@@ -87,7 +87,7 @@ def require_free(path: Path, *, single: bool = False, proof: Proof | None = None
     """
     wanted, other = ("name", "folder") if single else ("folder", "file")
     if path.is_symlink():
-        raise OccupiedError(f"a symbolic link (to {os.readlink(path)}) stands here, and Weft puts nothing in its place.",
+        raise OccupiedError(f"a symbolic link (to {os.readlink(path)}) stands here, and nothing is put in its place.",
                             where=str(path), remedy=f"Choose another {wanted}, or give the path that it leads to.")
     if not path.exists():
         return

@@ -11,22 +11,22 @@ Weft reads such a folder from its data and never runs the code in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 from torch import nn
 
 import weft
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.tensors import own_tensors
-from weft.core.config import PartConfig, parse_part
+from weft.core.config import parse_part, parts_in
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.model import Counted, LanguageModel, ModelConfig
+from weft.core.registry import PLUGIN
 from weft.core.traits import Trait
 from weft.families.folder import GENERATION_FILE, SPECIAL, is_foreign, read_raw
 from weft.families.writing import write_json, write_weights
@@ -45,9 +45,6 @@ BUNDLED = Path(__file__).parent / "bundled"
 ARCHITECTURE = "WeftForCausalLM"
 AUTO_MAP: Mapping[str, str] = MappingProxyType({"AutoConfig": "configuration_weft.WeftConfig",
                                                 "AutoModelForCausalLM": f"modeling_weft.{ARCHITECTURE}"})
-
-PLUGIN = "weft_plugin_"
-"""What `weft.core.registry.load_plugin` begins the names of modules with that it makes of files."""
 
 KEEP = "Keep it as a Weft checkpoint."
 
@@ -81,26 +78,11 @@ def require_writable(model: LanguageModel) -> None:
         what = "tables of counts are no weights that `transformers` could load."
     if what is not None:
         raise UnsupportedError(what, where="model", remedy=KEEP)
-    plugins = sorted({part.kind for part in _parts(model.config) if type(part).__module__.startswith(PLUGIN)})
+    plugins = sorted({part.kind for part in parts_in(model.config) if type(part).__module__.startswith(PLUGIN)})
     if plugins:
         raise UnsupportedError(f"{', '.join(plugins)}: from a plugin's file, which the folder would lack.",
                                where="model", remedy="Make the plugin an installed package with an entry point of the "
                                "group weft.parts, or keep the model as a Weft checkpoint.")
-
-
-def _parts(value: Any) -> Iterator[PartConfig]:
-    """Every configuration of a part in a configuration."""
-    if isinstance(value, BaseModel):
-        if isinstance(value, PartConfig):
-            yield value
-        for name in type(value).model_fields:
-            yield from _parts(getattr(value, name))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _parts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _parts(item)
 
 
 def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, *, shard_bytes: int) -> None:

@@ -259,8 +259,8 @@ def _lock(path: Path) -> int:
     """Hold the folder for this process, whose number is written down; the system lets go of it however the process
     ends."""
     if os.path.lexists(path) and not _is_lock(path):
-        raise ConfigError([f"out: {path} is no lock of Weft's, and would be overwritten. Choose another folder, or move "
-                           "it away."])
+        raise ConfigError([f"out: {path} is no lock of Weft's, and would be overwritten. Choose another folder, or "
+                           "move it away."])
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     if sys.platform != "win32":
         import fcntl

@@ -12,6 +12,7 @@ import weft
 from weft.checkpoints.load import Loaded, load_checkpoint, read_training
 from weft.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from weft.core.model import LanguageModel
+from weft.training.code import changes, code_of
 from weft.training.compute import RECORD, Compute
 from weft.training.config import DTYPES, RunConfig
 from weft.training.events import Notice
@@ -30,22 +31,25 @@ class Terms:
     Attributes:
         compute: routes, threads, compilation; as recorded, for a run that is resumed.
         software: version of Weft, and the instructions that torch's CPU kernels use.
+        code: hashes of the files that run, see `weft.training.code.code_of`.
         inexact: why the weights will not be those of an uninterrupted run, which the user has allowed; None: they
             will be.
     """
 
     compute: Compute
     software: Mapping[str, str]
+    code: Mapping[str, str]
     inexact: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""
-        return {"compute": self.compute.to_json(), "software": dict(self.software), "inexact": self.inexact}
+        return {"compute": self.compute.to_json(), "software": dict(self.software), "code": dict(self.code),
+                "inexact": self.inexact}
 
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> Terms:
         """What `to_json` gave."""
-        return Terms(Compute.from_json(plain["compute"]), plain["software"], plain["inexact"])
+        return Terms(Compute.from_json(plain["compute"]), plain["software"], plain["code"], plain["inexact"])
 
 
 def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] | None, *,
@@ -65,19 +69,21 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
         ConfigError: see `Compute.choose`.
     """
     software = {"weft": weft.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
-    dtype = DTYPES[config.training.dtype]
+    dtype, code = DTYPES[config.training.dtype], code_of(config)
     if record is None:
-        return Terms(Compute.choose(config.training.compute, dtype=dtype, device=device), software)
+        return Terms(Compute.choose(config.training.compute, dtype=dtype, device=device), software, code)
     compute = Compute.from_json(record["compute"])
-    reasons = [*_changes(compute, record["software"], software, device), *_other_ranks(record, ranks)]
+    reasons = [*_changes(compute, record["software"], software, device), *_other_ranks(record, ranks),
+               *(f"{what}; so the run cannot go on to the same weights." for what in changes(record.get("code"), code))]
     if not reasons:
-        return Terms(compute, software)
+        return Terms(compute, software, code)
     reason = " ".join(reasons)
     if not allow_inexact:
-        raise UnsupportedError(reason, where=RECORD, remedy="Resume it where it began, start a run in another folder, "
-                               "or allow weights that differ in their last bits with --allow-inexact.")
+        raise UnsupportedError(reason, where=RECORD, remedy="Resume it where and with what it began, start a run in "
+                               "another folder, or allow weights that are not those of an uninterrupted run with "
+                               "--allow-inexact.")
     here = Compute.choose(config.training.compute, dtype=dtype, device=device)
-    return Terms(replace(here, threads=compute.threads), software, reason)
+    return Terms(replace(here, threads=compute.threads), software, code, reason)
 
 
 def description(config: RunConfig, material: Material, terms: Terms, *, steps: int, run_id: str, ranks: int,
@@ -85,7 +91,8 @@ def description(config: RunConfig, material: Material, terms: Terms, *, steps: i
     """What stands in run.json."""
     return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
             "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
-            "compute": terms.compute.to_json(), "software": dict(terms.software), "ranks": ranks, "inexact": inexact}
+            "compute": terms.compute.to_json(), "software": dict(terms.software), "ranks": ranks, "inexact": inexact,
+            "code": dict(terms.code)}
 
 
 def require_same_material(material: Material, record: Mapping[str, Any], where: str) -> None:

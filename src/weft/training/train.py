@@ -192,7 +192,10 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     else:
         run.folder.complete()
     if terms.inexact is not None:
-        run.tell(Notice(step, f"{terms.inexact} Going on as allowed: the last bits will differ."))
+        run.tell(Notice(step, f"{terms.inexact} Going on as allowed: the weights will not be those of an "
+                              "uninterrupted run."))
+    elif record is not None and "code" not in record:
+        run.tell(Notice(step, "the run began before Weft wrote down which code runs, so a change of it is not seen"))
     run.sinks.start(run_id, run.folder.metrics())
 
 

@@ -1,0 +1,150 @@
+"""The code that decides what a run computes: Weft's own and that of plugins, file by file, so that a change is seen.
+
+A version's number does not tell: a checkout changes without it, and so does a plugin.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+
+from pydantic import BaseModel
+
+import weft
+from weft.core.config import parts_in
+from weft.core.registry import ENTRY_POINTS, PLUGIN, REGISTRY
+from weft.disk.ownership import enumerated
+
+OWN = "weft"
+ROOT = Path(weft.__file__).parent
+NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "cli", "comparison", "families", "laws", "preset_files",
+                     "serving"})
+"""What no run's weights depend on: front ends, studies, foreign formats, and the laws."""
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+DIGITS = 16
+"""Of a file's SHA-256 that are kept."""
+
+
+def code_of(config: BaseModel, *, plugins: Iterable[str | Path] | None = None,
+            also: Iterable[str] = ()) -> dict[str, str]:
+    """Hashes of the files of code that decide what a run computes, by their names.
+
+    Weft's own are under ``weft/``. Plugins' are the modules that define parts of ``config``, files that were loaded as
+    plugins, installed plugins, and what those import that is neither Weft nor installed.
+
+    Args:
+        config: of the run.
+        plugins: the files that are plugins to it; None: all that this process has loaded.
+        also: further files of Weft, such as ``comparison/work.py``.
+    """
+    loaded = ({name for name in sys.modules if name.startswith(PLUGIN)} if plugins is None
+              else {f"{PLUGIN}{Path(path).stem}" for path in plugins})
+    modules = {name for root in (*_roots(config), *loaded) for name in _reached(root)}
+    found = {_name(name): _as_loaded(name) or digest(path) for name in sorted(modules)
+             if (path := _file(name)) is not None}
+    return {**weft_code(), **{f"{OWN}/{name}": digest(ROOT / name) for name in also}, **found}
+
+
+@cache
+def weft_code() -> Mapping[str, str]:
+    """Weft's own files as they were when this process first asked."""
+    files = {path.relative_to(ROOT): path for path in sorted(ROOT.rglob("*.py"))}
+    return MappingProxyType({f"{OWN}/{name.as_posix()}": digest(path) for name, path in files.items()
+                             if name.parts[0] not in NOT_RUN})
+
+
+def digest(path: Path) -> str:
+    """Of a file's content; of nothing where it is gone."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
+    except OSError:
+        return ""
+
+
+def _as_loaded(module: str) -> str:
+    """The digest of a plugin's file as it was when it was loaded; nothing for other modules."""
+    return REGISTRY.plugins.get(module, "")[:DIGITS]
+
+
+def changes(before: Mapping[str, str] | None, now: Mapping[str, str]) -> list[str]:
+    """In what the code differs, a clause for Weft's own and one for plugins; nothing where it does not, or where it was
+    not written down."""
+    if before is None:
+        return []
+    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    own = [name for name in differing if name.startswith(f"{OWN}/")]
+    others = [f"{name} ({_how(before.get(name), now.get(name))})" for name in differing if name not in own]
+    clauses = (("Weft's own code has changed", own), ("code of plugins has changed", others))
+    return [f"{what}: {enumerated(names)}" for what, names in clauses if names]
+
+
+def _how(before: str | None, now: str | None) -> str:
+    if now is None:
+        return "not loaded here"
+    return "changed" if before is not None else "not loaded then"
+
+
+def _roots(config: BaseModel) -> set[str]:
+    """Modules that parts come from, other than Weft's, and installed plugins."""
+    parts = {cls.__module__ for part in parts_in(config) for cls in type(part).__mro__}
+    return {name for name in parts if _is_users(name)} | _installed()
+
+
+@cache
+def _installed() -> frozenset[str]:
+    return frozenset(entry.module for entry in importlib.metadata.entry_points(group=ENTRY_POINTS))
+
+
+def _reached(root: str) -> set[str]:
+    """A module, and those of its own package or outside of installed packages that it imports, and so on."""
+    top, found, left = root.partition(".")[0], set[str](), [root]
+    while left:
+        name = left.pop()
+        path = _file(name)
+        if name in found or path is None:
+            continue
+        found.add(name)
+        left += [other for other in _imported(sys.modules[name], path)
+                 if other in sys.modules and (other.partition(".")[0] == top or _is_users(other))]
+    return found
+
+
+def _is_users(name: str) -> bool:
+    """Whether a module is neither Weft's, nor Python's, nor installed."""
+    path = _file(name)
+    return (path is not None and name.partition(".")[0] not in {OWN, *sys.stdlib_module_names}
+            and not INSTALLED & set(path.parts))
+
+
+def _imported(module: ModuleType, path: Path) -> Iterator[str]:
+    """The names of all modules that a file may import."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = importlib.util.resolve_name(f"{'.' * node.level}{base}", module.__package__ or module.__name__)
+            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
+
+
+def _file(name: str) -> Path | None:
+    """The file of a module that is loaded."""
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return Path(path) if isinstance(path, str) and path.endswith(".py") else None
+
+
+def _name(module: str) -> str:
+    """By which a module's file is known, wherever it lies."""
+    return f"{module.removeprefix(PLUGIN).replace('.', '/')}.py"
