@@ -1,0 +1,184 @@
+"""Only what a manifest of Weft's own proves is replaced, and only when that was asked for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints.tiny_models import model_of
+from weft.checkpoints import save as save_module
+from weft.checkpoints import save_checkpoint
+from weft.checkpoints.atomic import new_file, replacing
+from weft.core.errors import CheckpointError, FailedError, OccupiedError
+from weft.disk.ownership import by_manifest, in_the_way, require_free, write_manifest
+from weft.tokenizers import ByteTokenizer, WordTokenizer
+
+Change = Callable[[Path], object]
+
+
+def everything(folder: Path) -> dict[str, bytes | str]:
+    """What a folder holds: content by name, links by what they lead to, folders as such."""
+    return {str(path.relative_to(folder)): os.readlink(path) if path.is_symlink() else
+            path.read_bytes() if path.is_file() else "folder" for path in folder.rglob("*")}
+
+
+def written(folder: Path) -> Path:
+    return save_checkpoint(folder, model_of(), ByteTokenizer(), facts={"step": 1})
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "a file more": (lambda out: (out / "notes.txt").write_text("mine"), "notes.txt is in no manifest of Weft's"),
+    "a hidden file": (lambda out: (out / ".gitignore").write_text("*"), ".gitignore is in no manifest of Weft's"),
+    "a repository": (lambda out: (out / ".git/objects").mkdir(parents=True), ".git is a folder"),
+    "an edited file": (lambda out: (out / "config.json").write_text("{}"), "config.json has changed since Weft wrote"),
+    "the same size": (lambda out: (out / "config.json").write_bytes(
+        (out / "config.json").read_bytes().replace(b'"step": 1', b'"step": 2')), "config.json has changed since Weft"),
+    "another case": (lambda out: (out / "CONFIG.json").write_text("{}"), "CONFIG.json is in no manifest of Weft's"),
+    "a link to a file": (lambda out: (out / "link").symlink_to(out / "config.json"), "link is a symbolic link"),
+    "a listed file as a link": (lambda out: ((out / "config.json").rename(out.parent / "real"),
+                                             (out / "config.json").symlink_to(out.parent / "real")),
+                                "config.json is a symbolic link"),
+    "no manifest": (lambda out: (out / "MANIFEST.json").unlink(), "config.json is in no manifest of Weft's"),
+    "a damaged manifest": (lambda out: (out / "MANIFEST.json").write_text('{"files": 3}'),
+                           "MANIFEST.json is in no manifest of Weft's"),
+    "another program's manifest": (lambda out: (out / "MANIFEST.json").write_text('{"files": {"config.json": {}}}'),
+                                   "model.safetensors is in no manifest of Weft's"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_is_not_just_as_weft_wrote_it_is_never_replaced(tmp_path: Path, what: str) -> None:
+    out = written(tmp_path / "out")
+    change, told = CHANGES[what]
+    change(out)
+    before = everything(tmp_path)
+    for replace in (False, True):
+        with pytest.raises(OccupiedError) as error:
+            save_checkpoint(out, model_of(), None, replace=replace)
+        assert str(error.value).startswith(f"{out}: what stands here is not just what Weft wrote, and it will not be ")
+        assert told in str(error.value) and "Choose another folder, or move away what is yours" in str(error.value)
+    assert everything(tmp_path) == before
+
+
+def test_what_is_just_as_weft_wrote_it_is_replaced_when_that_is_asked(tmp_path: Path) -> None:
+    out = written(tmp_path / "out")
+    before = everything(tmp_path)
+    with pytest.raises(OccupiedError, match=r"out: what Weft has written before stands here\. Choose another folder, "
+                                            r"or replace it \(--replace, replace=True\)"):
+        save_checkpoint(out, model_of(), None)
+    assert everything(tmp_path) == before
+    (out / "weft_tokenizer.json").unlink()  # what is missing is nobody's loss
+    save_checkpoint(out, model_of(), None, replace=True)
+    assert not (out / "weft_tokenizer.json").exists() and by_manifest(out) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_empty_folder_is_nothing_and_a_file_or_a_link_is_something(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    written(tmp_path / "empty")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    before = everything(tmp_path)
+    told = {"file": "a file stands here, where a folder is to be written",
+            "link": f"a symbolic link (to {tmp_path / 'real'}) stands here", "dangling": "a symbolic link (to "}
+    for name, words in told.items():
+        with pytest.raises(OccupiedError) as error:
+            save_checkpoint(tmp_path / name, model_of(), None, replace=True)
+        assert words in str(error.value) and "Choose another folder" in str(error.value)
+    assert everything(tmp_path) == before
+
+
+def test_a_single_file_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    told = {"file": "a file stands here already, and a single file never shows who wrote it, so it will not be",
+            "folder": "a folder stands here, where a file is to be written", "link": "a symbolic link (to "}
+    for name, words in told.items():
+        with pytest.raises(OccupiedError) as error, new_file(tmp_path / name):
+            pytest.fail("nothing is begun")
+        assert words in str(error.value) and "Choose another name" in str(error.value)
+    assert sorted(everything(tmp_path)) == ["file", "folder", "link"] and (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_comes_while_something_is_written_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(OccupiedError, match="thesis is in no manifest"), replacing(tmp_path / "out") as draft:
+        (draft / "config.json").write_text("{}")
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/thesis").write_text("mine")
+    with pytest.raises(OccupiedError, match="a file stands here"), new_file(tmp_path / "file") as draft:
+        draft.write_text("ours")
+        (tmp_path / "file").write_text("mine")
+    assert everything(tmp_path) == {"out": "folder", "out/thesis": b"mine", "file": b"mine"}
+
+
+def test_a_draft_of_anothers_name_is_left_alone(tmp_path: Path) -> None:
+    draft = tmp_path / f".out.{os.getpid()}.draft"
+    draft.mkdir()
+    (draft / "letter").write_text("mine")
+    with pytest.raises(OccupiedError, match=r"\.draft: something stands here, where a draft is to lie\. Move it away"):
+        written(tmp_path / "out")
+    assert (draft / "letter").read_text() == "mine"
+
+
+def test_a_disk_that_is_full_or_read_only_leaves_everything_as_it_was(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = written(tmp_path / "out")
+    before = everything(tmp_path)
+    for number, kind in ((errno.ENOSPC, FailedError), (errno.EROFS, CheckpointError)):
+        for name in ("mkdir", "rename", "fsync"):
+            def fail(*_: Any, number: int = number) -> None:
+                raise OSError(number, os.strerror(number))
+            with monkeypatch.context() as patch:
+                patch.setattr(os, name, fail)
+                with pytest.raises(kind, match="before is untouched"):
+                    save_checkpoint(out, model_of(), None, replace=True)
+            left = [path for path in tmp_path.iterdir() if path != out]
+            assert all(not any(path.rglob("*")) for path in left)
+            for path in left:
+                path.rmdir()
+            assert everything(tmp_path) == before, (number, name)
+    monkeypatch.setattr(save_module, "write_manifest", lambda _: pytest.fail("a draft that is not whole"))
+    with pytest.raises(pytest.fail.Exception):
+        save_checkpoint(out, model_of(), None, replace=True)
+    assert everything(tmp_path) == before
+
+
+def test_a_tokenizer_replaces_no_file_but_its_own(tmp_path: Path) -> None:
+    ByteTokenizer().save(tmp_path / "a")
+    ByteTokenizer().save(tmp_path / "a")  # the same once more is no loss
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/weft_tokenizer.json").write_text("mine")
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        before = everything(folder)
+        with pytest.raises(OccupiedError, match=r"weft_tokenizer\.json: a file stands here already"):
+            WordTokenizer(["some", "words"]).save(folder)
+        assert everything(folder) == before
+
+
+def test_names_in_the_way_and_how_many(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    for index in range(7):
+        (tmp_path / f"{index}.txt").write_text("")
+    names = ("empty", "dangling", "0.txt", "none")
+    assert in_the_way(tmp_path, names) == ["dangling", "0.txt"]
+    with pytest.raises(OccupiedError, match=r"4\.txt is in no manifest of Weft's, and 4 more\."):
+        require_free(tmp_path)
+
+
+def test_a_manifest_lists_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"12")
+    write_manifest(tmp_path)
+    write_manifest(tmp_path)
+    assert by_manifest(tmp_path) == []
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert by_manifest(tmp_path / "copy") == [] and by_manifest(tmp_path) == ["copy is a folder"]
