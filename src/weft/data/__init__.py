@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from weft.data.batch import Batch
 from weft.data.batches import Batches, SequentialBatches, ShuffledBatches
-from weft.data.corpus import Corpus, Document
+from weft.data.corpus import Corpus
+from weft.data.document import Document
 from weft.data.embedded import embedded_corpus
 from weft.data.packed import PackedBatches
 from weft.data.stream import TokenStream, encode_corpus

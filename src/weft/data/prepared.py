@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import numpy as np
-
 import weft
 from weft.core.errors import DataError, nearest
 from weft.data.corpus import Corpus
@@ -196,14 +194,13 @@ def source_of(path: Path) -> Source:
 def _write_part(folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer, shard_tokens: int,
                 on_progress: OnProgress | None) -> Part:
     layout, begun = layout_of(tokenizer), time.perf_counter()
-    ends = np.cumsum([document.size_bytes for document in corpus.documents])
     writer = ShardWriter(folder, name, tokenizer.vocab_size, shard_tokens)
 
-    def tell(documents: int) -> None:
+    def tell(done: int) -> None:
         if on_progress is not None:
-            on_progress(Progress(name, int(ends[documents - 1]), int(ends[-1]), time.perf_counter() - begun))
+            on_progress(Progress(name, done, corpus.size_bytes, time.perf_counter() - begun))
 
-    for piece in layout.rows(encoded for _, encoded in encode_documents(corpus.documents, tokenizer, tell)):
+    for piece in layout.rows(encode_documents(corpus.documents, tokenizer, tell)):
         writer.add(piece)
     require_tokens(writer.tokens if corpus.documents else 0, corpus)
     writer.flush()

@@ -104,6 +104,9 @@ class CharacterTokenizer(Tokenizer):
     def stream(self, *, specials: bool = False) -> StreamDecoder:
         return self._table.stream(specials=specials)
 
+    def may_join(self, before: str, separator: str) -> bool:
+        return False
+
     def settings(self) -> dict[str, Any]:
         return {"characters": self._characters, "unknown": self._unknown}
 
