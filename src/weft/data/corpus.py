@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, final, overload
@@ -11,6 +11,7 @@ from typing import TypeAlias, final, overload
 from weft.core.errors import DataError
 from weft.data.document import Document
 from weft.data.utf8 import LINE_END, character_at, character_count, character_start, find_byte
+from weft.tokenizers.seams import PartedTexts
 
 FEWEST_TO_SPLIT = 100
 Split: TypeAlias = tuple["Corpus", "Corpus"]
@@ -125,7 +126,7 @@ class Corpus:
 
 
 @final
-class _Texts(Sequence[str]):
+class _Texts(PartedTexts):
     def __init__(self, documents: Sequence[Document]) -> None:
         self._documents = documents
 
@@ -139,6 +140,9 @@ class _Texts(Sequence[str]):
     def __getitem__(self, place: int | slice) -> str | Sequence[str]:
         found = self._documents[place]
         return found.text if isinstance(found, Document) else _Texts(found)
+
+    def parted(self) -> Iterator[Iterator[str]]:
+        return (document.parts() for document in self._documents)
 
 
 def _rank(purpose: str, seed: int, name: str) -> float:

@@ -11,7 +11,7 @@ from jaxtyping import Shaped
 
 from weft.data.array import TokenArray, join
 from weft.data.manifest import ArrayFile, Part, Shard, sample_hash
-from weft.data.stream import Enclosed, narrow, row_of
+from weft.data.stream import Enclosed, begins_of, narrow
 
 SHARD_TOKENS = 1 << 25
 """A shard ends with the document that fills it, or within one that would make it twice as long. Its 4 bytes or so per
@@ -52,16 +52,17 @@ class ShardWriter:
         """Write what is held as a shard."""
         if not self._held:
             return
-        tokens, begins, byte_lengths = row_of(self._pieces)
-        self._pieces = []
-        self.shards.append(Shard(length=self._held, tokens=self._write("tokens", tokens),
-                                 begins=self._write("begins", begins),
-                                 byte_lengths=self._write("bytes", byte_lengths)))
-        self._held = 0
+        # One array after the other: the largest is the memory that writing takes besides the pieces.
+        self.shards.append(Shard(
+            length=self._held,
+            tokens=self._write("tokens", np.concatenate([piece.ids for piece in self._pieces])),
+            begins=self._write("begins", begins_of(self._pieces)),
+            byte_lengths=self._write("bytes", np.concatenate([piece.byte_lengths for piece in self._pieces]))))
+        self._pieces, self._held = [], 0
 
     def _write(self, what: str, values: Shaped[np.ndarray, " n"]) -> ArrayFile:
         path = self.folder / f"{self.part}-{len(self.shards):05d}.{what}.bin"
-        content = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+        content = values.astype(values.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
         path.write_bytes(content)
         return ArrayFile(name=path.name, dtype=values.dtype.name, bytes=len(content),
                          sha256=hashlib.sha256(content).hexdigest(), sample_sha256=sample_hash(path))

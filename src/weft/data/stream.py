@@ -166,8 +166,11 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer) -> TokenStream:
     pieces = [narrow(piece, tokenizer.vocab_size) for piece in layout.rows(encode_documents(corpus.documents,
                                                                                             tokenizer))]
     require_tokens(sum(len(piece.ids) for piece in pieces) if corpus.documents else 0, corpus)
-    return TokenStream(*row_of(pieces), begins_scored=layout.begins_scored, vocab_size=tokenizer.vocab_size,
-                       corpus=corpus.name, corpus_sha256=corpus.sha256, tokenizer_sha256=tokenizer.fingerprint())
+    return TokenStream(
+        tokens=np.concatenate([piece.ids for piece in pieces]), begins=begins_of(pieces),
+        byte_lengths=np.concatenate([piece.byte_lengths for piece in pieces]), begins_scored=layout.begins_scored,
+        vocab_size=tokenizer.vocab_size, corpus=corpus.name, corpus_sha256=corpus.sha256,
+        tokenizer_sha256=tokenizer.fingerprint())
 
 
 def narrow(piece: Enclosed, vocab_size: int) -> Enclosed:
@@ -177,15 +180,14 @@ def narrow(piece: Enclosed, vocab_size: int) -> Enclosed:
                     lengths.astype(np.min_scalar_type(lengths.max(initial=0))), piece.begins)
 
 
-def row_of(pieces: Sequence[Enclosed]) -> tuple[UInt[np.ndarray, " N"], Bool[np.ndarray, " N"], UInt[np.ndarray, " N"]]:
-    """Tokens, begins and byte lengths of narrow pieces, one after the other."""
+def begins_of(pieces: Sequence[Enclosed]) -> Bool[np.ndarray, " N"]:
+    """Where documents begin in the row of these pieces."""
     begins = np.zeros(sum(len(piece.ids) for piece in pieces), dtype=np.bool_)
     place = 0
     for piece in pieces:
         begins[place:place + 1] |= piece.begins and len(piece.ids) > 0
         place += len(piece.ids)
-    return (np.concatenate([piece.ids for piece in pieces]), begins,
-            np.concatenate([piece.byte_lengths for piece in pieces]))
+    return begins
 
 
 def encode_documents(

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
@@ -103,6 +104,14 @@ def measured(tokenizer: Tokenizer, batch: list[Stretch]) -> list[Encoded]:
     return found
 
 
+class PartedTexts(Sequence[str], ABC):
+    """Texts that can be read in parts, so that a long one need not be held as a ``str``."""
+
+    @abstractmethod
+    def parted(self) -> Iterator[Iterator[str]]:
+        """The parts of each text, cut anywhere."""
+
+
 def words_apart(texts: Iterable[str], *, skip: bool = False, size: int = STRETCH) -> Iterator[str]:
     """Texts in stretches that have the same words, for what learns from words: cut at a seam, wherever it lies.
 
@@ -111,15 +120,22 @@ def words_apart(texts: Iterable[str], *, skip: bool = False, size: int = STRETCH
         skip: leave the separating space out, since a space is put before every text.
         size: characters of a stretch, if it can be cut there.
     """
-    for text in texts:
-        place = 0
-        while len(text) - place > size:
-            found = (SPACE_SEAM if skip else SEAM).search(text, place + size)
-            if found is None:
-                break
-            yield text[place:found.start()]
-            place = found.end() if skip else found.start()
-        yield text[place:]
+    for parts in parted(texts):
+        held = ""
+        for part in parts:
+            searched, held = max(size, len(held) - 1), held + part
+            while len(held) > size:
+                found = (SPACE_SEAM if skip else SEAM).search(held, searched)
+                if found is None:
+                    break
+                yield held[:found.start()]
+                held, searched = held[found.end() if skip else found.start():], size
+        yield held
+
+
+def parted(texts: Iterable[str]) -> Iterator[Iterator[str]]:
+    """The parts of each text."""
+    return texts.parted() if isinstance(texts, PartedTexts) else (sliced(text) for text in texts)
 
 
 def sliced(text: str, size: int = STRETCH) -> Iterator[str]:
@@ -164,14 +180,14 @@ def _seam(tokenizer: Tokenizer, text: str, wanted: int) -> Seam | None:
 
 
 def _agree(tokenizer: Tokenizer, text: str, seam: Seam) -> bool:
-    """Whether the text around a seam gives the same tokens and bytes whole and in two."""
+    """Whether the text around a seam gives the same tokens whole and in two, and to those before it the same bytes."""
     first, last = seam.end - CONTEXT, seam.end + CONTEXT
     sides = [Stretch(text[first:seam.end]), Stretch(text[seam.start:last], seam.start - seam.end)]
     try:
         whole, left, right = measured(tokenizer, [Stretch(text[first:last]), *sides])
     except TokenizerError:  # encoding the text will say what is wrong, and where
         return False
-    return bool(len(left.ids)) and bool(len(right.ids)) and all(
-        np.array_equal(one, np.concatenate(two)) for one, two in (
-            (whole.ids, (left.ids, right.ids)),
-            (whole.byte_lengths, (left.byte_lengths, right.byte_lengths))))
+    if not len(left.ids) or not len(right.ids):
+        return False
+    before = whole.byte_lengths[:len(left.ids)].sum()
+    return np.array_equal(whole.ids, np.concatenate([left.ids, right.ids])) and bool(before == left.byte_lengths.sum())

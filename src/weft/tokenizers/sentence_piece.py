@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -19,7 +18,7 @@ from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.model_proto import ModelFacts, read_model_facts
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
-from weft.tokenizers.seams import Joined, joined, joins
+from weft.tokenizers.seams import Joined, joined, joins, parted
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
 MODEL_FILE = "tokenizer.model"
-LINE = re.compile(r"[^\n]+")
 
 Prefix: TypeAlias = Literal["always", "first", "never"]
 """Where the space stands that a model puts before a text: before every stretch between special or added tokens (the
@@ -267,9 +265,14 @@ def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: st
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
     """Every line that is not empty."""
-    for text in texts:
-        utf8(text)
-        yield from (found[0] for found in LINE.finditer(text))
+    for parts in parted(texts):
+        begun = ""
+        for part in parts:
+            utf8(part)
+            *lines, begun = (begun + part).split("\n")
+            yield from filter(None, lines)
+        if begun:
+            yield begun
 
 
 def _import() -> Any:
