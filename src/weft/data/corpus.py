@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias, final, overload
+from typing import Literal, TypeAlias, final, overload
 
 from weft.core.errors import DataError
 from weft.data.document import Document
@@ -15,6 +15,7 @@ from weft.tokenizers.seams import PartedTexts
 
 FEWEST_TO_SPLIT = 100
 Split: TypeAlias = tuple["Corpus", "Corpus"]
+SplitBy: TypeAlias = Literal["name", "content"]
 
 
 @final
@@ -77,16 +78,19 @@ class Corpus:
         kept = tuple(chosen[document.name] for document in self.documents if document.name in chosen)
         return replace(self, documents=kept)
 
-    def split(self, validation: float = 0.1, *, seed: int = 0) -> Split:
+    def split(self, validation: float = 0.1, *, seed: int = 0, by: SplitBy = "name") -> Split:
         """Train and validation parts, decided by document, so that no document is in both.
 
-        A document's side depends on its name and the seed alone, so it stays when others come or go. With fewer than
-        100 documents there is too little to choose from: then the last ``validation`` of each document's characters,
-        from the next line on where there is one, is held out.
+        A document's side depends on its name, or on its text, and on the seed alone, so it stays when others come or
+        go. Documents of the same text and other names may come to different sides when names decide (see
+        `weft.data.duplicates`), and never when texts do. With fewer than 100 documents there is too little to choose
+        from: then the last ``validation`` of each document's characters, from the next line on where there is one, is
+        held out.
 
         Args:
             validation: the share to hold out, above 0 and below 1.
             seed: another seed gives another split.
+            by: what decides a document's side, its ``name`` or its ``content``.
 
         Raises:
             DataError: a share outside (0, 1), or a corpus too small to give both parts text.
@@ -98,7 +102,7 @@ class Corpus:
                 remedy="Give a share such as 0.1.",
             )
         by_document = len(self.documents) >= FEWEST_TO_SPLIT
-        parts = self._by_document(validation, seed) if by_document else self._within_documents(validation)
+        parts = self._by_document(validation, seed, by) if by_document else self._within_documents(validation)
         train, held_out = (
             replace(self, name=f"{self.name} ({side})", documents=documents)
             for side, documents in zip(("train", "validation"), parts, strict=True)
@@ -111,12 +115,17 @@ class Corpus:
             )
         return train, held_out
 
-    def _by_document(self, share: float, seed: int) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-        ranks = {document.name: _rank("split", seed, document.name) for document in self.documents}
-        first, last = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
-        held = {name for name, rank in ranks.items() if rank < share} - {last} | {first}
-        train = tuple(document for document in self.documents if document.name not in held)
-        return train, tuple(document for document in self.documents if document.name in held)
+    def _by_document(self, share: float, seed: int, by: SplitBy) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+        """Documents of one key are of one rank, so they stay together; the lowest is held out, the highest is not."""
+        ranks = [_rank("split", seed, document.name if by == "name" else document.digest().hex())
+                 for document in self.documents]
+        first, last = min(ranks), max(ranks)
+        held = [rank == first or (rank < share and rank != last) for rank in ranks]
+        if first == last:
+            raise DataError(f"all {len(ranks)} documents have the same text, so none can be held out.",
+                            where=self.name, remedy="Give more text, or a validation text of its own.")
+        train = tuple(document for document, out in zip(self.documents, held, strict=True) if not out)
+        return train, tuple(document for document, out in zip(self.documents, held, strict=True) if out)
 
     def _within_documents(self, share: float) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
         pairs = [(document, _place_to_cut(document.utf8, share)) for document in self.documents]

@@ -11,6 +11,7 @@ from typing import final
 import weft
 from weft.core.errors import DataError, nearest
 from weft.data.corpus import Corpus
+from weft.data.duplicates import Repeated, repeated
 from weft.data.manifest import (
     AGAIN,
     Depth,
@@ -28,6 +29,8 @@ from weft.data.manifest import (
 from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
 from weft.data.stream import TokenStream, encode_documents, layout_of, require_tokens
 from weft.tokenizers import Tokenizer
+
+TRAIN = "train"
 
 
 @final
@@ -87,7 +90,7 @@ class PreparedData:
         tokens, begins, byte_lengths = map_part(self.path, part)
         return TokenStream(tokens, begins, byte_lengths, self.manifest.begins_scored,
                            self.manifest.tokenizer.vocab_size, part.corpus, part.corpus_sha256,
-                           self.manifest.tokenizer.fingerprint)
+                           self.manifest.tokenizer.fingerprint, part.repeated)
 
     def tokenizer(self) -> Tokenizer:
         """What the tokens were made with.
@@ -156,6 +159,10 @@ class EncodingTexts:
     sources: tuple[Source, ...]
     recipe: Recipe
 
+    def repeated(self) -> dict[str, Repeated]:
+        """How many documents of each held-out part stand in the training text."""
+        return {name: repeated(corpus, self.parts[TRAIN]) for name, corpus in self.parts.items() if name != TRAIN}
+
 
 def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, shard_tokens: int = SHARD_TOKENS,
                    on_progress: OnProgress | None = None) -> Manifest:
@@ -168,6 +175,8 @@ def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, 
     """
     parts = {name: _write_part(folder, name, corpus, tokenizer, shard_tokens, on_progress)
              for name, corpus in texts.parts.items()}
+    for name, found in texts.repeated().items():
+        parts[name] = parts[name].model_copy(update={"in_training": found.found})
     tokenizer.save(folder)
     manifest = Manifest(
         weft=weft.__version__, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,

@@ -13,6 +13,7 @@ from weft.core.errors import DataError, TokenizerError
 from weft.data.array import JoinedArray
 from weft.data.corpus import Corpus
 from weft.data.document import Document
+from weft.data.duplicates import Repeated
 from weft.tokenizers import Encoded, Tokenizer
 from weft.tokenizers.seams import Stretch, measured, stretches
 
@@ -38,6 +39,7 @@ class TokenStream:
         corpus: name of the corpus.
         corpus_sha256: hash of the corpus.
         tokenizer_sha256: fingerprint of the tokenizer.
+        repeated: of a held-out text: how many of its documents stand in the training text too; None: not known.
     """
 
     tokens: UInt[np.ndarray, " N"] | JoinedArray
@@ -48,6 +50,7 @@ class TokenStream:
     corpus: str
     corpus_sha256: str
     tokenizer_sha256: str
+    repeated: Repeated | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -155,7 +158,7 @@ def layout_of(tokenizer: Tokenizer) -> Layout:
     return Layout(opening, closing, None)
 
 
-def encode_corpus(corpus: Corpus, tokenizer: Tokenizer) -> TokenStream:
+def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, *, repeated: Repeated | None = None) -> TokenStream:
     """Encode every document and lay them out in one row, see `Layout`.
 
     Raises:
@@ -170,7 +173,7 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer) -> TokenStream:
         tokens=np.concatenate([piece.ids for piece in pieces]), begins=begins_of(pieces),
         byte_lengths=np.concatenate([piece.byte_lengths for piece in pieces]), begins_scored=layout.begins_scored,
         vocab_size=tokenizer.vocab_size, corpus=corpus.name, corpus_sha256=corpus.sha256,
-        tokenizer_sha256=tokenizer.fingerprint())
+        tokenizer_sha256=tokenizer.fingerprint(), repeated=repeated)
 
 
 def narrow(piece: Enclosed, vocab_size: int) -> Enclosed:

@@ -191,6 +191,10 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
                                         ranks=run.world.size, inexact=inexact))
     if terms.inexact is not None:
         run.tell(Notice(step, f"{terms.inexact} Going on as allowed: the last bits will differ."))
+    found = run.material.validation.repeated
+    if found is not None and found.found:
+        run.tell(Notice(step, f"validation: {found.describe()}, so it tells less of new text; data.split_by=content "
+                        "keeps documents of the same text on one side."))
     run.sinks.start(run_id, run.folder.metrics())
 
 
