@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json.decoder
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -141,10 +143,21 @@ def test_limits_that_hold_nothing_are_refused() -> None:
 
 def test_a_file_is_one_document_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "poem.anything"
-    path.write_bytes("\ufeffa\r\ne\u0301\n".encode())
+    path.write_bytes("a\r\ne\u0301\ufeff\n".encode())
     corpus = read_text(path)
-    assert [(d.name, d.text) for d in corpus.documents] == [("poem.anything", "\ufeffa\r\ne\u0301\n")]
+    assert [(d.name, d.text) for d in corpus.documents] == [("poem.anything", "a\r\ne\u0301\ufeff\n")]
     assert corpus.name == "poem.anything"
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_mark_of_utf8_at_the_beginning_is_no_text(tmp_path: Path, packed: Callable[[bytes], bytes]) -> None:
+    end = ".gz" if packed is gzip.compress else ""
+    for name, content, text in (("poem.txt", "one\n", "one\n"), ("rows.jsonl", '{"text": "one"}\n', "one")):
+        path = tmp_path / f"{name}{end}"
+        path.write_bytes(packed(content.encode("utf-8-sig")))
+        assert [document.text for document in read_text(path).documents] == [text]
+    (tmp_path / "only.txt").write_bytes("".encode("utf-8-sig"))
+    refused(tmp_path / "only.txt", r"the file is empty\. Give a file that has text")
 
 
 def test_a_folder_is_one_document_per_text_file_in_order(tmp_path: Path) -> None:

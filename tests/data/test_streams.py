@@ -10,8 +10,8 @@ import pytest
 
 from weft.core.errors import DataError, TokenizerError
 from weft.data import Corpus, Document, embedded_corpus, encode_corpus
-from weft.data.stream import Layout
-from weft.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, Encoded, WordTokenizer
+from weft.data.stream import EncodedPart, Layout
+from weft.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, WordTokenizer
 
 END = "<|endoftext|>"
 TWO = Corpus("two", (Document("a", "ab"), Document("b", "é")))
@@ -51,7 +51,7 @@ def test_an_end_that_the_text_spells_is_not_doubled() -> None:
 
 
 def test_a_closing_token_that_the_text_spells_is_not_doubled() -> None:
-    encoded = [Encoded(np.array([5, 2]), np.array([3, 1])), Encoded(np.array([5]), np.array([3]))]
+    encoded = [EncodedPart(np.array([5, 2]), np.array([3, 1])), EncodedPart(np.array([5]), np.array([3]))]
     rows = list(Layout(opening=1, closing=2, final=None).rows(encoded))
     assert [row.ids.tolist() for row in rows] == [[1, 5, 2], [1, 5, 2]]
     assert [row.byte_lengths.tolist() for row in rows] == [[0, 3, 1], [0, 3, 0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +14,14 @@ from weft.cli.text import console, in_bytes, section, short, table
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from weft.data import Repeated
     from weft.data.inspection import Inspection, PartFacts, SampleWindow
 
 data_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
                        help="Tokenise text once, look at it, and sample it.")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that weft data prepare has made.")]
+TRAIN = "train"
 BORDER = "──── a document begins ────"
 
 
@@ -50,10 +53,21 @@ def prepare_data(
     if json:
         print_json({"path": made.data.path, "reused": made.reused, "corpus": manifest.corpus,
                     "corpus_sha256": manifest.corpus_sha256, "tokenizer": manifest.tokenizer.model_dump(),
-                    "tokens": {name: part.tokens for name, part in manifest.parts.items()}})
+                    "tokens": {name: part.tokens for name, part in manifest.parts.items()},
+                    "documents": {name: part.documents for name, part in manifest.parts.items()},
+                    "documents_in_training": {name: part.in_training for name, part in manifest.parts.items()
+                                              if name != TRAIN}})
         return
     tokens = ", ".join(f"{name} {part.tokens:,} tokens" for name, part in manifest.parts.items())
     typer.echo(f"{'kept' if made.reused else 'prepared'} {made.data.path}: {tokens}; {manifest.tokenizer.name}")
+    for line in _repeated({name: part.repeated for name, part in manifest.parts.items()}):
+        typer.echo(line)
+
+
+def _repeated(parts: Mapping[str, Repeated | None]) -> list[str]:
+    """What people should know of held-out documents that stand in the training text."""
+    return [f"{name}: {found.describe()} (data.split_by=content keeps documents of the same text on one side)"
+            for name, found in parts.items() if found is not None and found.found]
 
 
 @data_app.command("inspect")
@@ -114,6 +128,8 @@ def _show(found: Inspection) -> None:
         sizes.add_row(part.name, f"{part.documents:,}", in_bytes(part.text_bytes), short(part.tokens),
                       f"{part.bytes_per_token:.3f}", str(part.shards), in_bytes(part.shard_bytes))
     section(out, "parts", sizes)
+    for line in _repeated({part.name: part.repeated for part in found.parts}):
+        out.print(f"{line}\n")
     for part in found.parts:
         _show_part(out, part)
 

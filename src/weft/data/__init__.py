@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from weft.data.batch import Batch
 from weft.data.batches import Batches, SequentialBatches, ShuffledBatches
-from weft.data.corpus import Corpus, Document
+from weft.data.corpus import Corpus
+from weft.data.document import Document
+from weft.data.duplicates import Repeated, repeated
 from weft.data.embedded import embedded_corpus
 from weft.data.packed import PackedBatches
 from weft.data.stream import TokenStream, encode_corpus
@@ -18,10 +20,12 @@ __all__ = [
     "Document",
     "EvaluationWindows",
     "PackedBatches",
+    "Repeated",
     "SequentialBatches",
     "ShuffledBatches",
     "TokenStream",
     "embedded_corpus",
     "encode_corpus",
     "read_text",
+    "repeated",
 ]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import lzma
+import mmap
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from weft.core.errors import DataError, MissingExtra
+
+Content: TypeAlias = bytes | mmap.mmap
+MAPPED_BYTES = 1 << 28
+"""From this size on a file is mapped instead of read."""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -22,11 +29,31 @@ def read_bytes(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"the file cannot be read ({error.strerror or error}).", where=str(path), remedy="Check its permissions."
-        ) from None
+        raise _unreadable(path, error) from None
     expand = COMPRESSIONS.get(path.suffix.lower())
     return content if expand is None else _expanded(path, content, expand)
+
+
+def read_content(path: Path) -> Content:
+    """What a file holds, as `read_bytes` gives it; a large file that is not compressed is mapped and read where it is
+    asked for, so it must stay as it is meanwhile.
+
+    Raises:
+        DataError: as `read_bytes`.
+        MissingExtra: likewise.
+    """
+    try:
+        if path.suffix.lower() in COMPRESSIONS or path.stat().st_size < MAPPED_BYTES:
+            return read_bytes(path)
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def mark_bytes(content: Content) -> int:
+    """Bytes of the byte order mark that a file begins with: it says that what follows is UTF-8, and is no text."""
+    return len(codecs.BOM_UTF8) if content[:len(codecs.BOM_UTF8)] == codecs.BOM_UTF8 else 0
 
 
 def content_suffix(path: Path) -> str:
@@ -34,6 +61,11 @@ def content_suffix(path: Path) -> str:
     ``a.jsonl.gz``."""
     suffix = path.suffix.lower()
     return path.with_suffix("").suffix.lower() if suffix in COMPRESSIONS else suffix
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"the file cannot be read ({error.strerror or error}).", where=str(path),
+                     remedy="Check its permissions.")
 
 
 def _expanded(path: Path, content: bytes, expand: Callable[[bytes], bytes]) -> bytes:

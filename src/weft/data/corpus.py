@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias, final
+from typing import Literal, TypeAlias, final, overload
 
 from weft.core.errors import DataError
+from weft.data.document import Document
+from weft.data.utf8 import LINE_END, character_at, character_count, character_start, find_byte
+from weft.tokenizers.seams import PartedTexts
 
 FEWEST_TO_SPLIT = 100
 Split: TypeAlias = tuple["Corpus", "Corpus"]
-
-
-@final
-@dataclass(frozen=True)
-class Document:
-    """One text that belongs together, such as a file.
-
-    Attributes:
-        name: what tells it from the others of its corpus, such as a relative path.
-        text: its text, as it was read: never normalised.
-    """
-
-    name: str
-    text: str
-
-    @cached_property
-    def size_bytes(self) -> int:
-        """UTF-8 bytes of the text."""
-        return len(self.text.encode("utf-8"))
+SplitBy: TypeAlias = Literal["name", "content"]
 
 
 @final
@@ -58,14 +43,14 @@ class Corpus:
         """SHA-256 (hexadecimal) of the documents' names and texts, in order, each preceded by its length."""
         digest = hashlib.sha256()
         for document in self.documents:
-            for content in (document.name.encode(), document.text.encode()):
+            for content in (document.name.encode(), document.utf8):
                 digest.update(len(content).to_bytes(8, "little"))
                 digest.update(content)
         return digest.hexdigest()
 
-    def texts(self) -> list[str]:
-        """The text of each document."""
-        return [document.text for document in self.documents]
+    def texts(self) -> Sequence[str]:
+        """The text of each document, made from its bytes each time it is asked for."""
+        return _Texts(self.documents)
 
     def describe(self) -> str:
         """Name, version, size and hash in one line."""
@@ -93,16 +78,19 @@ class Corpus:
         kept = tuple(chosen[document.name] for document in self.documents if document.name in chosen)
         return replace(self, documents=kept)
 
-    def split(self, validation: float = 0.1, *, seed: int = 0) -> Split:
+    def split(self, validation: float = 0.1, *, seed: int = 0, by: SplitBy = "name") -> Split:
         """Train and validation parts, decided by document, so that no document is in both.
 
-        A document's side depends on its name and the seed alone, so it stays when others come or go. With fewer than
-        100 documents there is too little to choose from: then the last ``validation`` of each document's characters,
-        from the next line on where there is one, is held out.
+        A document's side depends on its name, or on its text, and on the seed alone, so it stays when others come or
+        go. Documents of the same text and other names may come to different sides when names decide (see
+        `weft.data.duplicates`), and never when texts do. With fewer than 100 documents there is too little to choose
+        from: then the last ``validation`` of each document's characters, from the next line on where there is one, is
+        held out.
 
         Args:
             validation: the share to hold out, above 0 and below 1.
             seed: another seed gives another split.
+            by: what decides a document's side, its ``name`` or its ``content``.
 
         Raises:
             DataError: a share outside (0, 1), or a corpus too small to give both parts text.
@@ -114,7 +102,7 @@ class Corpus:
                 remedy="Give a share such as 0.1.",
             )
         by_document = len(self.documents) >= FEWEST_TO_SPLIT
-        parts = self._by_document(validation, seed) if by_document else self._within_documents(validation)
+        parts = self._by_document(validation, seed, by) if by_document else self._within_documents(validation)
         train, held_out = (
             replace(self, name=f"{self.name} ({side})", documents=documents)
             for side, documents in zip(("train", "validation"), parts, strict=True)
@@ -127,19 +115,43 @@ class Corpus:
             )
         return train, held_out
 
-    def _by_document(self, share: float, seed: int) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-        ranks = {document.name: _rank("split", seed, document.name) for document in self.documents}
-        first, last = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
-        held = {name for name, rank in ranks.items() if rank < share} - {last} | {first}
-        train = tuple(document for document in self.documents if document.name not in held)
-        return train, tuple(document for document in self.documents if document.name in held)
+    def _by_document(self, share: float, seed: int, by: SplitBy) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+        """Documents of one key are of one rank, so they stay together; the lowest is held out, the highest is not."""
+        ranks = [_rank("split", seed, document.name if by == "name" else document.digest().hex())
+                 for document in self.documents]
+        first, last = min(ranks), max(ranks)
+        held = [rank == first or (rank < share and rank != last) for rank in ranks]
+        if first == last:
+            raise DataError(f"all {len(ranks)} documents have the same text, so none can be held out.",
+                            where=self.name, remedy="Give more text, or a validation text of its own.")
+        train = tuple(document for document, out in zip(self.documents, held, strict=True) if not out)
+        return train, tuple(document for document, out in zip(self.documents, held, strict=True) if out)
 
     def _within_documents(self, share: float) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-        places = [_place_to_cut(document.text, share) for document in self.documents]
-        pairs = list(zip(self.documents, places, strict=True))
-        heads = (Document(document.name, document.text[:place]) for document, place in pairs)
-        tails = (Document(document.name, document.text[place:]) for document, place in pairs)
+        pairs = [(document, _place_to_cut(document.utf8, share)) for document in self.documents]
+        heads = (Document(document.name, document.utf8[:place]) for document, place in pairs)
+        tails = (Document(document.name, document.utf8[place:]) for document, place in pairs)
         return _with_text(heads), _with_text(tails)
+
+
+@final
+class _Texts(PartedTexts):
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self._documents = documents
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[str]: ...
+    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
+        found = self._documents[place]
+        return found.text if isinstance(found, Document) else _Texts(found)
+
+    def parted(self) -> Iterator[Iterator[str]]:
+        return (document.parts() for document in self._documents)
 
 
 def _rank(purpose: str, seed: int, name: str) -> float:
@@ -159,21 +171,22 @@ def _fitting(documents: Sequence[Document], max_bytes: int) -> dict[str, Documen
 
 
 def _cut(document: Document, max_bytes: int) -> Document:
-    text = document.text.encode("utf-8")[:max_bytes].decode("utf-8", errors="ignore")
-    if not text:
+    place = character_start(document.utf8, max_bytes)
+    if not place:
         raise DataError(
             f"a limit of {max_bytes} bytes does not hold the first character.",
             where=document.name,
             remedy="Raise max_bytes.",
         )
-    return Document(document.name, text)
+    return Document(document.name, document.utf8[:place])
 
 
-def _place_to_cut(text: str, share: float) -> int:
-    place = int(len(text) * (1.0 - share))
-    line_end = text.find("\n", place)
-    return line_end + 1 if 0 <= line_end < len(text) - 1 else place
+def _place_to_cut(content: memoryview, share: float) -> int:
+    """The byte at which the held-out share of a document begins: a line's, where one begins there."""
+    place = character_at(content, int(character_count(content) * (1.0 - share)))
+    line_end = find_byte(content, LINE_END, place)
+    return line_end + 1 if 0 <= line_end < len(content) - 1 else place
 
 
 def _with_text(documents: Iterable[Document]) -> tuple[Document, ...]:
-    return tuple(document for document in documents if document.text)
+    return tuple(document for document in documents if document.size_bytes)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias, final, get_args
 
+import numpy as np
+
 from weft.core.errors import DataError
-from weft.data.corpus import Document
+from weft.data.document import Document
 
 Unit: TypeAlias = Literal["file", "line", "paragraph"]
-LINE = re.compile(r"[^\r\n]+")
-PARAGRAPH = re.compile(r"[^\r\n]*\S[^\r\n]*(?:\r?\n[^\r\n]*\S[^\r\n]*)*")
+LINE = re.compile(rb"[^\r\n]+")
+LINE_ENDS = (b"\n", b"\r\n")
+SMALL = 1 << 10
+"""Bytes below which a copy is smaller than a view."""
 
 
 @final
@@ -63,8 +68,22 @@ def _units(document: Document, unit: str) -> Iterator[tuple[int, int]]:
     if unit not in get_args(Unit):
         raise DataError(f"{unit!r} is no way to divide a text file.", where="documents",
                         remedy=f"Give one of {', '.join(get_args(Unit))}, or a heading.")
-    found = (LINE if unit == "line" else PARAGRAPH).finditer(document.text)
-    return (match.span() for match in found if match[0].strip())
+    content = document.utf8
+    lines = (found.span() for found in LINE.finditer(content) if str(found[0], "utf-8").strip())
+    return lines if unit == "line" else _paragraphs(content, lines)
+
+
+def _paragraphs(content: memoryview, lines: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Lines that nothing but one line end parts, together."""
+    first, last = next(lines, (0, 0))
+    for start, end in lines:
+        if content[last:start] in LINE_ENDS:
+            last = end
+        else:
+            yield first, last
+            first, last = start, end
+    if last > first:
+        yield first, last
 
 
 def _headed(document: Document, how: Heading) -> Iterator[tuple[int, int]]:
@@ -73,15 +92,15 @@ def _headed(document: Document, how: Heading) -> Iterator[tuple[int, int]]:
     if not places:
         raise DataError(f"no line matches the heading {how.pattern!r}.", where=document.name,
                         remedy="Correct the expression, or leave it out: then the file is one document.")
-    starts = places if places[0] == 0 else [0, *places]
-    return ((first, last) for first, last in zip(starts, [*starts[1:], len(text)], strict=True) if last > first)
+    starts = [0, *places] if places[0] else places
+    at = np.cumsum([len(text[first:last].encode()) for first, last in pairwise([0, *starts, len(text)])]).tolist()
+    return ((first, last) for first, last in pairwise(at) if last > first)
 
 
 def _numbered(document: Document, spans: Iterator[tuple[int, int]]) -> Iterator[Document]:
-    line, seen = 1, 0
+    content, line, seen = document.utf8, 1, 0
     for first, last in spans:
-        line += document.text.count("\n", seen, first)
+        line += bytes(content[seen:first]).count(b"\n")
         seen = first
-        yield Document(f"{document.name}:{line}", document.text[first:last])
-
-
+        part = content[first:last]
+        yield Document(f"{document.name}:{line}", bytes(part) if len(part) < SMALL else part)

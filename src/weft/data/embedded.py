@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weft.core.errors import DataError
-from weft.data.corpus import Corpus, Document
+from weft.data.corpus import Corpus
+from weft.data.document import Document
 
 NAME = "python-standard-library"
 # Tests are a third of the files and mostly tables; build data differ between builds of the same version, and with

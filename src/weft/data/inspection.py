@@ -11,6 +11,7 @@ from jaxtyping import Int64
 
 from weft.data.array import TokenArray
 from weft.data.batches import ShuffledBatches
+from weft.data.duplicates import Repeated
 from weft.data.manifest import Part
 from weft.data.prepared import PreparedData
 from weft.data.stream import TokenStream
@@ -58,6 +59,7 @@ class PartFacts:
         frequent: the most frequent ids.
         longest: the longest documents.
         corpus_sha256: hash of the part's text.
+        in_training: of a held-out part, documents that also stand in the training text; None: not known.
     """
 
     name: str
@@ -71,6 +73,12 @@ class PartFacts:
     frequent: tuple[FrequentToken, ...]
     longest: tuple[LongDocument, ...]
     corpus_sha256: str
+    in_training: int | None
+
+    @property
+    def repeated(self) -> Repeated | None:
+        """The same, for people."""
+        return None if self.in_training is None else Repeated(self.in_training, self.documents)
 
 
 @final
@@ -172,7 +180,7 @@ def _facts(name: str, part: Part, stream: TokenStream, tokenizer: Tokenizer, mos
         name, part.documents, part.text_bytes, part.tokens, len(part.shards), sum(file.bytes for file in files),
         part.text_bytes / part.tokens, int((counts == 0).sum()),
         tuple(FrequentToken(token, tokenizer.decode([token]), int(counts[token])) for token in ranked),
-        _longest(stream, tokenizer, longest), part.corpus_sha256)
+        _longest(stream, tokenizer, longest), part.corpus_sha256, part.in_training)
 
 
 def _counts(tokens: TokenArray, vocab_size: int) -> Int64[np.ndarray, " V"]:

@@ -11,9 +11,11 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from weft.core.errors import DataError
+from weft.data.duplicates import Repeated
 from weft.disk.ownership import MANIFEST_FILE as MANIFEST_FILE
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READ_VERSIONS = (1, 2)
 SAMPLE_BLOCKS, SAMPLE_BLOCK = 256, 1 << 16
 AGAIN = "Prepare the data again, into another folder, or copy the folder again, whole."
 Depth: TypeAlias = Literal["size", "sample", "full"]
@@ -66,7 +68,12 @@ class Shard(Entry):
 
 
 class Part(Entry):
-    """Train, validation or test: its text, and its row of tokens."""
+    """Train, validation or test: its text, and its row of tokens.
+
+    Attributes:
+        in_training: of a held-out part, documents whose text is also that of a document of the training text; None:
+            of the training text itself, or not counted (format 1).
+    """
 
     corpus: str
     corpus_sha256: str
@@ -74,6 +81,12 @@ class Part(Entry):
     text_bytes: int
     tokens: int
     shards: tuple[Shard, ...]
+    in_training: int | None = None
+
+    @property
+    def repeated(self) -> Repeated | None:
+        """The same, for people."""
+        return None if self.in_training is None else Repeated(self.in_training, self.documents)
 
 
 class Recipe(Entry):
@@ -142,8 +155,8 @@ def read_manifest(folder: Path) -> Manifest:
         version = content["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, repr(error)) from None
-    if version != FORMAT_VERSION:
-        raise DataError(f"the prepared data have format {version!r}, this Weft reads format {FORMAT_VERSION}.",
+    if version not in READ_VERSIONS:
+        raise DataError(f"the prepared data have format {version!r}, this Weft reads formats up to {FORMAT_VERSION}.",
                         where=str(path), remedy="Upgrade Weft, or prepare the data again with this one.")
     found = content.pop("digest", None)
     if found != _digest(content):

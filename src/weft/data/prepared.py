@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import numpy as np
-
 import weft
 from weft.core.errors import CheckpointError, DataError, nearest
 from weft.data.corpus import Corpus
+from weft.data.duplicates import Repeated, repeated
 from weft.data.manifest import (
     AGAIN,
     MANIFEST_FILE,
@@ -33,6 +32,8 @@ from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
 from weft.data.stream import TokenStream, encode_documents, layout_of, require_tokens
 from weft.disk.ownership import FileEntry, by_manifest, not_listed
 from weft.tokenizers import Tokenizer
+
+TRAIN = "train"
 
 
 @final
@@ -92,7 +93,7 @@ class PreparedData:
         tokens, begins, byte_lengths = map_part(self.path, part)
         return TokenStream(tokens, begins, byte_lengths, self.manifest.begins_scored,
                            self.manifest.tokenizer.vocab_size, part.corpus, part.corpus_sha256,
-                           self.manifest.tokenizer.fingerprint)
+                           self.manifest.tokenizer.fingerprint, part.repeated)
 
     def tokenizer(self) -> Tokenizer:
         """What the tokens were made with.
@@ -176,6 +177,10 @@ class EncodingTexts:
     sources: tuple[Source, ...]
     recipe: Recipe
 
+    def repeated(self) -> dict[str, Repeated]:
+        """How many documents of each held-out part stand in the training text."""
+        return {name: repeated(corpus, self.parts[TRAIN]) for name, corpus in self.parts.items() if name != TRAIN}
+
 
 def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, shard_tokens: int = SHARD_TOKENS,
                    on_progress: OnProgress | None = None) -> Manifest:
@@ -188,6 +193,8 @@ def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, 
     """
     parts = {name: _write_part(folder, name, corpus, tokenizer, shard_tokens, on_progress)
              for name, corpus in texts.parts.items()}
+    for name, found in texts.repeated().items():
+        parts[name] = parts[name].model_copy(update={"in_training": found.found})
     tokenizer.save(folder)
     manifest = Manifest(
         weft=weft.__version__, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,
@@ -214,14 +221,13 @@ def source_of(path: Path) -> Source:
 def _write_part(folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer, shard_tokens: int,
                 on_progress: OnProgress | None) -> Part:
     layout, begun = layout_of(tokenizer), time.perf_counter()
-    ends = np.cumsum([document.size_bytes for document in corpus.documents])
     writer = ShardWriter(folder, name, tokenizer.vocab_size, shard_tokens)
 
-    def tell(documents: int) -> None:
+    def tell(done: int) -> None:
         if on_progress is not None:
-            on_progress(Progress(name, int(ends[documents - 1]), int(ends[-1]), time.perf_counter() - begun))
+            on_progress(Progress(name, done, corpus.size_bytes, time.perf_counter() - begun))
 
-    for piece in layout.rows(encoded for _, encoded in encode_documents(corpus.documents, tokenizer, tell)):
+    for piece in layout.rows(encode_documents(corpus.documents, tokenizer, tell)):
         writer.add(piece)
     require_tokens(writer.tokens if corpus.documents else 0, corpus)
     writer.flush()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import DataError, MissingExtra, nearest
-from weft.data.compression import read_bytes
+from weft.data.compression import Content, mark_bytes, read_bytes, read_content
 
 JSONL_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 PARQUET_SUFFIXES = frozenset({".parquet"})
@@ -45,11 +45,20 @@ def jsonl_texts(path: Path, field: str) -> Iterator[tuple[int, Any]]:
     Raises:
         DataError: with file and line: not UTF-8, not JSON, not an object, or without the field.
     """
-    lines = read_bytes(path).split(b"\n")
-    for number, line in enumerate(lines, 1):
+    content = read_content(path)
+    for number, (line, last) in enumerate(_lines(content), 1):
         if line.strip():
-            record = _json(line, f"{path}, line {number}", last=number == len(lines))
+            record = _json(line, f"{path}, line {number}", last=last)
             yield number, _field(record, field, f"{path}, line {number}")
+
+
+def _lines(content: Content) -> Iterator[tuple[bytes, bool]]:
+    """Each line, and whether it is the last."""
+    first = mark_bytes(content)
+    while (end := content.find(b"\n", first)) >= 0:
+        yield content[first:end], False
+        first = end + 1
+    yield content[first:], True
 
 
 def parquet_texts(path: Path, field: str) -> Iterator[tuple[int, Any]]:

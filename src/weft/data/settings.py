@@ -33,6 +33,16 @@ class HeadingSettings(Settings):
             raise rule("heading", error.what, error.remedy or "") from None
 
 
+NO_RECIPE = ("path", "order_seed", "packing")
+"""Settings that change nothing in a prepared folder."""
+
+
+def full_recipe(known: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe with the settings that it is older than, at what they were when nobody could set them."""
+    fields = {name: field.default for name, field in DataSettings.model_fields.items() if name not in NO_RECIPE}
+    return {**fields, **known}
+
+
 class DataSettings(Settings):
     """What a run reads.
 
@@ -48,6 +58,8 @@ class DataSettings(Settings):
         validation: share held out, by document where there are enough; 0.1 unless there is a ``validation_path``.
         order_seed: decides the order of the training windows, and nothing else.
         split_seed: decides what a limit takes and what is held out.
+        split_by: what decides a document's side, where whole documents are held out: its ``name``; or its
+            ``content``, so that documents of the same text are on the same side.
         text_field: the field that holds the text of a JSONL or Parquet record.
         documents: what is one document in a text file: the ``file``, each ``line``, each ``paragraph``, or what a
             heading begins: ``{heading: '= [^=]+ =$'}``.
@@ -63,6 +75,7 @@ class DataSettings(Settings):
     validation: float | None = Field(default=0.1, gt=0, lt=1)
     order_seed: int = 0
     split_seed: int = 0
+    split_by: Literal["name", "content"] = "name"
     text_field: str = TEXT_FIELD
     documents: Literal["file", "line", "paragraph"] | HeadingSettings = "file"
     packing: Literal["stream", "documents"] = "stream"
@@ -79,7 +92,7 @@ class DataSettings(Settings):
 
     def recipe(self) -> dict[str, Any]:
         """All that decides what the text is and how it is split, but for the path."""
-        return self.model_dump(mode="json", exclude={"path", "order_seed", "packing"})
+        return self.model_dump(mode="json", exclude=set(NO_RECIPE))
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Text from a file or a folder, read as it is: UTF-8, nothing normalised."""
+"""Text from a file or a folder, read as it is: UTF-8, nothing normalised but a mark of UTF-8 at its beginning."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from weft.core.errors import DataError
-from weft.data.compression import content_suffix, read_bytes
-from weft.data.corpus import Corpus, Document
+from weft.data.compression import Content, content_suffix, mark_bytes, read_content
+from weft.data.corpus import Corpus
 from weft.data.division import Division, divide
+from weft.data.document import Document
 from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, record_texts
+from weft.data.utf8 import decoded
 
 PROSE = frozenset({".txt", ".text", ".md", ".rst", ".tex", ".html"})
 TABLES = frozenset({".xml", ".json", ".csv", ".tsv", ".yaml", ".yml", ".toml", ".ini", ".cfg"})
@@ -76,17 +78,19 @@ def source_files(path: Path, suffixes: Collection[str] = TEXT_SUFFIXES) -> list[
     return [path]
 
 
-def read_document(path: Path) -> str:
-    """The text of one file, which may be compressed.
+def read_document(path: Path) -> memoryview:
+    """The text of one file, which may be compressed, in UTF-8 and without the mark that some editors begin it with.
 
     Raises:
         DataError: a file that cannot be read, is damaged, binary or not UTF-8.
     """
-    return _decode(read_bytes(path), path)
+    content = read_content(path)
+    _require_text(content, path)
+    return memoryview(content)[mark_bytes(content):]
 
 
-def _decode(content: bytes, path: Path) -> str:
-    if content.startswith(UTF16_MARKS):
+def _require_text(content: Content, path: Path) -> None:
+    if content[:2] in UTF16_MARKS:
         raise _not_utf8(path, "the file begins with the mark of UTF-16, not of UTF-8.", "utf-16")
     if (place := content.find(b"\0")) >= 0:
         raise DataError(
@@ -95,7 +99,8 @@ def _decode(content: bytes, path: Path) -> str:
             remedy="Give a text file; leave this one out of the folder.",
         )
     try:
-        return content.decode("utf-8")
+        for _ in decoded(memoryview(content)):
+            pass
     except UnicodeDecodeError as error:
         what = f"the file is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start} ({error.reason})."
         raise _not_utf8(path, what, "latin-1") from None

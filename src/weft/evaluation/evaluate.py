@@ -12,7 +12,7 @@ import torch
 
 from weft.core.errors import DataError, FailedError, InputError, UnsupportedError
 from weft.core.model import LanguageModel
-from weft.data import EvaluationWindows, TokenStream
+from weft.data import EvaluationWindows, Repeated, TokenStream
 from weft.decoding.mode import evaluation_mode, require_causal, require_room
 from weft.evaluation.numbers import exponential, plain
 from weft.evaluation.pieces import Piece, document_pieces, stretches, window_pieces
@@ -36,6 +36,8 @@ class Protocol:
         corpus_sha256: its hash.
         tokenizer_sha256: the tokenizer's fingerprint: the unit is its token.
         part: which part of the corpus was scored; None: all of it.
+        documents: of the corpus, and ``documents_in_training``: those that also stand in the training text of the run
+            that held it out; None: not known.
     """
 
     mode: Mode
@@ -48,6 +50,8 @@ class Protocol:
     corpus_sha256: str
     tokenizer_sha256: str
     part: str | None = None
+    documents: int | None = None
+    documents_in_training: int | None = None
 
     def describe(self) -> str:
         """The protocol in one sentence."""
@@ -62,7 +66,12 @@ class Protocol:
                 else "a document's first token is not scored")
         return (f"corpus perplexity exp(sum of negative log-likelihoods / tokens), unit the tokenizer's token, every "
                 f"token scored once; {reach}; {fence}; {self.start}; {ends}"
-                + (f"; {self.part}" if self.part else ""))
+                + (f"; {self.part}" if self.part else "") + self._repeated())
+
+    def _repeated(self) -> str:
+        if self.documents is None or not self.documents_in_training:
+            return ""
+        return f"; {Repeated(self.documents_in_training, self.documents).describe()}"
 
 
 @dataclass(frozen=True)
@@ -187,7 +196,8 @@ def _protocol(stream: TokenStream, mode: Mode, window: int | None, stride: int |
     start = ("the first token of a document is predicted from its start symbol" if opens
              else "no start symbol: the first token is only read")
     return Protocol(mode, window, stride, fenced, stream.begins_scored, start, stream.corpus, stream.corpus_sha256,
-                    stream.tokenizer_sha256)
+                    stream.tokenizer_sha256, documents=stream.repeated.of if stream.repeated else None,
+                    documents_in_training=stream.repeated.found if stream.repeated else None)
 
 
 def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol) -> Evaluation:

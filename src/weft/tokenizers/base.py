@@ -152,6 +152,12 @@ class Tokenizer(ABC):
         """``measure`` for each text; the way to encode a corpus."""
         return [self.measure(text) for text in texts]
 
+    def may_join(self, before: str, separator: str) -> bool:
+        """Whether one id may stand for text in which ``separator``, a space or a line end, follows the character
+        ``before``. A long text is cut only where none may, see `weft.tokenizers.seams`; a tokenizer that does not say
+        encodes every document whole, whatever memory that takes."""
+        return True
+
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of all that decides how text becomes ids."""
         parts = {name: hashlib.sha256(content).hexdigest() for name, content in self.files().items()}

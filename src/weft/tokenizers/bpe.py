@@ -9,6 +9,7 @@ import tokenizers
 
 from weft.core.errors import TokenizerError
 from weft.tokenizers.library import LibraryTokenizer, require_size
+from weft.tokenizers.seams import words_apart
 from weft.tokenizers.specials import END_OF_DOCUMENT
 
 SMALLEST_BPE = 257
@@ -52,5 +53,5 @@ def _train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    library.train_from_iterator(texts, trainer)
+    library.train_from_iterator(words_apart(texts), trainer)
     return library

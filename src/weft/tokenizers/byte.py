@@ -63,6 +63,9 @@ class ByteTokenizer(Tokenizer):
     def stream(self, *, specials: bool = False) -> StreamDecoder:
         return self._table.stream(specials=specials)
 
+    def may_join(self, before: str, separator: str) -> bool:
+        return False
+
     def settings(self) -> dict[str, Any]:
         return {}
 

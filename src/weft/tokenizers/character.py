@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
+from weft.tokenizers.seams import parted
 from weft.tokenizers.spans import code_points, utf8_widths
 from weft.tokenizers.specials import END_OF_DOCUMENT
 from weft.tokenizers.streaming import REPLACEMENT, StreamDecoder
@@ -49,8 +50,9 @@ class CharacterTokenizer(Tokenizer):
     def train(cls, texts: Iterable[str], *, unknown: bool = False) -> CharacterTokenizer:
         """The tokenizer of all characters in ``texts``."""
         seen: set[str] = set()
-        for text in texts:
-            seen.update(text)
+        for parts in parted(texts):
+            for part in parts:
+                seen.update(part)
         return cls(seen, unknown=unknown)
 
     @property
@@ -103,6 +105,9 @@ class CharacterTokenizer(Tokenizer):
 
     def stream(self, *, specials: bool = False) -> StreamDecoder:
         return self._table.stream(specials=specials)
+
+    def may_join(self, before: str, separator: str) -> bool:
+        return False
 
     def settings(self) -> dict[str, Any]:
         return {"characters": self._characters, "unknown": self._unknown}

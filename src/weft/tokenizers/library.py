@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
@@ -14,8 +15,15 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
-from weft.tokenizers.library_pieces import lengths_are_exact, mostly_restores, piece_table, without_specials
+from weft.tokenizers.library_pieces import (
+    lengths_are_exact,
+    mostly_restores,
+    piece_table,
+    spelled,
+    without_specials,
+)
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
+from weft.tokenizers.seams import Joined, joined, joins
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.streaming import StreamDecoder, TextStream
 
@@ -129,6 +137,13 @@ class LibraryTokenizer(Tokenizer):
         if self._table is not None:
             return self._table.stream(specials=specials)
         return TextStream(lambda ids: self.decode(ids, specials=specials))
+
+    def may_join(self, before: str, separator: str) -> bool:
+        return joins(self._within_ids, before, separator)
+
+    @cached_property
+    def _within_ids(self) -> Joined:
+        return joined(spelled(self._library, self._table))
 
     def settings(self) -> dict[str, Any]:
         plain = self._conventions.plain()

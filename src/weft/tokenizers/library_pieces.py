@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tokenizers
@@ -12,6 +12,9 @@ import tokenizers
 from weft.tokenizers.pieces import PieceTable
 
 SPACE = "▁"
+BYTE_SPACE, BYTE_LINE_END = "Ġ", "Ċ"
+"""What stands for a space and a line end in a byte-level vocabulary, see `byte_alphabet`."""
+
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -50,6 +53,21 @@ def piece_table(library: tokenizers.Tokenizer, declared: Mapping[str, Any], voca
     strips = marked and decoder["decoders"][-1]["type"] == "Strip"
     opening = {place: piece[1:] for place, piece in enumerate(pieces) if strips and piece.startswith(b" ")}
     return PieceTable(pieces, specials, opening=opening)
+
+
+def spelled(library: tokenizers.Tokenizer, table: PieceTable | None) -> Iterator[bytes]:
+    """The text within every id, as far as it says what stands before a space or a line end: by its bytes where they are
+    known, and as the file spells it, the marks for spaces and line ends read as what they mark.
+
+    An added token that takes the white space behind it is spelled with a space and with a line end there.
+    """
+    yield from () if table is None else table.contents()
+    marks = str.maketrans({SPACE: " ", BYTE_SPACE: " ", BYTE_LINE_END: "\n"})
+    for token in library.get_vocab(with_added_tokens=True):
+        yield token.translate(marks).encode()
+    for added in library.get_added_tokens_decoder().values():
+        if added.rstrip:
+            yield from (f"{added.content}{space}".encode() for space in " \n")
 
 
 def without_specials(declared: Mapping[str, Any]) -> str | None:

@@ -64,6 +64,10 @@ class PieceTable:
     def __len__(self) -> int:
         return len(self._pieces)
 
+    def contents(self) -> tuple[bytes, ...]:
+        """The bytes of every id, by id."""
+        return self._pieces
+
     def decode(self, ids: IdsLike, *, specials: bool) -> str:
         """The text of ``ids``.
 

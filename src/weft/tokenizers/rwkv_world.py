@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -14,6 +15,7 @@ from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
+from weft.tokenizers.seams import Joined, joined, joins
 from weft.tokenizers.specials import END_OF_DOCUMENT
 from weft.tokenizers.streaming import StreamDecoder
 
@@ -91,6 +93,13 @@ class RWKVWorldTokenizer(Tokenizer):
 
     def stream(self, *, specials: bool = False) -> StreamDecoder:
         return self._table.stream(specials=specials)
+
+    def may_join(self, before: str, separator: str) -> bool:
+        return joins(self._within_ids, before, separator)
+
+    @cached_property
+    def _within_ids(self) -> Joined:
+        return joined(self._table.contents())
 
     def settings(self) -> dict[str, Any]:
         plain = self._conventions.plain()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, final
 
@@ -17,6 +18,7 @@ from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.model_proto import ModelFacts, read_model_facts
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
+from weft.tokenizers.seams import Joined, joined, joins, parted
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
@@ -139,6 +141,15 @@ class SentencePieceTokenizer(Tokenizer):
     def stream(self, *, specials: bool = False) -> StreamDecoder:
         return self._table.stream(specials=specials)
 
+    def may_join(self, before: str, separator: str) -> bool:
+        return joins(self._within_ids, before, separator)
+
+    @cached_property
+    def _within_ids(self) -> Joined:
+        spelled = [name.replace(SPACE, " ") for name in self._known]
+        spelled += [f"{token.content}{space}" for token in self._added if token.rstrip for space in " \n"]
+        return joined(name.encode() for name in spelled)
+
     def settings(self) -> dict[str, Any]:
         plain, added = self._conventions.plain(), [asdict(token) for token in self._added]
         named = {"conventions": plain} if plain else {}
@@ -231,7 +242,7 @@ def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: st
     written = io.BytesIO()
     try:
         library.SentencePieceTrainer.train(
-            sentence_iterator=iter([line for text in texts for line in utf8(text).decode().split("\n") if line]),
+            sentence_iterator=_lines(texts),
             model_writer=written,
             vocab_size=vocab_size,
             model_type=algorithm,
@@ -250,6 +261,18 @@ def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: st
             remedy="Ask for another number, or give more text.",
         ) from None
     return SentencePieceTokenizer(written.getvalue())
+
+
+def _lines(texts: Iterable[str]) -> Iterator[str]:
+    """Every line that is not empty."""
+    for parts in parted(texts):
+        begun = ""
+        for part in parts:
+            utf8(part)
+            *lines, begun = (begun + part).split("\n")
+            yield from filter(None, lines)
+        if begun:
+            yield begun
 
 
 def _import() -> Any:

@@ -11,6 +11,7 @@ import tokenizers
 from weft.core.errors import TokenizerError
 from weft.tokenizers.library import LibraryTokenizer, require_size
 from weft.tokenizers.library_pieces import SPACE
+from weft.tokenizers.seams import words_apart
 
 UNKNOWN, OPENING, CLOSING = SPECIALS = ("<unk>", "<s>", "</s>")
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -63,7 +64,7 @@ class UnigramTokenizer(LibraryTokenizer):
             initial_alphabet=list("<0x123456789ABCDEF>"),
             show_progress=False,
         )
-        library.train_from_iterator(texts, trainer)
+        library.train_from_iterator(words_apart(texts, skip=True), trainer)
         return cls(_with_bytes(library, vocab_size).to_str(), bos=OPENING, eos=CLOSING)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import ClassVar, final
 
 import tokenizers
 
 from weft.tokenizers.library import LibraryTokenizer, require_size
+from weft.tokenizers.seams import words_apart
 
 PAD, UNKNOWN, OPENING, CLOSING, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS = 100
@@ -45,7 +46,7 @@ class WordPieceTokenizer(LibraryTokenizer):
         Raises:
             TokenizerError: a ``vocab_size`` that the characters alone exceed, or that the text cannot fill.
         """
-        library = _trained(list(texts), vocab_size, lowercase=lowercase)
+        library = _trained(texts if isinstance(texts, Collection) else list(texts), vocab_size, lowercase=lowercase)
         require_size(library.get_vocab_size(), vocab_size)
         return cls(library.to_str(), bos=OPENING, eos=CLOSING)
 
@@ -74,7 +75,7 @@ def word_piece_library(
     return library
 
 
-def _trained(texts: Sequence[str], vocab_size: int, *, lowercase: bool) -> tokenizers.Tokenizer:
+def _trained(texts: Collection[str], vocab_size: int, *, lowercase: bool) -> tokenizers.Tokenizer:
     """The library numbers the pieces inside words as its hash tables have them, and merges equally frequent pairs by
     number. To learn the same from the same text it is given these pieces, in order, as if they were special."""
     learner = _with_model({}, lowercase=lowercase)
@@ -88,7 +89,7 @@ def _trained(texts: Sequence[str], vocab_size: int, *, lowercase: bool) -> token
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    learner.train_from_iterator(texts, trainer)
+    learner.train_from_iterator(words_apart(texts), trainer)
     library = _with_model(learner.get_vocab(with_added_tokens=False), lowercase=lowercase)
     library.add_special_tokens(list(SPECIALS))
     return library
@@ -102,7 +103,7 @@ def _with_model(ids: dict[str, int], *, lowercase: bool) -> tokenizers.Tokenizer
 def _alphabet(library: tokenizers.Tokenizer, texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """The characters of the words, and those that stand inside one; at most MAX_ALPHABET, the most frequent."""
     words: Counter[str] = Counter()
-    for text in texts:
+    for text in words_apart(texts):
         cut = library.pre_tokenizer.pre_tokenize_str(library.normalizer.normalize_str(text))
         words.update(word for word, _ in cut)
     counts: Counter[str] = Counter()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
+from weft.tokenizers.seams import words_apart
 from weft.tokenizers.spans import byte_spans, code_points
 from weft.tokenizers.streaming import StreamDecoder
 
@@ -71,8 +72,8 @@ class WordTokenizer(Tokenizer):
             TokenizerError: no word is frequent enough, or ``vocab_size`` leaves room for none.
         """
         counts: Counter[str] = Counter()
-        for text in texts:
-            counts.update(text.split())
+        for part in words_apart(texts):
+            counts.update(part.split())
         del counts[UNKNOWN]
         frequent = [item for item in counts.items() if item[1] >= min_count]
         ordered = [word for word, _ in sorted(frequent, key=lambda item: (-item[1], item[0]))]
@@ -128,6 +129,9 @@ class WordTokenizer(Tokenizer):
     def stream(self, *, specials: bool = False) -> StreamDecoder:
         shown = END if specials and not self._end_of_line else self._texts[END_ID]
         return _WordStream((shown, *self._texts[1:]))
+
+    def may_join(self, before: str, separator: str) -> bool:
+        return False  # no word has white space in it
 
     def settings(self) -> dict[str, Any]:
         return {"end_of_line": self._end_of_line}

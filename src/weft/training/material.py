@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 from weft.checkpoints.atomic import recover, replacing
 from weft.core.errors import ConfigError, DataError
-from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text
+from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text, repeated
 from weft.data.corpus import Split
 from weft.data.division import divide
 from weft.data.manifest import Recipe, Source, is_prepared, read_manifest
@@ -23,7 +23,7 @@ from weft.data.prepared import (
     source_of,
     write_prepared,
 )
-from weft.data.settings import DataSettings
+from weft.data.settings import DataSettings, full_recipe
 from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
 from weft.disk.ownership import require_free
@@ -96,7 +96,7 @@ def read_texts(settings: DataSettings) -> Texts:
         line = f"{line}; validation {held.describe()}"
         digest = hashlib.sha256(f"{corpus.sha256}\0{held.sha256}".encode()).hexdigest()
     else:
-        train, held = corpus.split(settings.validation, seed=settings.split_seed)
+        train, held = corpus.split(settings.validation, seed=settings.split_seed, by=settings.split_by)
     test = {} if settings.test_path is None else {"test": _read(settings, settings.test_path)}
     return Texts({"train": train, "validation": held, **test}, line, digest)
 
@@ -116,8 +116,7 @@ def prepare(config: RunConfig) -> Material:
     parts, corpus, digest = read_texts(config.data.model_copy(update={"test_path": None}))
     tokenizer = config.tokenizer.fit(parts["train"].texts())
     _require_vocabulary(config, tokenizer.vocab_size)
-    return Material(corpus, digest, tokenizer, encode_corpus(parts["train"], tokenizer),
-                    encode_corpus(parts["validation"], tokenizer))
+    return Material(corpus, digest, tokenizer, encode_corpus(parts["train"], tokenizer), _encoded(parts, tokenizer))
 
 
 def held_out(settings: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
@@ -129,9 +128,13 @@ def held_out(settings: DataSettings, tokenizer: Tokenizer, part: HeldOut = "vali
     folder = settings.prepared
     if folder is not None:
         return prepared_stream(folder, tokenizer, part)
-    if part == "test":
-        return encode_corpus(_read(settings, settings.test_path), tokenizer)
-    return encode_corpus(split_corpus(settings)[1], tokenizer)
+    if part == "test" and settings.test_path is None:
+        raise _no_test()
+    return _encoded(read_texts(settings).parts, tokenizer, part)
+
+
+def _encoded(parts: Mapping[str, Corpus], tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
+    return encode_corpus(parts[part], tokenizer, repeated=repeated(parts[part], parts["train"]))
 
 
 def text_stream(path: str | Path, tokenizer: Tokenizer) -> TokenStream:
@@ -192,7 +195,7 @@ def _require_agreement(config: RunConfig, data: PreparedData) -> None:
     """Refuse a configuration that says of text or tokenizer what is not so in the folder."""
     recipe = data.manifest.recipe
     given = {"data": config.data.recipe(), "tokenizer": {"tokenizer": config.tokenizer.dump()}}
-    made = {"data": recipe.data, "tokenizer": {"tokenizer": recipe.tokenizer}}
+    made = {"data": full_recipe(recipe.data), "tokenizer": {"tokenizer": recipe.tokenizer}}
     problems = [f"{'data.' if section == 'data' else ''}{key}: {value!r}, while {data.path} was prepared with "
                 f"{made[section].get(key)!r}. Leave it out, or prepare the data again."
                 for section, values in given.items() for key, value in values.items()
@@ -218,12 +221,16 @@ def _embedded(settings: DataSettings) -> Corpus:
 def _read(settings: DataSettings, path: str | None) -> Corpus:
     """A text that the settings name, read as they say."""
     if path is None:
-        raise DataError("the run has no test text.", where="data.test_path",
-                        remedy="Name one in the run's configuration, or give the path of a text.")
+        raise _no_test()
     if is_prepared(Path(path)):
         raise DataError("the folder holds prepared tokens, not text.", where=path,
                         remedy="Give the text, or name the folder as data.path alone.")
     return read_text(path, text_field=settings.text_field, documents=settings.division)
+
+
+def _no_test() -> DataError:
+    return DataError("the run has no test text.", where="data.test_path",
+                     remedy="Name one in the run's configuration, or give the path of a text.")
 
 
 @final
@@ -302,9 +309,9 @@ def _changed_tokenizer(before: str, tokenizer: TokenizerConfig) -> list[str]:
 
 
 def _changed(before: Recipe, now: Recipe) -> list[tuple[str, Any, Any]]:
-    keys = sorted({*before.data, *now.data})
+    old_data, new_data = full_recipe(before.data), full_recipe(now.data)
     pairs = [("path", before.path, now.path), ("tokenizer", before.tokenizer, now.tokenizer),
-             *((f"data.{key}", before.data.get(key), now.data.get(key)) for key in keys)]
+             *((f"data.{key}", old_data.get(key), new_data.get(key)) for key in sorted({*old_data, *new_data}))]
     return [(name, old, new) for name, old, new in pairs if old != new]
 
 

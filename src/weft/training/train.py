@@ -196,6 +196,10 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
                               "uninterrupted run."))
     elif record is not None and "code" not in record:
         run.tell(Notice(step, "the run began before Weft wrote down which code runs, so a change of it is not seen"))
+    found = run.material.validation.repeated
+    if found is not None and found.found:
+        run.tell(Notice(step, f"validation: {found.describe()}, so it tells less of new text; data.split_by=content "
+                         "keeps documents of the same text on one side."))
     run.sinks.start(run_id, run.folder.metrics())
 
 

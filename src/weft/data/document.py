@@ -1,0 +1,68 @@
+"""One document of a corpus, held as the bytes of its text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import final
+
+from weft.data.utf8 import decoded
+from weft.tokenizers.base import utf8
+
+DIGEST_BYTES = 16
+
+
+@final
+class Document:
+    """One text that belongs together, such as a file. It is never changed.
+
+    It holds UTF-8, which may be a view of a larger text or of a file: a ``str`` takes up to four times as much.
+
+    Attributes:
+        name: what tells it from the others of its corpus, such as a relative path.
+
+    Args:
+        name: see above.
+        text: the text, or its UTF-8, which is trusted to be that.
+
+    Raises:
+        TokenizerError: text with half a surrogate pair, which UTF-8 cannot express.
+    """
+
+    __slots__ = ("_held", "name")
+
+    def __init__(self, name: str, text: str | bytes | memoryview) -> None:
+        self.name = name
+        self._held = utf8(text) if isinstance(text, str) else text
+
+    @property
+    def utf8(self) -> memoryview:
+        """Its text, as it was read: never normalised."""
+        return memoryview(self._held)
+
+    @property
+    def text(self) -> str:
+        """The text, made anew each time."""
+        return str(self.utf8, "utf-8")
+
+    @property
+    def size_bytes(self) -> int:
+        """UTF-8 bytes of the text."""
+        return len(self._held)
+
+    def parts(self) -> Iterator[str]:
+        """The text in parts, cut anywhere between characters."""
+        return decoded(self.utf8)
+
+    def digest(self) -> bytes:
+        """What is the same for documents of the same text, and for no others that anyone has found (BLAKE2b)."""
+        return hashlib.blake2b(self.utf8, digest_size=DIGEST_BYTES).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Document) and self.name == other.name and self.utf8 == other.utf8
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.digest()))
+
+    def __repr__(self) -> str:
+        return f"Document({self.name!r}, {self.size_bytes} bytes)"

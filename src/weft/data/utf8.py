@@ -1,0 +1,76 @@
+"""Text that stays in UTF-8: counted, searched and decoded in parts, so that no part of the work holds it twice."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+PART = 1 << 20
+"""Bytes that are looked at together."""
+
+LINE_END = ord("\n")
+CONTINUED, MARK = 0b1100_0000, 0b1000_0000
+"""A byte whose upper two bits are ``10`` goes on with a character."""
+
+
+def decoded(content: memoryview, *, size: int = PART) -> Iterator[str]:
+    """The text in parts of at most ``size`` bytes; none is empty.
+
+    Raises:
+        UnicodeDecodeError: not UTF-8; its ``start`` counts from the beginning of the content.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for first in range(0, len(content), size):
+        waiting = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(bytes(content[first:first + size]), final=first + size >= len(content))
+        except UnicodeDecodeError as error:
+            shift = first - waiting
+            raise UnicodeDecodeError(error.encoding, error.object, error.start + shift, error.end + shift,
+                                     error.reason) from None
+        if text:
+            yield text
+
+
+def character_count(content: memoryview) -> int:
+    """Characters of the text."""
+    return sum(len(_starts(content[first:first + PART])) for first in range(0, len(content), PART))
+
+
+def character_at(content: memoryview, index: int) -> int:
+    """The byte at which the character of that index begins; the content's length for the index behind the last."""
+    for first in range(0, len(content), PART):
+        starts = _starts(content[first:first + PART])
+        if index < len(starts):
+            return first + int(starts[index])
+        index -= len(starts)
+    return len(content)
+
+
+def character_start(content: memoryview, place: int) -> int:
+    """The byte at which the character that byte ``place`` belongs to begins."""
+    place = min(place, len(content))
+    while 0 < place < len(content) and content[place] & CONTINUED == MARK:
+        place -= 1
+    return place
+
+
+def find_byte(content: memoryview, byte: int, first: int) -> int:
+    """Where that byte stands for the first time from ``first`` on; -1: nowhere."""
+    for start in range(first, len(content), PART):
+        found = np.flatnonzero(_bytes(content[start:start + PART]) == byte)
+        if len(found):
+            return start + int(found[0])
+    return -1
+
+
+def _starts(content: memoryview) -> Int64[np.ndarray, " characters"]:
+    """The bytes at which characters begin."""
+    return np.flatnonzero(_bytes(content) & CONTINUED != MARK)
+
+
+def _bytes(content: memoryview) -> UInt8[np.ndarray, " n"]:
+    return np.frombuffer(content, dtype=np.uint8)

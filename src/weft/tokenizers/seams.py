@@ -1,0 +1,193 @@
+"""Where a long text may be cut so that its stretches, encoded each alone, give the tokens of the whole.
+
+A library needs more than a hundred bytes for each byte that it encodes at once, so a long document is encoded in
+stretches. They end behind a letter or digit that a space or a line end follows, and behind that another letter or
+digit, and only where both of this holds:
+
+* **Nothing joins there.** No id of the vocabulary stands for that character and the separator behind it. Merges (BPE),
+  paths (unigram) and longest matches (WordPiece, RWKV World) make nothing but ids of the vocabulary, so none crosses
+  the place, and both sides are decided apart.
+* **What cuts the text before that is not disturbed.** A run of letters or digits ends there for every expression made
+  of classes of characters. Where a normaliser puts a space before each text, the separating space is left out and the
+  normaliser's own takes its place. That a tokenizer does one of the two is asked of itself, at every seam: the text
+  around it, encoded whole, must give the tokens and bytes of its two sides.
+
+Where no such place is found the text goes on, up to its end if need be: tokens are exact in any case, memory is not.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from weft.core.errors import TokenizerError
+
+if TYPE_CHECKING:
+    from weft.tokenizers.base import Encoded, Tokenizer
+
+STRETCH = 1 << 18
+"""Characters that are encoded at once: the library holds some 40 MB for them."""
+
+CONTEXT = 256
+"""Characters on either side of a seam that are encoded whole and apart."""
+
+CLOSE = 1 << 12
+"""Characters before the wanted end that are searched first."""
+
+MOST_TRIED = 16
+"""Places that are asked of the tokenizer before the text goes on without a seam."""
+
+SEPARATORS = (" ", "\n")
+SEAM = re.compile(r"(?<=[^\W_])[ \n](?=[^\W_])")
+SPACE_SEAM = re.compile(r"(?<=[^\W_]) (?=[^\W_])")
+
+Joined: TypeAlias = Mapping[str, frozenset[int]]
+"""For each separator, the bytes that stand before it within an id."""
+
+
+@final
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a text that is encoded alone.
+
+    Attributes:
+        text: the part.
+        skipped: bytes of text before it that are left out, since the tokenizer puts them there by itself; they belong
+            to its first token.
+    """
+
+    text: str
+    skipped: int = 0
+
+
+@final
+class Seam(NamedTuple):
+    """Where one stretch ends and the next begins, in characters."""
+
+    end: int
+    start: int
+
+
+def stretches(tokenizer: Tokenizer, parts: Iterable[str], *, size: int = STRETCH) -> Iterator[Stretch]:
+    """A text in stretches that the tokenizer may encode apart; none is empty.
+
+    Args:
+        tokenizer: what encodes them.
+        parts: the text, cut anywhere.
+        size: characters of a stretch, if it can be cut there.
+    """
+    held, skipped, wanted = "", 0, size
+    for part in parts:
+        held += part
+        while len(held) >= wanted + CONTEXT:
+            seam = _seam(tokenizer, held, wanted)
+            if seam is None:
+                wanted *= 2
+                continue
+            yield Stretch(held[:seam.end], skipped)
+            held, skipped, wanted = held[seam.start:], seam.start - seam.end, size
+    if held:
+        yield Stretch(held, skipped)
+
+
+def measured(tokenizer: Tokenizer, batch: list[Stretch]) -> list[Encoded]:
+    """The ids of each stretch, with the bytes that each stands for in the text that they are of."""
+    found = tokenizer.measure_many([stretch.text for stretch in batch])
+    for stretch, encoded in zip(batch, found, strict=True):
+        encoded.byte_lengths[:1] += stretch.skipped
+    return found
+
+
+class PartedTexts(Sequence[str], ABC):
+    """Texts that can be read in parts, so that a long one need not be held as a ``str``."""
+
+    @abstractmethod
+    def parted(self) -> Iterator[Iterator[str]]:
+        """The parts of each text, cut anywhere."""
+
+
+def words_apart(texts: Iterable[str], *, skip: bool = False, size: int = STRETCH) -> Iterator[str]:
+    """Texts in stretches that have the same words, for what learns from words: cut at a seam, wherever it lies.
+
+    Args:
+        texts: whole documents.
+        skip: leave the separating space out, since a space is put before every text.
+        size: characters of a stretch, if it can be cut there.
+    """
+    for parts in parted(texts):
+        held = ""
+        for part in parts:
+            searched, held = max(size, len(held) - 1), held + part
+            while len(held) > size:
+                found = (SPACE_SEAM if skip else SEAM).search(held, searched)
+                if found is None:
+                    break
+                yield held[:found.start()]
+                held, searched = held[found.end() if skip else found.start():], size
+        yield held
+
+
+def parted(texts: Iterable[str]) -> Iterator[Iterator[str]]:
+    """The parts of each text."""
+    return texts.parted() if isinstance(texts, PartedTexts) else (sliced(text) for text in texts)
+
+
+def sliced(text: str, size: int = STRETCH) -> Iterator[str]:
+    """A text in parts of so many characters."""
+    return (text[place:place + size] for place in range(0, len(text), size))
+
+
+def joined(pieces: Iterable[bytes]) -> Joined:
+    """What stands before a separator within the pieces of a vocabulary."""
+    found: dict[str, set[int]] = {separator: set() for separator in SEPARATORS}
+    for piece in pieces:
+        for separator, before in found.items():
+            place = piece.find(separator.encode(), 1)
+            while place > 0:
+                before.add(piece[place - 1])
+                place = piece.find(separator.encode(), place + 1)
+    return {separator: frozenset(before) for separator, before in found.items()}
+
+
+def joins(known: Joined, before: str, separator: str) -> bool:
+    """Whether a vocabulary has an id for ``before``, however it is normalised, and the separator behind it."""
+    forms = {before, before.lower(), *(unicodedata.normalize(form, before) for form in ("NFKC", "NFKD"))}
+    return any(form.encode()[-1] in known[separator] for form in forms if form)
+
+
+def _seam(tokenizer: Tokenizer, text: str, wanted: int) -> Seam | None:
+    """The last place up to ``wanted`` where the text may be cut."""
+    near = max(CONTEXT, wanted - CLOSE, wanted // 2)
+    places = list(SEAM.finditer(text, near, wanted)) or list(SEAM.finditer(text, max(CONTEXT, wanted // 2), wanted))
+    tried = 0
+    for found in reversed(places):
+        end = found.start()
+        if tokenizer.may_join(text[end - 1], found[0]):
+            continue
+        for start in (end, end + 1) if found[0] == " " else (end,):
+            if _agree(tokenizer, text, Seam(end, start)):
+                return Seam(end, start)
+        tried += 1
+        if tried == MOST_TRIED:
+            break
+    return None
+
+
+def _agree(tokenizer: Tokenizer, text: str, seam: Seam) -> bool:
+    """Whether the text around a seam gives the same tokens whole and in two, and to those before it the same bytes."""
+    first, last = seam.end - CONTEXT, seam.end + CONTEXT
+    sides = [Stretch(text[first:seam.end]), Stretch(text[seam.start:last], seam.start - seam.end)]
+    try:
+        whole, left, right = measured(tokenizer, [Stretch(text[first:last]), *sides])
+    except TokenizerError:  # encoding the text will say what is wrong, and where
+        return False
+    if not len(left.ids) or not len(right.ids):
+        return False
+    before = whole.byte_lengths[:len(left.ids)].sum()
+    return np.array_equal(whole.ids, np.concatenate([left.ids, right.ids])) and bool(before == left.byte_lengths.sum())
