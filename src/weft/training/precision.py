@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.model import LanguageModel
+from weft.core.rewrites import untouched
 from weft.ops.wide_linear import wide_linear, widens
 
 
@@ -27,12 +28,12 @@ class WideLinear(nn.Linear):
 
 
 def widen(model: nn.Module, wanted: Callable[[Tensor], bool] = widens) -> None:
-    """Put a `WideLinear` in the place of every linear map whose weight is so, with the same parameters in the same
-    order."""
+    """Put a `WideLinear` in the place of every `untouched` linear map whose weight is so, with the same parameters in
+    the same order."""
     for module in list(model.modules()):
         children = vars(module)["_modules"]  # `named_children` leaves out a module that stands there twice
         for name, child in list(children.items()):
-            if type(child) is nn.Linear and wanted(child.weight):
+            if isinstance(child, nn.Linear) and untouched(child, nn.Linear) and wanted(child.weight):
                 children[name] = WideLinear(child)
 
 
