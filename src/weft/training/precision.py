@@ -1,4 +1,4 @@
-"""Weights kept in float32 while the model computes in bfloat16."""
+"""Weights kept in float32 while the model computes in bfloat16, all but those that parts need `exact`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from weft.core.layer import Part
 from weft.core.model import LanguageModel
 from weft.core.rewrites import untouched
 from weft.ops.wide_linear import wide_linear, widens
@@ -38,9 +39,10 @@ def widen(model: nn.Module, wanted: Callable[[Tensor], bool] = widens) -> None:
 
 
 def narrowed(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
-    """A copy in ``dtype``, made without one that is as wide as the model."""
-    weights = {id(p): nn.Parameter(p.detach().to(dtype, copy=True), requires_grad=p.requires_grad)
-               for p in model.parameters()}
+    """A copy in ``dtype`` but for what stays `exact`, made without one that is as wide as the model."""
+    exact = {id(tensor) for part in model.modules() if isinstance(part, Part) for tensor in part.exact()}
+    weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
+                                   requires_grad=p.requires_grad) for p in model.parameters()}
     return deepcopy(model, weights).to(dtype)
 
 
@@ -49,7 +51,8 @@ class Precision:
     """The model that is updated and saved, and the one that computes.
 
     In float32 and float64 they are the same. In bfloat16 (8 bits of mantissa, so that an update below 1/256 of a
-    weight would vanish) the computing model is a copy, refreshed after every update. Its linear maps multiply in
+    weight would vanish) the computing model is a copy, refreshed after every update; what a part declares as `exact`,
+    such as the modes of a state-space model, is as exact in it. Its linear maps multiply in
     float32 where the processor has no instructions for bfloat16.
 
     Args:
