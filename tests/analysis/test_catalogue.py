@@ -57,7 +57,7 @@ def test_traits_come_from_the_parts_themselves() -> None:
     assert list(catalogue("batchnorm")[0].traits) == ["batch_statistics"]
     assert "depends on the whole batch" in catalogue("batchnorm")[0].traits["batch_statistics"]
     assert catalogue("lstm")[0].traits == {}
-    assert catalogue("lstm")[0].state_size == "2 d_hidden numbers"
+    assert catalogue("lstm")[0].state_size == "2 d_hidden float32 numbers"
 
 
 def test_a_plugins_part_is_listed(sprocket: None) -> None:

@@ -172,11 +172,61 @@ def recorded(function: Any, *tensors: Tensor) -> Recorder:
     return recorder
 
 
+VALUES_READ: dict[str, Any] = {
+    "item": lambda x: x.sum().item(), "tolist": lambda x: x.tolist(), "numpy": lambda x: x.numpy(),
+    "int": lambda x: int(x[0]), "float": lambda x: float(x[0]), "equal": lambda x: torch.equal(x, x + 1),
+    "a slice": lambda x: x[: x.argmax()], "an index": lambda x: x[x.argmax()],
+    "a number of an operator": lambda x: torch.add(x, x, alpha=x[0]),
+    "one_hot without classes": lambda x: torch.nn.functional.one_hot(x.long()),
+    "nonzero": lambda x: x.nonzero(), "argwhere": lambda x: torch.argwhere(x), "where": lambda x: torch.where(x > 1),
+    "masked_select": lambda x: x.masked_select(x > 1), "a mask": lambda x: x[x > 1],
+    "a mask of bytes": lambda x: x[(x > 1).to(torch.uint8)], "a mask among indices": lambda x: x[None][:, x > 1],
+    "index_put of a mask's": lambda x: x.index_put((x > 1,), x[x > 1]),
+    "unique": lambda x: torch.unique(x), "unique_consecutive": lambda x: torch.unique_consecutive(x),
+    "bincount": lambda x: torch.bincount(x.long()), "repeat_interleave": lambda x: x.repeat_interleave(x.long()),
+    "repeats": lambda x: torch.repeat_interleave(x.long()), "to_sparse": lambda x: x.to_sparse(),
+    "within an operator of autograd": lambda x: Selecting.apply(x),
+}
+
+
+class Selecting(torch.autograd.Function):
+    """Its operators are none of torch's functions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.where(x > 1)[0]
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", VALUES_READ)
+def test_what_depends_on_values_is_an_obstacle(name: str, mode: Any) -> None:
+    with mode():
+        assert recorded(VALUES_READ[name], torch.tensor([1.0, 2.0])).obstacle
+
+
 @pytest.mark.parametrize("function", [
-    lambda x: x.sum().item(), lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x[x > 0], lambda x: x.nonzero(),
-    lambda x: int(x[0]), lambda x: x[: x.argmax()], lambda x: x.repeat_interleave(torch.tensor([1, 2]))])
-def test_what_depends_on_values_is_an_obstacle(function: Any) -> None:
-    assert recorded(function, torch.tensor([1.0, 2.0])).obstacle
+    lambda x: x[torch.tensor([1, 0])], lambda x: torch.where(x > 1, x, 0.0), lambda x: x.masked_fill(x > 1, 0.0),
+    lambda x: torch.nn.functional.softmax(x, -1), lambda x: x.nonzero_static(size=1), lambda x: x.sort(),
+    lambda x: x.repeat_interleave(2), lambda x: x.index_put((x > 1,), x.new_zeros(()))])
+@torch.inference_mode()
+def test_what_has_the_same_shape_for_any_values_is_none(function: Any) -> None:
+    assert recorded(function, torch.tensor([1.0, 2.0])).obstacle is None
+
+
+class Bounding(Pointwise):
+    """Adds 9 for every feature above 2, few of which there are: `torch.where` of one argument tells how many."""
+
+    def each(self, x: Tensor) -> Tensor:
+        return x + 9 * len(torch.where(x > 2)[0])
+
+
+def test_a_part_that_reads_by_where_is_decoded_as_it_is() -> None:
+    model = copy.deepcopy(models()["rope"])
+    model.stack.layers[0].layers[1] = Bounding()  # type: ignore[index, union-attr]
+    taped, plain = sessions(model, 3, new=60)
+    follow(taped, plain, 50)
+    assert not taped.by_tape
 
 
 def test_a_tape_keeps_the_order_of_reads_and_writes() -> None:

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int64
@@ -38,16 +39,33 @@ class Part(nn.Module, ABC):
         """Ways in which this part itself does less than the law."""
         return frozenset()
 
-    def inference(self) -> Part:
+    def inference(self) -> nn.Module:
         """This part in the form that is fastest without gradients: equal outputs and losses, and the same state, so
-        that either goes on where the other left off. Itself where there is nothing to gain. It may share weights with
-        this part, which stays as it is. `weft.core.inference` puts whole models into it."""
+        that either goes on where the other left off. Itself where there is nothing to gain, or where a child that the
+        form would take apart is not `untouched`. It may share weights with this part, which stays as it is.
+        `weft.core.inference` puts whole models into it, and asks no part of which it is inherited: a subclass may
+        compute something else."""
         return self
 
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         """Own parameters that say how a state moves, whatever their shape: modes, rates, time steps. Weight decay
         would pull them to other dynamics, not to simpler ones, so optimisers do not decay them."""
         return ()
+
+    def exact(self) -> tuple[Tensor, ...]:
+        """Own parameters and buffers that a cast to narrower floats leaves in float32 or wider, because what is made of
+        them magnifies their rounding: a mode's angle is multiplied by the number of tokens."""
+        return self.dynamics()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `to`, `bfloat16`, `half` and `cuda` come to."""
+        exact = {id(tensor) for own in self.exact() for tensor in (own, own.grad) if tensor is not None}
+
+        def moved(tensor: Tensor) -> Tensor:
+            return _kept_wide(tensor, fn(tensor)) if id(tensor) in exact else fn(tensor)
+
+        super()._apply(moved if exact else fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 class Layer(Part, ABC):
@@ -118,13 +136,28 @@ class Layer(Part, ABC):
                              remedy="Select the rows first, or start a state of that batch.")
 
 
+def _kept_wide(tensor: Tensor, moved: Tensor) -> Tensor:
+    """``moved``, which ``tensor`` became, or the tensor in float32 at that place where it would be narrower."""
+    if moved.dtype == tensor.dtype:
+        return moved
+    return tensor.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
+
+
+def computing_dtype(module: nn.Module) -> torch.dtype | None:
+    """The dtype that a module computes in: that of its first parameter that a cast does not leave as it is
+    (`Part.exact`), or of its first where there is no other; None without parameters."""
+    exact = {id(tensor) for part in module.modules() if isinstance(part, Part) for tensor in part.exact()}
+    own = list(module.parameters())
+    return next((p.dtype for p in [*(p for p in own if id(p) not in exact), *own]), None)
+
+
 def beginning(part: nn.Module, batch: int, *, dtype: torch.dtype | None, device: torch.device | str | None,
               horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
     """A clock before the first token, and the dtype of state fields that follow the model's; what is None is taken
     from the part's parameters."""
     own = next(iter(part.parameters()), None)
     place = own.device if device is None and own is not None else device
-    kind = (torch.get_default_dtype() if own is None else own.dtype) if dtype is None else dtype
+    kind = (computing_dtype(part) or torch.get_default_dtype()) if dtype is None else dtype
     return Clock.start(batch, device=place, horizon=horizon), kind
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from weft.core.inference import inference_form
 from weft.core.model import LanguageModel
+from weft.core.rewrites import untouched
 
 Layout = Literal["rows", "columns", "packed"]
 L = TypeVar("L", bound=LanguageModel)
@@ -91,8 +92,9 @@ class DecodingForm(Generic[L]):
 def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
     """The model in the form that this machine decodes fastest, after a second of measuring.
 
-    On other devices than a CPU matrices stay as they are. Those that do not are held twice while the original is held
-    too; ``packed`` ones need two float32 copies beside the original matrix.
+    On other devices than a CPU matrices stay as they are, and so do adapted maps (`weft.core.rewrites`). Those that do
+    not are held twice while the original is held too; ``packed`` ones need two float32 copies beside the original
+    matrix.
 
     Args:
         model: any language model.
@@ -100,7 +102,7 @@ def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
     """
     groups: dict[tuple[int, int], list[nn.Linear]] = {}
     for part in inference_form(model).modules():
-        if isinstance(part, nn.Linear) and part.weight.device.type == "cpu":
+        if isinstance(part, nn.Linear) and untouched(part, nn.Linear) and part.weight.device.type == "cpu":
             groups.setdefault((part.out_features, part.in_features), []).append(part)
     measured = {shape: _measure(shape, maps, rows) for shape, maps in groups.items()}
 

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 FACTS = frozenset({"__get__", "__len__", "dim", "size", "stride", "numel", "nelement", "ndimension", "element_size",
                    "storage_offset", "get_device", "is_contiguous", "is_floating_point", "is_complex", "is_signed",
                    "is_inference", "is_same_size", "result_type", "is_tensor"})
 """What tells shapes, strides and types, not values."""
-VALUE_SHAPED = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount",
-                          "repeat_interleave", "one_hot"})
-"""What gives tensors whose shape depends on values."""
+ON_DATA = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+"""How PyTorch marks operators that read values on the host, or whose results have shapes that depend on values."""
+COMPOSED = "CompositeImplicitAutograd"
+"""What PyTorch calls operators that do nothing but call others."""
+DENSE = frozenset({torch.strided, torch._mkldnn})  # type: ignore[attr-defined]
+"""Layouts whose sizes the shape tells."""
 
 
 @final
@@ -137,6 +141,37 @@ def storage_of(tensor: Tensor) -> int:
 
 
 @final
+class _Operators(TorchDispatchMode):
+    """Sees every operator that torch's functions come to, also where no function of torch's was called.
+
+    Attributes:
+        on_data: the last one that reads values or gives a shape that depends on them; None: there was none.
+        expected: values may be read now, since what they say is asked again whenever the step is played.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.on_data: OpOverload | None = None
+        self.expected = False
+
+    def __torch_dispatch__(self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        if not self.expected and _depends_on_data(func, args):
+            self.on_data = func
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSED):
+            with self:  # of other operators, which without gradients would not be seen one by one
+                return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _depends_on_data(operator: OpOverload, args: tuple[Any, ...]) -> bool:
+    """The operator reads values on the host, or gives a shape that depends on them."""
+    if operator is torch.ops.aten.index.Tensor:  # it is marked for its masks; other indices give their own shape
+        return any(index.dtype in (torch.bool, torch.uint8) for index in args[1] if index is not None)
+    return not ON_DATA.isdisjoint(operator.tags)
+
+
+@final
 class Recorder(TorchFunctionMode):
     """Writes down the torch functions that are called in its block.
 
@@ -149,13 +184,27 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.recording = Recording()
         self.obstacle: str | None = None
+        self._operators = _Operators()
         self._before: set[int] = set()
         self._made: set[int] = set()
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._operators.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._operators.__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        if self._operators.on_data is not None:
+            self.obstacle = f"{self._operators.on_data}: depends on values"
 
     def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
         options = kwargs or {}
+        self._operators.expected = name_of(func) == "__bool__"
         found = func(*args, **options)
+        self._operators.expected = False
         outs = (found,) if isinstance(found, Tensor) else _sequence(found)
         if outs or (name_of(func) not in FACTS and _tensors((args, tuple(options.values())))):
             self._write(func, args, options, found, outs)
@@ -164,9 +213,7 @@ class Recorder(TorchFunctionMode):
     def _write(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], found: object,
                outs: tuple[Tensor, ...]) -> None:
         name, expected = name_of(function), None
-        if name in VALUE_SHAPED or (name == "__getitem__" and _masks(args[1])):
-            self.obstacle = f"{name}: a shape that depends on values"
-        elif name == "__bool__" and isinstance(found, bool):
+        if name == "__bool__" and isinstance(found, bool):
             expected = found
         elif not outs and found is not None:
             self.obstacle = f"{name}: a value is read"
@@ -185,8 +232,6 @@ class Recorder(TorchFunctionMode):
             return takes[-1]
         if isinstance(value, tuple | list):
             return (list if isinstance(value, list) else tuple)([self._enter(each, takes) for each in value])
-        if isinstance(value, slice) and _tensors((value.start, value.stop, value.step)):
-            self.obstacle = "a slice that a tensor bounds"
         return value
 
     def _take(self, tensor: Tensor) -> Ref:
@@ -198,6 +243,8 @@ class Recorder(TorchFunctionMode):
         return self.recording.ref(tensor)
 
     def _give(self, tensor: Tensor) -> Ref:
+        if tensor.layout not in DENSE:
+            self.obstacle = f"a tensor of layout {tensor.layout}: how much it holds depends on values"
         if id(tensor) not in self.recording.places:
             self.recording.produced.add(len(self.recording.tensors))
             memory = storage_of(tensor)
@@ -218,8 +265,3 @@ def _sequence(found: object) -> tuple[Tensor, ...]:
     if isinstance(found, tuple | list) and all(isinstance(each, Tensor) for each in found):
         return tuple(found)
     return ()
-
-
-def _masks(index: object) -> bool:
-    """An index that picks by truth values."""
-    return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors((index,)))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from weft.core.config import Dims
 from weft.core.layer import Pointwise
 from weft.core.registry import register
+from weft.core.rewrites import untouched
 from weft.feedforward.base import FeedForwardConfig
 from weft.ops.activations import ACTIVATIONS, Activation, ActivationName
 from weft.ops.gated_product import gated_product
@@ -38,8 +39,8 @@ class GLU(Pointwise):
         y: Tensor = self.down(gated_product(self.gate(x), self.up(x), self.activation))
         return y
 
-    def inference(self) -> FusedGLU:
-        return FusedGLU(self)
+    def inference(self) -> Pointwise:
+        return FusedGLU(self) if all(untouched(part, nn.Linear) for part in (self.gate, self.up)) else self
 
 
 @final
@@ -49,6 +50,7 @@ class FusedGLU(Pointwise):
     def __init__(self, glu: GLU) -> None:
         super().__init__()
         self.activation, self.down = glu.activation, glu.down
+        self.d_ff = glu.gate.out_features
         parts = (glu.gate, glu.up)
         self.gate_up = nn.Linear(glu.gate.in_features, 2 * glu.gate.out_features, glu.gate.bias is not None, "meta")
         self.gate_up.weight = nn.Parameter(torch.cat([part.weight for part in parts]).detach(), requires_grad=False)
@@ -56,7 +58,7 @@ class FusedGLU(Pointwise):
             self.gate_up.bias = nn.Parameter(torch.cat([part.bias for part in parts]).detach(), requires_grad=False)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        gate, up = self.gate_up(x).split_with_sizes([self.down.in_features] * 2, -1)
+        gate, up = self.gate_up(x).split_with_sizes([self.d_ff] * 2, -1)
         y: Tensor = self.down(self.activation(gate) * up)
         return y
 

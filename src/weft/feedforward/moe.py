@@ -14,6 +14,7 @@ from weft.core.config import Dims, PartField, Shared, rule
 from weft.core.layer import Choice, Chooser, LayerState, Pointwise, advance
 from weft.core.output import Loss, Output
 from weft.core.registry import register
+from weft.core.rewrites import untouched
 from weft.core.span import Memory, Span
 from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLUConfig
@@ -32,7 +33,8 @@ class MixtureOfExperts(Chooser):
     x, y [B,T,D]; ``router.weight`` [N,D], no bias; ``experts`` are N feed-forwards of one configuration, each with
     weights of its own. No expert has a capacity: nothing is dropped, so a row never depends on its neighbours (up to
     the last bits, where a matrix product's rounding depends on its number of rows). Among equal logits the lower expert
-    wins. Routing and gates are computed in float32 or wider. Its state is the clock alone.
+    wins. Routing and gates are computed in float32 or wider; a router that somebody has adapted computes in its own
+    way. Its state is the clock alone.
 
     Losses, over the real tokens of the call only, each times its coefficient (none for the coefficient 0):
 
@@ -75,6 +77,9 @@ class MixtureOfExperts(Chooser):
 
     def _logits(self, rows: Tensor) -> Float[Tensor, "rows N"]:
         wide = torch.promote_types(rows.dtype, torch.float32)
+        if not untouched(self.router, nn.Linear):
+            logits: Tensor = self.router(rows)
+            return logits.to(wide)
         with torch.autocast(rows.device.type, enabled=False):
             return rows.to(wide) @ self.router.weight.to(wide).T
 

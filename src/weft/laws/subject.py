@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from weft.core.layer import Layer, LayerState, traits_of
+from weft.core.layer import Layer, LayerState, computing_dtype, traits_of
 from weft.core.model import Encoder, EncoderInputs, LanguageModel, ModelState
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
@@ -72,15 +72,16 @@ class Subject:
 def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
     """A layer, fed with Gaussian vectors in its own dtype."""
     own = next(layer.parameters(), torch.zeros((), dtype=torch.float64))
+    kind = computing_dtype(layer) or own.dtype
 
     def inputs(batch: int, length: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(batch, length, d_model, generator=generator, dtype=torch.float64).to(own.device, own.dtype)
+        return torch.randn(batch, length, d_model, generator=generator, dtype=torch.float64).to(own.device, kind)
 
     def memory(batch: int, generator: torch.Generator) -> Memory:
         return Memory(inputs(batch, SOURCE_STEPS, generator), _counts(batch, SOURCE_STEPS, generator))
 
     def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
-        return layer.init_state(batch, capacity=capacity, memory=source, horizon=horizon, dtype=own.dtype)
+        return layer.init_state(batch, capacity=capacity, memory=source, horizon=horizon, dtype=kind)
 
     def remake(module: nn.Module) -> Subject:
         assert isinstance(module, Layer)

@@ -27,7 +27,7 @@ class LSTMConfig(RecurrentConfig):
 
     kind: ClassVar[str] = "lstm"
     source: ClassVar[str] = "Hochreiter & Schmidhuber 1997; Gers et al. 2000 (forget gate); Zaremba et al. 2014"
-    state_size: ClassVar[str] = "2 d_hidden numbers"
+    state_size: ClassVar[str] = "2 d_hidden float32 numbers"
 
     forget_bias: float = 0.0
 
@@ -50,7 +50,7 @@ class LSTMConfig(RecurrentConfig):
 class LSTMState(HiddenState):
     """The output of the last token and its cell, zero before the first."""
 
-    c: Float[Tensor, "B H"] = tensor_field()
+    c: Float[Tensor, "B H"] = tensor_field(keeps_dtype=True)
 
     def carried(self) -> tuple[Tensor, ...]:
         return (self.h, self.c)

@@ -27,9 +27,9 @@ from weft.ops.recurrence import after_count
 
 @dataclass(frozen=True)
 class HiddenState(LayerState):
-    """The output of the last token, zero before the first."""
+    """The output of the last token, zero before the first; float32 or better whatever the model computes in."""
 
-    h: Float[Tensor, "B H"] = tensor_field()
+    h: Float[Tensor, "B H"] = tensor_field(keeps_dtype=True)
 
     def carried(self) -> tuple[Tensor, ...]:
         """What goes from step to step, in the order of the constructor."""
@@ -48,14 +48,15 @@ class RecurrentConfig(MixerConfig):
         bias: whether the steps add a bias.
     """
 
-    state_size: ClassVar[str] = "d_hidden numbers"
+    state_size: ClassVar[str] = "d_hidden float32 numbers"
 
     d_hidden: int | None = Field(default=None, gt=0)
     bias: bool = True
 
 
 class Recurrent(Layer, ABC):
-    """A recurrent network from [B,T,D] to [B,T,D]. The initial state is zero.
+    """A recurrent network from [B,T,D] to [B,T,D]. The initial state is zero. The recurrence is computed in float32 or
+    better: a network that remembers adds little to much at every step, and bfloat16 loses it.
 
     Subclasses say how many ``gates`` of size H a step has, how many tensors the state ``carries``, and `scan`. Weights
     and biases start uniform between -1/sqrt(H) and 1/sqrt(H).
@@ -89,17 +90,20 @@ class Recurrent(Layer, ABC):
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> HiddenState:
         shape = (clock.seen.shape[0], self.d_hidden)
-        zeros = [torch.zeros(shape, dtype=dtype, device=clock.seen.device) for _ in range(self.carries)]
+        exact = torch.promote_types(dtype, torch.float32)
+        zeros = [torch.zeros(shape, dtype=exact, device=clock.seen.device) for _ in range(self.carries)]
         return self.state_type(clock, *zeros)
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         if x.shape[1] == 0:
             return Output(x, state)
-        projected = self.input(x.transpose(0, 1))
+        inputs = self.input(x.transpose(0, 1))
+        projected = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
         before = self._before(state, projected)
         starts = span.ticks.starts().expand(x.shape[0], -1).t() if span.packed else None
-        after = self.scan(projected, before, starts)
-        y = self.output(after[0].transpose(0, 1))
+        with torch.autocast(x.device.type, enabled=False):
+            after = self.scan(projected, before, starts)
+        y = self.output(after[0].transpose(0, 1).to(inputs.dtype))
         if state is None:
             return Output(y, None)
         assert isinstance(state, HiddenState) and span.after is not None, "checked by Layer.forward"

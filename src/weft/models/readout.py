@@ -81,6 +81,8 @@ class LinearReadout(Readout):
         return linear_logits(mapped(h, self.projection), self.weight, self.bias, self.softcap)
 
     def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        if type(self).logits is not LinearReadout.logits:  # an adapted readout: its logits are all that is known of it
+            return self.logits(h).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
         return linear_log_prob(mapped(h, self.projection), self.weight, self.bias, targets, self.softcap)
 
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,

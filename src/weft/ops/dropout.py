@@ -17,6 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from weft.core.layer import Part
+
 LOTS = 1 << 16
 RARE = 1 / 1024
 """Probabilities nearer to 0 or 1 would be met too roughly, by one part in a hundred; torch draws those."""
@@ -64,8 +66,16 @@ class _Dropout(torch.autograd.Function):
 
 
 @final
-class Dropout(nn.Dropout):
-    """`dropout` in training; as the input is otherwise."""
+class Dropout(Part):
+    """`dropout` with probability ``p`` in training; as the input is otherwise."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return dropout(input, self.p) if self.training else input
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x of any shape."""
+        return dropout(x, self.p) if self.training else x
+
+    def inference(self) -> nn.Module:
+        return nn.Identity()

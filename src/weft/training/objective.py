@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.core.config import Settings
 from weft.core.model import Readout
+from weft.core.rewrites import untouched
 from weft.models.readout import LinearReadout
 from weft.ops.linear_cross_entropy import CrossEntropy
 
@@ -39,10 +40,10 @@ def cross_entropy(readout: Readout, h: Float[Tensor, "B T D"], targets: Int64[Te
                   scored: Bool[Tensor, "B T"], settings: ObjectiveSettings) -> CrossEntropy:
     """The sums over ``scored`` tokens of the negative log-likelihood and of what ``settings`` minimise.
 
-    A linear readout has a fused form. Any other is asked for its log-probabilities, or, where log Z or all classes
-    enter, for its logits, a piece of the tokens at a time.
+    A linear readout has a fused form, where it is `untouched`. Any other is asked for its log-probabilities, or, where
+    log Z or all classes enter, for its logits, a piece of the tokens at a time.
     """
-    if isinstance(readout, LinearReadout):
+    if isinstance(readout, LinearReadout) and untouched(readout, LinearReadout):
         return readout.cross_entropy(h, targets, scored, smoothing=settings.label_smoothing, z_loss=settings.z_loss)
     if settings.plain:
         nats = -torch.where(scored, readout.log_prob(h, targets), 0.0).sum()

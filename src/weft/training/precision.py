@@ -1,4 +1,4 @@
-"""Weights kept in float32 while the model computes in bfloat16."""
+"""Weights kept in float32 while the model computes in bfloat16, all but those that parts need `exact`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from weft.core.layer import Part
 from weft.core.model import LanguageModel
+from weft.core.rewrites import untouched
 from weft.ops.wide_linear import wide_linear, widens
 
 
@@ -27,19 +29,20 @@ class WideLinear(nn.Linear):
 
 
 def widen(model: nn.Module, wanted: Callable[[Tensor], bool] = widens) -> None:
-    """Put a `WideLinear` in the place of every linear map whose weight is so, with the same parameters in the same
-    order."""
+    """Put a `WideLinear` in the place of every `untouched` linear map whose weight is so, with the same parameters in
+    the same order."""
     for module in list(model.modules()):
         children = vars(module)["_modules"]  # `named_children` leaves out a module that stands there twice
         for name, child in list(children.items()):
-            if type(child) is nn.Linear and wanted(child.weight):
+            if isinstance(child, nn.Linear) and untouched(child, nn.Linear) and wanted(child.weight):
                 children[name] = WideLinear(child)
 
 
 def narrowed(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
-    """A copy in ``dtype``, made without one that is as wide as the model."""
-    weights = {id(p): nn.Parameter(p.detach().to(dtype, copy=True), requires_grad=p.requires_grad)
-               for p in model.parameters()}
+    """A copy in ``dtype`` but for what stays `exact`, made without one that is as wide as the model."""
+    exact = {id(tensor) for part in model.modules() if isinstance(part, Part) for tensor in part.exact()}
+    weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
+                                   requires_grad=p.requires_grad) for p in model.parameters()}
     return deepcopy(model, weights).to(dtype)
 
 
@@ -48,7 +51,8 @@ class Precision:
     """The model that is updated and saved, and the one that computes.
 
     In float32 and float64 they are the same. In bfloat16 (8 bits of mantissa, so that an update below 1/256 of a
-    weight would vanish) the computing model is a copy, refreshed after every update. Its linear maps multiply in
+    weight would vanish) the computing model is a copy, refreshed after every update; what a part declares as `exact`,
+    such as the modes of a state-space model, is as exact in it. Its linear maps multiply in
     float32 where the processor has no instructions for bfloat16.
 
     Args:
