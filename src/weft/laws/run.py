@@ -10,11 +10,15 @@ from torch import nn
 from weft.core.layer import Layer
 from weft.core.model import LanguageModel
 from weft.laws.causality import causality
+from weft.laws.coordinates import coordinates
+from weft.laws.forks import forks
 from weft.laws.inference import inference
 from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
 from weft.laws.report import Finding, Report
+from weft.laws.reuse import reuse
 from weft.laws.rows import bounded, persistence, ragged, selection
+from weft.laws.saving import saving
 from weft.laws.split import split
 from weft.laws.subject import Subject, layer_subject, model_subject
 
@@ -29,6 +33,10 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "bounded": bounded,
     "readout": readout,
     "inference": inference,
+    "coordinates": coordinates,
+    "forks": forks,
+    "saving": saving,
+    "reuse": reuse,
 }
 
 
