@@ -50,7 +50,8 @@ class Clock(State):
 
     def after(self, seen: Tensor, begin: Tensor, prefix_end: Tensor) -> Clock:
         """The clock after a call, of the buffers that the call leaves behind."""
-        return Clock(seen, begin, prefix_end, self.horizon, fresh=False)
+        # The lease is written out because the compiler cannot follow a dataclass's default factory.
+        return Clock(seen, begin, prefix_end, self.horizon, fresh=False, lease=Lease())
 
 
 @dataclass(frozen=True)

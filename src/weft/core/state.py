@@ -78,12 +78,13 @@ class Lease:
             StateError: it was.
         """
         if self.consumed:
-            raise StateError("an earlier call has consumed this state, and its buffers may hold later tokens.",
+            raise StateError("an earlier call has consumed this state, so its buffers may hold later tokens.",
                              where="state", remedy="Go on with the state that the call returned, or clone() or "
                              "select() the state before the call to use it twice.")
 
     def consume(self) -> None:
-        """Take the state for a call. With gradients on nothing is written in place, so the state stays as it is.
+        """Take the state for a call, which has it even if it fails midway. With gradients on nothing is written in
+        place, so the state stays as it is.
 
         Raises:
             StateError: another call has taken it.
