@@ -42,7 +42,7 @@ def used() -> Clock:
 
 @pytest.mark.parametrize(("clock", "facts", "fresh", "packed"), [
     (None, {}, True, False),
-    (Clock.start(2), {}, True, False),
+    (Clock.start(2), {}, False, True),
     (Clock.start(2), {"fresh": True}, True, False),
     (used(), {}, False, True),
     (used(), {"uniform": True, "bound": 6}, False, False),
@@ -50,7 +50,7 @@ def used() -> Clock:
     (Clock.start(2), {"fresh": True, "begins": torch.zeros(2, 3, dtype=torch.bool)}, True, True),
     (used(), {"uniform": True, "bound": 6, "begins": torch.zeros(2, 3, dtype=torch.bool)}, False, True),
 ])
-def test_what_has_read_nothing_is_fresh_and_documents_are_fenced_where_they_may_be(
+def test_a_call_without_a_state_is_fresh_and_documents_are_fenced_where_they_may_be(
         clock: Clock | None, facts: dict[str, Any], fresh: bool, packed: bool) -> None:
     span = Span(**facts).resolve(clock, X)
     assert span.fresh is fresh

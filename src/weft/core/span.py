@@ -50,8 +50,7 @@ class Span:
         coordinates: explicit positions, [B,T] or n-dimensional [B,T,n]; None: index within the document.
         memory: what cross-attention reads, for a call without a state (a state keeps its own from ``init_state``).
         horizon: declared document lengths [B] for a call without a state; None: each document's own length.
-        fresh: the state has consumed nothing in any row. Always so without a state, and a state says so by itself; to
-            say it of one that has consumed tokens is an error.
+        fresh: the state has consumed nothing in any row; always so without a state, refused for one that has.
         bound: no row will have consumed more than this many tokens after the call.
         uniform: every row will have consumed exactly ``bound`` tokens after the call, all of one document.
     """
@@ -97,8 +96,9 @@ class Span:
             return self
         shape = (x.shape[0], x.shape[1])
         self._require_shapes(shape)
-        fresh = clock is None or clock.fresh
-        if self.fresh and not fresh:
+        fresh = clock is None or self.fresh
+        # The state is asked only where the call says so: the compiler would make the first step for itself otherwise.
+        if clock is not None and self.fresh and not clock.fresh:
             raise StateError("fresh is said of a state that has consumed tokens.", where="span.fresh",
                              remedy="Leave it out, or start a new state with init_state.")
         if clock is not None and shape[1] > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import torch
@@ -33,15 +33,21 @@ def compile_whole(subject: Subject, generator: torch.Generator) -> Iterator[Find
     names = ["whole", "packed", "one step", "another step"]
     expected = _calls(subject, x, begins, memory, _started(subject, x, memory))
     try:
-        # The compiler keeps what it makes with the code object, and only so much of it: this is one of its own.
-        _calls.__code__ = _calls.__code__.replace()
-        run = torch.compile(_calls, fullgraph=True, backend="eager", dynamic=False)
-        found = run(subject, x, begins, memory, _started(subject, x, memory))
+        found = _compiled(subject)(x, begins, memory, _started(subject, x, memory))
     except Exception as error:  # whatever stops the compiler, which passes errors of the part on as its own
         yield Finding(LAW, f"not one graph: {_reason(error)}", math.inf, subject.bound)
         return
     for name, one, other in zip(names, found, expected, strict=False):
         yield Finding(LAW, f"{name}, compiled", difference(one, other), subject.bound)
+
+
+def _compiled(subject: Subject) -> Callable[[Tensor, Tensor, Memory | None, LayerState | None], Outputs]:
+    def calls(x: Tensor, begins: Tensor, memory: Memory | None, state: LayerState | None) -> Outputs:
+        return _calls(subject, x, begins, memory, state)
+
+    # The compiler keeps what it makes with the code object, and only so much of it: this is one of its own.
+    calls.__code__ = calls.__code__.replace()
+    return torch.compile(calls, fullgraph=True, backend="eager", dynamic=False)
 
 
 def _started(subject: Subject, x: Tensor, memory: Memory | None) -> LayerState | None:

@@ -108,7 +108,7 @@ def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> St
                     for buffer, chunk in ((state.keys, k), (state.values, v)))
     positions = state.positions
     if positions is not None:
-        positions = _write_positions(pad_to(_room_for_positions(positions, span), 1, room, 0), slots, ticks)
+        positions = _write_positions(pad_to(_room_for_positions(positions, state.clock, ticks), 1, room, 0), slots, ticks)
     new = KeyValueState(after, keys, values, positions, state.capacity)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)
@@ -221,15 +221,15 @@ def _merge(buffer: Tensor, chunk: Tensor, source: Tensor) -> Tensor:
     return torch.where((place >= 0) & (place < steps), chunk.gather(2, index), buffer)
 
 
-def _room_for_positions(buffer: Tensor, span: Span) -> Tensor:
+def _room_for_positions(buffer: Tensor, clock: Clock, ticks: Ticks) -> Tensor:
     """The buffer [B,S] or [B,S,n] of positions so that it can hold the chunk's: in a dtype that holds both.
 
     Raises:
         InputError: earlier calls gave another number of coordinates a token.
     """
-    own = span.ticks.position
+    own = ticks.position
     if own.shape[2:] != buffer.shape[2:]:
-        if not span.fresh:
+        if not clock.fresh:
             given, before = (list(each.shape[2:]) or "one" for each in (own, buffer))
             raise InputError(f"{given} coordinates a token, {before} in earlier calls.", where="span.coordinates",
                              remedy="Give as many coordinates a token in every call of a sequence.")
@@ -253,7 +253,7 @@ def _store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Sto
     ticks, after, window = span.ticks, span.after, state.keys.shape[2]
     slots = _rolling_slots(state.clock.seen, span, k.shape[1], window)
     one = k.shape[1] == 1
-    held = None if state.positions is None else _room_for_positions(state.positions, span)
+    held = None if state.positions is None else _room_for_positions(state.positions, state.clock, ticks)
     # Before the buffers may be written to.
     earlier = None if one or span.fresh else _earlier(replace(state, positions=held), k, v, ticks)
     keys, values = (_write(buffer, chunk.transpose(1, 2), slots, ticks)
