@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from seeing_ahead import seeing_ahead
 from weft.analysis.memory import States, buffer_bytes, state_sizes, training_bytes, weight_bytes
 from weft.analysis.shapes import shape_of
 from weft.analysis.step import training_step
@@ -97,7 +98,8 @@ def test_a_memory_is_part_of_the_state() -> None:
 
 
 def test_a_bidirectional_model_has_no_state() -> None:
-    assert state_sizes(*shapes(config({"kind": "attention", "n_heads": 2, "mask": "bidirectional"})), 1, (8,)) is None
+    model, mode = shapes(config({"kind": "attention", "n_heads": 2}))
+    assert state_sizes(seeing_ahead(model), mode, 1, (8,)) is None
 
 
 def test_one_context_tells_no_growth() -> None:

@@ -21,7 +21,7 @@ def call(clock: Clock | None, shape: tuple[int, int], **facts: Any) -> Moment:
 
 def at(seen: list[int], begin: list[int], prefix_end: list[int], horizon: list[int] | None = None) -> Clock:
     rows = [seen, begin, prefix_end, [0] * len(seen) if horizon is None else horizon]
-    return Clock(*(torch.tensor(row) for row in rows))
+    return Clock(*(torch.tensor(row) for row in rows), fresh=False)  # type: ignore[misc]
 
 
 def table(values: Tensor, rows: int = 2) -> list[list[int]]:

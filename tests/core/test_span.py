@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from weft.core.clock import Clock
-from weft.core.errors import InputError
+from weft.core.errors import InputError, StateError
 from weft.core.span import WHOLE, Memory, Span
+from weft.core.state import concat, state_arrays
 
 X = torch.ones(2, 3, 4)
 
@@ -34,14 +35,20 @@ def test_full_and_packed_are_facts_of_what_is_given() -> None:
     assert Span(begins=torch.zeros(2, 3, dtype=torch.bool)).packed
 
 
+def used() -> Clock:
+    """A clock after three tokens in both rows."""
+    return WHOLE.resolve(Clock.start(2), X).after
+
+
 @pytest.mark.parametrize(("clock", "facts", "fresh", "packed"), [
     (None, {}, True, False),
     (Clock.start(2), {}, False, True),
     (Clock.start(2), {"fresh": True}, True, False),
-    (Clock.start(2), {"uniform": True, "bound": 3}, False, False),
+    (used(), {}, False, True),
+    (used(), {"uniform": True, "bound": 6}, False, False),
     (None, {"begins": torch.zeros(2, 3, dtype=torch.bool)}, True, True),
     (Clock.start(2), {"fresh": True, "begins": torch.zeros(2, 3, dtype=torch.bool)}, True, True),
-    (Clock.start(2), {"uniform": True, "bound": 3, "begins": torch.zeros(2, 3, dtype=torch.bool)}, False, True),
+    (used(), {"uniform": True, "bound": 6, "begins": torch.zeros(2, 3, dtype=torch.bool)}, False, True),
 ])
 def test_a_call_without_a_state_is_fresh_and_documents_are_fenced_where_they_may_be(
         clock: Clock | None, facts: dict[str, Any], fresh: bool, packed: bool) -> None:
@@ -90,3 +97,47 @@ def test_a_memory_knows_its_padding_and_its_rows() -> None:
     assert chosen.count.tolist() == [1, 1]
     assert Memory(memory.h).valid() is None
     assert Memory(memory.h).select(torch.tensor([0])).count is None
+
+
+def test_a_used_state_is_not_believed_to_be_fresh() -> None:
+    with pytest.raises(StateError, match=r"span.fresh: fresh is said of a state that has consumed tokens. Leave it ou"):
+        Span(fresh=True).resolve(used(), X)
+
+
+def test_freshness_is_lost_by_tokens_and_joined_by_all_rows() -> None:
+    start = Clock.start(2)
+    assert start.fresh and WHOLE.resolve(start, X[:, :0]).after.fresh
+    assert not Span(count=torch.tensor([0, 1])).resolve(Clock.start(2), X).after.fresh
+    assert concat([start, Clock.start(1)]).fresh
+    assert not concat([start, used()]).fresh
+    assert start.select([1]).fresh and not used().select([1]).fresh
+
+
+def test_a_call_without_gradients_consumes_the_state_unless_it_has_no_tokens() -> None:
+    clock = Clock.start(2)
+    with torch.no_grad():
+        assert WHOLE.resolve(clock, X[:, :0]).after is clock
+        after = WHOLE.resolve(clock, X).after
+        fork = after.clone()
+        WHOLE.resolve(after, X)
+        for again in (lambda: WHOLE.resolve(after, X), after.clone, lambda: after.select([0]),
+                      lambda: concat([fork, after]), lambda: state_arrays(after)):
+            with pytest.raises(StateError, match=r"state: an earlier call has consumed this state.* Go on with the "
+                                                 r"state that the call returned, or clone\(\) or select\(\)"):
+                again()
+        assert not WHOLE.resolve(fork, X).after.fresh
+
+
+def test_what_takes_a_state_s_place_is_consumed_with_it() -> None:
+    for same in (lambda clock: clock.detach(), lambda clock: clock.to("cpu"), lambda clock: clock.map(lambda x, _: x)):
+        clock = Clock.start(2)
+        other = same(clock)
+        with torch.no_grad():
+            WHOLE.resolve(other, X)
+        with pytest.raises(StateError, match="consumed"):
+            WHOLE.resolve(clock, X)
+
+
+def test_with_gradients_on_a_state_may_be_used_again() -> None:
+    clock = Clock.start(2)
+    assert WHOLE.resolve(clock, X).after is not WHOLE.resolve(clock, X).after

@@ -27,6 +27,15 @@ class Cache(LayerState):
 
 
 @dataclass(frozen=True)
+class Placed(LayerState):
+    """A field of what the calls gave, and facts that are saved."""
+
+    places: Tensor = tensor_field(grows=1, keeps_dtype=True, as_given=True)
+    room: int | None = fact_field(saved=int)
+    full: bool = fact_field(saved=bool, unsaved=True, joined=any)
+
+
+@dataclass(frozen=True)
 class Pair(LayerState):
     """Two caches on one clock."""
 
@@ -180,6 +189,53 @@ def test_restore_refuses_other_shapes(wrong: Tensor) -> None:
     arrays = state_arrays(pair(2, 3)) | {"layers.0.keys": wrong}
     with pytest.raises(StateError, match=r"layers.0.keys: shape \(2, 3.*where this model keeps \(2, 3, 2\)"):
         restore(pair(2, 3), arrays)
+
+
+def test_restore_refuses_another_dtype_and_says_what_to_do() -> None:
+    arrays = state_arrays(pair(2, 3).to(dtype=torch.float64))
+    with pytest.raises(StateError, match=r"layers.0.keys: dtype torch.float64 where this state keeps torch.float32. "
+                                         r"Start the template with the saved state's dtype, init_state\(dtype=...\), "
+                                         r"and cast what was restored with State.to."):
+        restore(pair(2, 3), arrays)
+    wide = pair(2, 3).to(dtype=torch.float64)
+    assert restore(wide.clone(), arrays).to(dtype=torch.float32).layers[0].keys.dtype is torch.float32
+    with pytest.raises(StateError, match="clock.seen: dtype torch.int32"):
+        restore(wide, arrays | {"clock.seen": torch.zeros(2, dtype=torch.int32)})
+
+
+def placed(places: Tensor, room: int | None = None, full: bool = False) -> Placed:
+    return Placed(Clock.start(places.shape[0]), places, room, full)
+
+
+@pytest.mark.parametrize(("room", "full"), [(32, True), (None, False), (0, True)])
+def test_facts_are_saved_as_a_number_for_each_row(room: int | None, full: bool) -> None:
+    arrays = state_arrays(placed(torch.zeros(3, 2), room, full))
+    assert arrays["room"].tolist() == [-1 if room is None else room] * 3
+    back = restore(placed(torch.zeros(1, 0), 5), arrays)
+    assert (back.room, back.full) == (room, full) and back.clock.fresh
+    part = restore(placed(torch.zeros(1, 0)), {path: tensor[1:] for path, tensor in arrays.items()})
+    assert (part.room, part.full, part.batch()) == (room, full, 2)
+
+
+def test_files_without_facts_are_read() -> None:
+    arrays = {path: state_arrays(placed(torch.zeros(2, 2), 32))[path] for path in placed(torch.zeros(2, 2)).tensors()}
+    back = restore(placed(torch.zeros(2, 0), 5), arrays)
+    assert (back.room, back.full, back.clock.fresh) == (None, True, False)
+
+
+@pytest.mark.parametrize("places", [torch.rand(2, 4), torch.rand(2, 4, 3).double(), torch.zeros(2, 0)])
+def test_what_calls_give_is_restored_in_its_own_dtype_and_dimensions(places: Tensor) -> None:
+    back = restore(placed(torch.zeros(2, 1, dtype=torch.int64)), state_arrays(placed(places)))
+    assert back.places.dtype == places.dtype
+    assert_close(back.places, places, rtol=0, atol=0)
+
+
+def test_facts_that_say_so_are_joined_and_coordinates_of_other_sizes_are_not() -> None:
+    one, other = placed(torch.zeros(1, 2), full=True), placed(torch.zeros(2, 3))
+    assert concat([one, other]).full and not concat([other, other]).full
+    with pytest.raises(StateError, match=r"concat: states that were given different numbers of coordinates a token. "
+                                         r"Join states whose calls gave coordinates of one shape."):
+        concat([one, placed(torch.zeros(1, 2, 3))])
 
 
 def test_errors_of_row_operations() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from decoding.small_models import Bigram, decoder, kinds, reseeded
+from seeing_ahead import seeing_ahead
 from weft.core.errors import FailedError, InputError, UnsupportedError
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Span
@@ -228,7 +229,7 @@ def test_more_tokens_than_positions_are_refused_before_anything_runs() -> None:
 
 
 def test_models_that_cannot_generate_say_so() -> None:
-    both_ways = decoder({"kind": "attention", "n_heads": 2, "mask": "bidirectional"})
+    both_ways = seeing_ahead(decoder({"kind": "attention", "n_heads": 2}))
     with pytest.raises(UnsupportedError, match=r"decoding needs probabilities of the next token.*causal masks"):
         generate(both_ways, [[1]], max_new_tokens=1)
     impossible = Bigram([[0.0, 1.0], [0.0, 0.0]])

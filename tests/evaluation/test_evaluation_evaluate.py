@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from decoding.small_models import VOCAB, Bigram, decoder, kinds, reseeded
+from seeing_ahead import seeing_ahead
 from weft.core.errors import DataError, FailedError, InputError, UnsupportedError
 from weft.core.model import LanguageModel
 from weft.core.span import Span
@@ -190,7 +191,7 @@ def test_what_cannot_be_evaluated() -> None:
         (DataError, r"drawn: no token can be predicted: every document has a single token\. Give more text",
          lambda: evaluate(model, stream_of((0, 0), scored=False))),
         (UnsupportedError, "evaluation needs probabilities of the next token",
-         lambda: evaluate(decoder({"kind": "attention", "n_heads": 2, "mask": "bidirectional"}), stream)),
+         lambda: evaluate(seeing_ahead(decoder({"kind": "attention", "n_heads": 2})), stream)),
         (UnsupportedError, r"EncoderDecoder: this model decodes from a source, and a corpus has none\. Score rows",
          lambda: evaluate(kinds()["encoder_decoder-0"], stream)),
         (FailedError, r"drawn: the model gives NaN\. Check", lambda: evaluate(Bigram([[math.nan] * 11] * 11), stream)),

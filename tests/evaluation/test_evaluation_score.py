@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from decoding.small_models import Bigram, decoder, kinds, reseeded
+from seeing_ahead import seeing_ahead
 from weft.core.errors import FailedError, InputError, UnsupportedError
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Span
@@ -126,6 +127,6 @@ def test_what_cannot_be_scored() -> None:
     with pytest.raises(InputError, match=r"rows\[0\]\[1\]: id 11 is outside the vocabulary of 11 ids"):
         score(short, [[1, 11]])
     with pytest.raises(UnsupportedError, match="scoring needs probabilities of the next token"):
-        score(decoder({"kind": "attention", "n_heads": 2, "mask": "bidirectional"}), [[1]])
+        score(seeing_ahead(decoder({"kind": "attention", "n_heads": 2})), [[1]])
     with pytest.raises(FailedError, match=r"rows\[1\]: the model gives NaN\. Check the checkpoint"):
         score(Bigram([[0.5, 0.5], [math.nan, 0.5]]), [[0, 1], [1, 1]])

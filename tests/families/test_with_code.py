@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from families.with_code_models import CONFIGS, attention, build, converted, decoder, model, pre, rows
+from seeing_ahead import seeing_ahead
 from weft import api
 from weft.checkpoints import save_checkpoint
 from weft.cli.main import app
 from weft.core.errors import CheckpointError, InputError, UnsupportedError
+from weft.core.model import LanguageModel
 from weft.core.registry import load_plugin
 from weft.families.with_code import brings_bundled_code, has_code, require_writable
 from weft.models.encoder_decoder import EncoderDecoderConfig
@@ -146,16 +148,16 @@ def test_where_the_option_says_nothing(options: dict[str, str], said: str, hybri
     assert said in str(caught.value)
 
 
-def refused(data: Mapping[str, Any]) -> str:
+def refused(model: LanguageModel) -> str:
     with pytest.raises(UnsupportedError) as caught:
-        require_writable(build(data))
+        require_writable(model)
     return str(caught.value)
 
 
 def test_what_no_modelling_file_can_serve() -> None:
-    seeing = decoder(pre(attention(mask="bidirectional")))
+    seeing = seeing_ahead(build(decoder(pre(attention()))))
     assert "sees later tokens, so it cannot be opened as a causal" in refused(seeing)
-    assert "decodes from a source cannot be opened" in refused(EncoderDecoderConfig.examples()[0].dump())
+    assert "decodes from a source cannot be opened" in refused(EncoderDecoderConfig.examples()[0].build())
 
 
 def test_tables_of_counts_go_from_weft_to_weft(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_tables_of_counts_go_from_weft_to_weft(tmp_path: Path) -> None:
 
 def test_parts_of_a_plugin_file_are_named() -> None:
     load_plugin(REPOSITORY / "examples" / "moving_average.py")
-    said = refused(decoder({"repeat": 2, "of": [pre("lstm"), pre("moving_average")]}))
+    said = refused(build(decoder({"repeat": 2, "of": [pre("lstm"), pre("moving_average")]})))
     assert "moving_average: from a plugin's file, which the folder would lack. Make the plugin an installed" in said
 
 

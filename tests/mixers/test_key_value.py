@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from weft.core.clock import Clock
-from weft.core.errors import StateError
+from weft.core.errors import InputError, StateError
 from weft.core.span import Span
 from weft.mixers.key_value import (
     KeyValueShape,
@@ -91,6 +92,33 @@ def test_a_bound_says_how_many_slots_are_needed_and_looked_at() -> None:
     assert seen(put(wide, [[3]], bound=4), 1) == seen(stored, 1)
 
 
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("start", [lambda: growing(1, shape=PLACED), lambda: growing(1, 8, PLACED),
+                                   lambda: rolling(1, 4, PLACED)])
+def test_coordinates_are_kept_as_they_are_given(gradients: bool, start: Callable[[], Any]) -> None:
+    """Whole numbers until a call gives fractions, then a dtype that holds both; two coordinates where two are given."""
+    half = torch.tensor([[0.5, 2.25]], dtype=torch.float64)
+    with torch.set_grad_enabled(gradients):
+        state = kept(put(start(), [[1]]))
+        assert state.positions.dtype is torch.int64
+        state = kept(put(state, [[2, 3]], coordinates=half))
+        last = put(state, [[4]], coordinates=torch.tensor([[7]]))
+        assert last.keys.position[0, :4].tolist() == [0, 0.5, 2.25, 7]
+        pairs = torch.stack([half, -half], -1)
+        state = kept(put(start(), [[1, 2]], coordinates=pairs))
+        last = put(state, [[3]], coordinates=pairs[:, :1])
+    assert last.keys.position[0, :3].tolist() == [[0.5, -0.5], [2.25, -2.25], [0.5, -0.5]]
+
+
+def test_another_number_of_coordinates_a_token_is_refused() -> None:
+    pairs = torch.zeros(1, 2, 2)
+    for start in (growing(1, shape=PLACED), rolling(1, 4, PLACED)):
+        state = kept(put(start, [[1, 2]]))
+        with pytest.raises(InputError, match=r"span.coordinates: \[2\] coordinates a token, one in earlier calls. Give "
+                                             r"as many coordinates a token in every call of a sequence."):
+            put(state, [[1, 2]], coordinates=pairs)
+
+
 def test_the_first_chunk_looks_only_at_itself() -> None:
     stored = put(growing(1, capacity=9), [[1, 2]], fresh=True)
     assert table(stored.k) == [[1, 2]]
@@ -104,7 +132,7 @@ def test_more_tokens_than_the_capacity_are_refused(gradients: bool) -> None:
     with torch.set_grad_enabled(gradients):
         state = kept(put(growing(capacity=3), [[1, 2], [3, 4]], count=torch.tensor([1, 2])))
         with pytest.raises(StateError, match=message):
-            put(state, [[5, 6], [7, 8]])
+            put(state.clone(), [[5, 6], [7, 8]])
         assert kept(put(state, [[5, 6], [7, 8]], count=torch.tensor([2, 1]))).clock.seen.tolist() == [3, 3]
         with pytest.raises(StateError, match=message):
             put(growing(), [[1, 2, 3, 4]] * 2, bound=3)

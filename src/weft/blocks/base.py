@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.config import Dims, PartConfig, PartField, rule
 from weft.core.errors import ConfigError
-from weft.core.layer import Layer, LayerState
+from weft.core.layer import Layer, LayerState, traits_of
 from weft.core.output import Loss, Output
 from weft.core.span import Memory, Span
+from weft.core.traits import Trait
 from weft.norms.base import NormConfig
 from weft.norms.layernorm import LayerNormConfig
 from weft.ops.dropout import Dropout
@@ -75,10 +76,21 @@ def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims,
         if not isinstance(layer, Layer):
             raise dims.at(*place).problem("", f"{part.kind!r} builds a {type(layer).__name__}, which is no layer.",
                                           "Use a mixer, a feed-forward or a block.")
+        if dims.predicts and Trait.BIDIRECTIONAL in traits_of(layer):
+            problems += _ahead(part, dims.at(*place)).problems
         built.append(layer)
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return built
+
+
+def _ahead(part: PartConfig, dims: Dims) -> ConfigError:
+    masked = "mask" in type(part).model_fields
+    given = f"the mask {getattr(part, 'mask')!r}" if masked else f"{part.kind!r}"
+    return dims.problem("mask" if masked else "", f"{given} lets a token see later ones, so a decoder, which predicts "
+                        "the next token, would read what it shall predict.",
+                        "Give a causal mask, such as 'causal', 'causal & window(64)' or 'causal | prefix', or build an "
+                        "encoder.")
 
 
 class Composite(Layer):

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from weft.core.state import State, tensor_field
+from weft.core.state import Lease, State, fact_field, lease_field, tensor_field
 
 R = TypeVar("R")
 
@@ -30,19 +30,28 @@ class Clock(State):
         prefix_end: the order at which the current document's bidirectional prefix ends (``begin`` when it has none).
         horizon: the declared length of the document, 0 when none was declared. Rotations that depend on the length
             (LongRoPE) are fixed by it when the state starts.
+        fresh: no row has consumed anything.
+        lease: of the buffers of all states on this clock.
     """
 
     seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
     begin: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
     prefix_end: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
     horizon: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
+    fresh: bool = fact_field(saved=bool, unsaved=False, joined=all)
+    lease: Lease = lease_field()
 
     @staticmethod
     def start(batch: int, *, device: torch.device | str | None = None, horizon: int | Tensor | None = None) -> Clock:
         """A clock before the first token; ``horizon`` is one length or one per row."""
         zeros = torch.zeros(4, batch, dtype=torch.int64, device=device)
         length = zeros[3] if horizon is None else zeros[3] + torch.as_tensor(horizon, device=zeros.device)
-        return Clock(zeros[0].clone(), zeros[1].clone(), zeros[2].clone(), length.clone())
+        return Clock(zeros[0].clone(), zeros[1].clone(), zeros[2].clone(), length.clone(), fresh=True)
+
+    def after(self, seen: Tensor, begin: Tensor, prefix_end: Tensor) -> Clock:
+        """The clock after a call, of the buffers that the call leaves behind."""
+        # The lease is written out because the compiler cannot follow a dataclass's default factory.
+        return Clock(seen, begin, prefix_end, self.horizon, fresh=False, lease=Lease())
 
 
 @dataclass(frozen=True)
@@ -134,10 +143,11 @@ def tell(clock: Clock | None, shape: tuple[int, int], device: torch.device, *, c
     length = _lengths(clock, order, document, valid, horizon)
     packed = begins is not None or not one_document
     ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed)
-    if clock is None:
-        return Moment(None, ticks, None)
+    if clock is None or steps == 0:  # a call of no tokens leaves everything as it was
+        return Moment(clock, ticks, clock)
     if begins is None and prefix is None:  # every row goes on with its document
-        return Moment(clock, ticks, clock.replace(seen=clock.seen + (steps if count is None else count)))
+        seen = clock.seen + (steps if count is None else count)
+        return Moment(clock, ticks, clock.after(seen, clock.begin, clock.prefix_end))
     return Moment(clock, ticks, _after(clock, ticks, batch, steps, count))
 
 
@@ -192,8 +202,6 @@ def _lengths(clock: Clock | None, order: Tensor, document: Tensor | None, valid:
 
 def _after(clock: Clock, ticks: Ticks, batch: int, steps: int, count: Tensor | None) -> Clock:
     """The clock after the row's last counted token; a row that counts none keeps its clock."""
-    if steps == 0:
-        return clock
     if count is None:
         last = torch.full_like(clock.seen, steps)[:, None] - 1
     else:
@@ -204,4 +212,4 @@ def _after(clock: Clock, ticks: Ticks, batch: int, steps: int, count: Tensor | N
         return torch.where(moved, values.expand(batch, -1).gather(1, last), kept[:, None])[:, 0]
 
     seen = clock.seen + (steps if count is None else count)
-    return Clock(seen, pick(ticks.begin, clock.begin), pick(ticks.prefix_end, clock.prefix_end), clock.horizon)
+    return clock.after(seen, pick(ticks.begin, clock.begin), pick(ticks.prefix_end, clock.prefix_end))

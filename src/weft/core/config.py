@@ -45,6 +45,7 @@ class Dims:
         n_layers: number of blocks.
         shared: the parts declared under ``shared:``; None where nothing can be shared.
         tokens: the token embedding, once it exists, for readouts that are tied to it.
+        predicts: the model predicts each next token, so none of its layers may see later ones.
         path: where in the configuration the part stands, for errors.
     """
 
@@ -55,6 +56,7 @@ class Dims:
     n_layers: int = 1
     shared: SharedParts | None = None
     tokens: nn.Embedding | None = None
+    predicts: bool = False
     path: str = ""
 
     def at(self, *names: str | int) -> Dims:

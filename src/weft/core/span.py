@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.core.checks import require
 from weft.core.clock import Clock, Moment, Ticks, tell
-from weft.core.errors import InputError
+from weft.core.errors import InputError, StateError
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Span:
         coordinates: explicit positions, [B,T] or n-dimensional [B,T,n]; None: index within the document.
         memory: what cross-attention reads, for a call without a state (a state keeps its own from ``init_state``).
         horizon: declared document lengths [B] for a call without a state; None: each document's own length.
-        fresh: the state has consumed nothing in any row (always so without a state).
+        fresh: the state has consumed nothing in any row; always so without a state, refused for one that has.
         bound: no row will have consumed more than this many tokens after the call.
         uniform: every row will have consumed exactly ``bound`` tokens after the call, all of one document.
     """
@@ -81,17 +81,28 @@ class Span:
         return dataclasses.replace(self, **{"moment": None, **changes})  # type: ignore[arg-type]
 
     def resolve(self, clock: Clock | None, x: Tensor) -> Span:
-        """This span with its `Moment` against ``clock`` worked out, unless an enclosing layer has done so already.
+        """This span with its `Moment` against ``clock`` worked out, unless an enclosing layer has done so already; the
+        call consumes the state then, unless it has no tokens.
 
         Args:
             clock: the state's clock, None for a call without a state.
             x: the chunk, [B,T,...].
+
+        Raises:
+            InputError: a tensor of another shape, or a count outside the chunk.
+            StateError: the state was consumed, or is said to be fresh and is not.
         """
         if self.moment is not None and self.moment.before is clock:
             return self
         shape = (x.shape[0], x.shape[1])
         self._require_shapes(shape)
-        fresh = self.fresh or clock is None
+        fresh = clock is None or self.fresh
+        # The state is asked only where the call says so: the compiler would make the first step for itself otherwise.
+        if clock is not None and self.fresh and not clock.fresh:
+            raise StateError("fresh is said of a state that has consumed tokens.", where="span.fresh",
+                             remedy="Leave it out, or start a new state with init_state.")
+        if clock is not None and shape[1] > 0:
+            clock.lease.consume()
         moment = tell(clock, shape, x.device, count=self.count, begins=self.begins, prefix=self.prefix,
                       coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform)
         return dataclasses.replace(self, moment=moment, fresh=fresh)

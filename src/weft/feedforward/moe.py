@@ -73,7 +73,8 @@ class MixtureOfExperts(Chooser):
         if self.top_k == logits.shape[-1]:
             return Choice(ranked.indices, logits.new_full(x.shape[:2], torch.inf))
         gap = ranked.values[..., self.top_k - 1] - ranked.values[..., self.top_k]
-        return Choice(ranked.indices[..., :self.top_k], gap / logits.abs().max())
+        largest = logits.abs().max() if logits.numel() else 1.0
+        return Choice(ranked.indices[..., :self.top_k], gap / largest)
 
     def _logits(self, rows: Tensor) -> Float[Tensor, "rows N"]:
         wide = torch.promote_types(rows.dtype, torch.float32)

@@ -17,6 +17,8 @@ from weft.laws.choices import Choices, watched
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
 
+LAW = "precision"
+
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1.5e-1}
 """Relative to the largest output. A tiny part is a handful of sums of at most a few dozen terms of order one: float32
 (24 bits) loses a few hundred units in the last place, bfloat16 (8 bits, 4e-3) some tens."""
@@ -34,31 +36,32 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
         with watched(subject.module) as choices:
             exact = subject.whole(x, memory).y
         for dtype, bound in BOUNDS.items():
-            twin = _cast(subject, dtype)
+            twin = cast(subject, dtype)
             with watched(twin.module) as found:
-                y = twin.whole(_to(x, dtype), _memory(memory, dtype)).y
-            yield from _compare(subject, str(dtype), y, exact, found, choices, bound)
+                y = twin.whole(tensor_in(x, dtype), memory_in(memory, dtype)).y
+            yield from agreement(subject, LAW, str(dtype), y, exact, found, choices, bound)
             if subject.stateful:
                 with watched(twin.module) as found:
                     steps, changed = _steps(twin, x, memory, dtype)
-                yield from _compare(subject, f"{dtype}, token by token", steps, exact, found, choices, bound)
-                yield Finding("precision", f"{dtype}, fields of the state that change dtype: {changed or 'none'}",
+                yield from agreement(subject, LAW, f"{dtype}, token by token", steps, exact, found, choices, bound)
+                yield Finding(LAW, f"{dtype}, fields of the state that change dtype: {changed or 'none'}",
                               float(len(changed)), 0.5)
         if torch.cuda.is_available():
-            there = _cast(subject, torch.float64, "cuda")
+            there = cast(subject, torch.float64, "cuda")
             source = None if memory is None else Memory(memory.h.cuda(),
                                                         None if memory.count is None else memory.count.cuda())
-            yield Finding("precision", "float64 on cuda", difference(there.whole(x.cuda(), source).y.cpu(), exact),
+            yield Finding(LAW, "float64 on cuda", difference(there.whole(x.cuda(), source).y.cpu(), exact),
                           subject.gradient_bound)
 
 
-def _compare(subject: Subject, case: str, found: Tensor, exact: Tensor, choices: Choices, wanted: Choices,
-             bound: float) -> Iterator[Finding]:
+def agreement(subject: Subject, law: str, case: str, found: Tensor, exact: Tensor, choices: Choices, wanted: Choices,
+              bound: float) -> Iterator[Finding]:
+    """Outputs in another dtype against float64's, up to each row's first choice that fell otherwise."""
     if Trait.DISCRETE_CHOICE in subject.traits:
         agreed, margin = wanted.against(choices, exact.shape[1], causal=subject.stateful)
-        yield Finding("precision", f"{case}: margin of the widest choice that fell otherwise", margin, bound)
+        yield Finding(law, f"{case}: margin of the widest choice that fell otherwise", margin, bound)
         found = torch.where(agreed[..., None], found.double(), exact)
-    yield Finding("precision", case, _relative(found, exact), bound)
+    yield Finding(law, case, _relative(found, exact), bound)
 
 
 def _relative(found: Tensor, exact: Tensor) -> float:
@@ -66,25 +69,28 @@ def _relative(found: Tensor, exact: Tensor) -> float:
     return difference(found.double() / exact.abs().max(), exact / exact.abs().max())
 
 
-def _cast(subject: Subject, dtype: torch.dtype, device: str = "cpu") -> Subject:
+def cast(subject: Subject, dtype: torch.dtype, device: str = "cpu") -> Subject:
+    """A copy of the subject in another dtype or on another device."""
     return subject.remake(copy.deepcopy(subject.module).to(device=device, dtype=dtype))
 
 
-def _to(x: Tensor, dtype: torch.dtype) -> Tensor:
+def tensor_in(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers in the dtype; ids as they are."""
     return x.to(dtype) if x.is_floating_point() else x
 
 
-def _memory(memory: Memory | None, dtype: torch.dtype) -> Memory | None:
+def memory_in(memory: Memory | None, dtype: torch.dtype) -> Memory | None:
+    """The source in the dtype."""
     return None if memory is None else replace(memory, h=memory.h.to(dtype))
 
 
 def _steps(subject: Subject, x: Tensor, memory: Memory | None, dtype: torch.dtype) -> tuple[Tensor, list[str]]:
     """Outputs token by token, and the fields that end in another dtype than they began with: an accumulator that is
     rounded at every step loses too little in a short test to be seen in the outputs."""
-    state, outs = subject.start(x.shape[0], _memory(memory, dtype), None, subject.steps), []
+    state, outs = subject.start(x.shape[0], memory_in(memory, dtype), None, subject.steps), []
     began = {path: tensor.dtype for path, (tensor, _) in state.tensors().items()}
     for t in range(x.shape[1]):
-        out = subject.call(_to(x[:, t:t + 1], dtype), state, Span())
+        out = subject.call(tensor_in(x[:, t:t + 1], dtype), state, Span())
         assert out.state is not None, "a call with a state returns one"
         state = out.state
         outs.append(out.y)

@@ -10,13 +10,22 @@ from torch import nn
 from weft.core.layer import Layer
 from weft.core.model import LanguageModel
 from weft.laws.causality import causality
+from weft.laws.compiling import compile_whole
+from weft.laws.continuation import continuation
+from weft.laws.coordinates import coordinates
+from weft.laws.forks import forks
 from weft.laws.inference import inference
+from weft.laws.memory import memory
 from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
 from weft.laws.report import Finding, Report
+from weft.laws.reuse import reuse
 from weft.laws.rows import bounded, persistence, ragged, selection
+from weft.laws.saving import saving
+from weft.laws.seeds import seeds
 from weft.laws.split import split
 from weft.laws.subject import Subject, layer_subject, model_subject
+from weft.laws.training import training
 
 LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "split": split,
@@ -29,6 +38,15 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "bounded": bounded,
     "readout": readout,
     "inference": inference,
+    "continuation": continuation,
+    "coordinates": coordinates,
+    "forks": forks,
+    "saving": saving,
+    "reuse": reuse,
+    "training": training,
+    "seeds": seeds,
+    "memory": memory,
+    "compile": compile_whole,
 }
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from weft.core.checks import require
 from weft.core.clock import Clock, Keys, Ticks
-from weft.core.errors import StateError
+from weft.core.errors import InputError, StateError
 from weft.core.layer import LayerState
 from weft.core.span import Span
 from weft.core.state import fact_field, pad_to, tensor_field
@@ -29,14 +29,15 @@ class KeyValueState(LayerState):
     """Keys and values of every token so far; slot s holds the token of order s.
 
     Attributes:
-        positions: the keys' positions, kept only for position schemes that act on scores.
+        positions: the keys' positions [B,S] or [B,S,n], kept only for position schemes that act on scores; whole
+            numbers until a call gives coordinates, then of a dtype that holds both.
         capacity: tokens a row may consume; None when the buffers grow by each chunk.
     """
 
     keys: Float[Tensor, "B K S E"] = tensor_field(grows=2)
     values: Float[Tensor, "B K S F"] = tensor_field(grows=2)
-    positions: Tensor | None = tensor_field(grows=1, keeps_dtype=True)
-    capacity: int | None = fact_field()
+    positions: Tensor | None = tensor_field(grows=1, keeps_dtype=True, as_given=True)
+    capacity: int | None = fact_field(saved=int)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class RollingState(LayerState):
 
     keys: Float[Tensor, "B K W E"] = tensor_field()
     values: Float[Tensor, "B K W F"] = tensor_field()
-    positions: Tensor | None = tensor_field(keeps_dtype=True)
+    positions: Tensor | None = tensor_field(keeps_dtype=True, as_given=True)
 
 
 class Stored(NamedTuple):
@@ -107,7 +108,7 @@ def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> St
                     for buffer, chunk in ((state.keys, k), (state.values, v)))
     positions = state.positions
     if positions is not None:
-        positions = _write_positions(pad_to(positions, 1, room, 0), slots, ticks)
+        positions = _write_positions(pad_to(_room_for_positions(positions, state.clock, ticks), 1, room, 0), slots, ticks)
     new = KeyValueState(after, keys, values, positions, state.capacity)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)
@@ -220,19 +221,44 @@ def _merge(buffer: Tensor, chunk: Tensor, source: Tensor) -> Tensor:
     return torch.where((place >= 0) & (place < steps), chunk.gather(2, index), buffer)
 
 
+def _room_for_positions(buffer: Tensor, clock: Clock, ticks: Ticks) -> Tensor:
+    """The buffer [B,S] or [B,S,n] of positions so that it can hold the chunk's: in a dtype that holds both.
+
+    Raises:
+        InputError: earlier calls gave another number of coordinates a token.
+    """
+    own = ticks.position
+    if own.shape[2:] != buffer.shape[2:]:
+        if not clock.fresh:
+            given, before = (list(each.shape[2:]) or "one" for each in (own, buffer))
+            raise InputError(f"{given} coordinates a token, {before} in earlier calls.", where="span.coordinates",
+                             remedy="Give as many coordinates a token in every call of a sequence.")
+        buffer = buffer.new_zeros(*buffer.shape[:2], *own.shape[2:])
+    return buffer.to(torch.promote_types(buffer.dtype, own.dtype))
+
+
 def _write_positions(buffer: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
-    own = ticks.position.expand(buffer.shape[0], -1)
-    return _write(buffer[:, None, :, None], own[:, None, :, None], slots, ticks)[:, 0, :, 0]
+    """The buffer with the chunk's positions."""
+    features = buffer.shape[2] if buffer.dim() == 3 else 1
+    rows, chunk = (each.reshape(*each.shape[:2], features) for each in (buffer, _own_positions(ticks, len(buffer))))
+    return _write(rows[:, None], chunk[:, None], slots, ticks)[:, 0].view_as(buffer)
+
+
+def _own_positions(ticks: Ticks, batch: int) -> Tensor:
+    """The chunk's positions, [B,T] or [B,T,n]."""
+    return ticks.position.expand(batch, *ticks.position.shape[1:])
 
 
 def _store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stored:
     ticks, after, window = span.ticks, span.after, state.keys.shape[2]
     slots = _rolling_slots(state.clock.seen, span, k.shape[1], window)
     one = k.shape[1] == 1
-    earlier = None if one or span.fresh else _earlier(state, k, v, ticks)  # before the buffers may be written to
+    held = None if state.positions is None else _room_for_positions(state.positions, state.clock, ticks)
+    # Before the buffers may be written to.
+    earlier = None if one or span.fresh else _earlier(replace(state, positions=held), k, v, ticks)
     keys, values = (_write(buffer, chunk.transpose(1, 2), slots, ticks)
                     for buffer, chunk in ((state.keys, k), (state.values, v)))
-    positions = None if state.positions is None else _write_positions(state.positions, slots, ticks)
+    positions = None if held is None else _write_positions(held, slots, ticks)
     new = RollingState(after, keys, values, positions)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)
@@ -274,11 +300,12 @@ def _rolling_keys(span: Span, window: int) -> Keys:
 
 def _earlier(state: RollingState, k: Tensor, v: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Keys]:
     """The keys and values of the window before a chunk of several tokens, and the chunk's own."""
-    before, own = _slot_orders(state.clock.seen, state.keys.shape[2]), ticks.position.expand(k.shape[0], -1)
+    before = _slot_orders(state.clock.seen, state.keys.shape[2])
     held = (before >= 0) & (before < state.clock.seen[:, None])
-    valid = torch.cat([held, torch.ones_like(own, dtype=torch.bool) if ticks.valid is None else ticks.valid], 1)
+    own = torch.ones_like(ticks.order, dtype=torch.bool) if ticks.valid is None else ticks.valid
+    valid = torch.cat([held, own], 1)
     order = torch.cat([before, ticks.order], 1)
-    place = order if state.positions is None else torch.cat([state.positions, own], 1)
+    place = order if state.positions is None else torch.cat([state.positions, _own_positions(ticks, k.shape[0])], 1)
     return (torch.cat([state.keys.transpose(1, 2), k.to(state.keys.dtype)], 1),
             torch.cat([state.values.transpose(1, 2), v.to(state.values.dtype)], 1), Keys(order, place, None, valid))
 

@@ -104,7 +104,7 @@ class Embedding(nn.Module):
 
 @register
 class DecoderConfig(StackedConfig):
-    """embeddings -> blocks -> norm -> readout, with any list of blocks."""
+    """embeddings -> blocks -> norm -> readout, with any list of blocks, none of which sees later tokens."""
 
     kind: ClassVar[str] = "decoder"
     source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"
@@ -135,7 +135,7 @@ class Decoder(LanguageModel):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
-        dims = Dims(config.d_model, config.vocab_size, config.context)
+        dims = Dims(config.d_model, config.vocab_size, config.context, predicts=True)
         self.embedding, self.shared, dims = build_embedding(config, dims)
         self.stack = build_stack(config.blocks, dims)
         self.norm = config.norm.build(dims.at("norm"))

@@ -1,0 +1,78 @@
+"""Explicit coordinates, whole numbers or not, mean in pieces what they mean in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from weft.core.errors import UserError
+from weft.core.span import Memory, Span
+from weft.laws.pieces import few, in_pieces
+from weft.laws.report import Finding, difference
+from weft.laws.subject import Subject
+
+LAW = "coordinates"
+
+
+def coordinates(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """Pieces against the whole, with gradients off, where buffers may be written in place, and on. Who refuses the
+    coordinates of a whole row refuses them in pieces too."""
+    if not subject.stateful:
+        return
+    x = subject.inputs(2, subject.steps, generator)
+    memory = subject.memory(2, generator)
+    for case, first, later in _cases(subject.steps, generator):
+        places = [each.to(x.device) for each in (first, later)]
+        whole = _whole(subject, x, memory, torch.cat(places, 1))
+        for gradients in (False, True):
+            with torch.set_grad_enabled(gradients):
+                found = _pieces(subject, x, memory, places)
+            name = f"{case}, {'with' if gradients else 'without'} gradients"
+            if isinstance(whole, Tensor) and isinstance(found, Tensor):
+                yield Finding(LAW, name, difference(found, whole), subject.bound)
+            else:
+                yield Finding(LAW, f"{name}: whole {_told(whole)}, pieces {_told(found)}",
+                              float(type(found) is not type(whole)), 0.5)
+
+
+def _cases(steps: int, generator: torch.Generator) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Coordinates of the first half of the row and of the second: in any order, and below the row's length."""
+    order = torch.rand(2, steps, generator=generator).argsort(1)
+    places = torch.rand(2, steps, generator=generator, dtype=torch.float64) * (steps - 1)
+    half = steps // 2
+    yield "whole numbers", order[:, :half], order[:, half:]
+    yield "fractions", places[:, :half], places[:, half:]
+    yield "whole numbers, then fractions", order[:, :half], places[:, half:].float()
+    pairs = torch.stack([order.double(), places], dim=-1)
+    yield "two a token", pairs[:, :half], pairs[:, half:]
+
+
+def _whole(subject: Subject, x: Tensor, memory: Memory | None, places: Tensor) -> Tensor | UserError:
+    try:
+        with torch.no_grad():
+            return subject.whole(x, memory, Span(coordinates=places)).y
+    except UserError as error:
+        return error
+
+
+def _pieces(subject: Subject, x: Tensor, memory: Memory | None, places: list[Tensor]) -> Tensor | UserError:
+    """Each half of the row in several pieces, with room reserved where nothing needs a gradient."""
+    capacity = None if torch.is_grad_enabled() else subject.steps
+    state, outs, at = subject.start(x.shape[0], memory, capacity, subject.steps), [], 0
+    try:
+        for half in places:
+            def span(first: int, end: int, own: Tensor = half) -> Span:
+                return Span(coordinates=own[:, first:end])
+
+            y, state = in_pieces(subject, x[:, at:at + half.shape[1]], state, few(half.shape[1]), span)
+            outs.append(y)
+            at += half.shape[1]
+    except UserError as error:
+        return error
+    return torch.cat(outs, 1)
+
+
+def _told(found: Tensor | UserError) -> str:
+    return "is computed" if isinstance(found, Tensor) else f"is refused ({found.what})"

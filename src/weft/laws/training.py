@@ -1,0 +1,91 @@
+"""Training mode is evaluation but for dropout, and dropout is in training alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from weft.core.span import Memory
+from weft.core.traits import Trait
+from weft.laws.pieces import few, in_pieces
+from weft.laws.report import Finding, difference
+from weft.laws.subject import Subject
+from weft.mixers.attention import Attention
+from weft.mixers.cross_attention import CrossAttention
+
+LAW = "training"
+
+
+def training(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """Without dropout a part in training mode gives what it gives in evaluation, whole and in pieces; each dropout is
+    applied in training and not in evaluation. Who looks at the batch's statistics in training repeats itself there."""
+    x = subject.inputs(2, subject.steps, generator)
+    memory = subject.memory(2, generator)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        base = subject.whole(x, memory).y
+        plain = _training(subject, keep=None)
+        if Trait.BATCH_STATISTICS in subject.traits:
+            first, second = (_training(subject, keep=None).whole(x, memory).y for _ in range(2))
+            yield Finding(LAW, "in training, twice", difference(second, first), subject.bound)
+        elif not _varies(lambda: plain.whole(x, memory).y):
+            yield Finding(LAW, "in training without dropout, whole", difference(plain.whole(x, memory).y, base),
+                          subject.bound)
+            if subject.stateful:
+                yield Finding(LAW, "in training without dropout, in pieces",
+                              difference(_pieces(plain, x, memory), base), subject.bound)
+        yield Finding(LAW, "evaluation draws random numbers", float(_varies(lambda: subject.whole(x, memory).y)), 0.5)
+        for place in _dropouts(subject.module):
+            one = _training(subject, keep=place)
+            yield Finding(LAW, f"the dropout of {place or 'the part'} changes nothing in training",
+                          float(not _varies(lambda one=one: one.whole(x, memory).y)), 0.5)
+
+
+def _pieces(subject: Subject, x: Tensor, memory: Memory | None) -> Tensor:
+    """With gradients on, as training in pieces is."""
+    with torch.enable_grad():
+        state = subject.start(x.shape[0], memory, None, subject.steps)
+        return in_pieces(subject, x, state, few(subject.steps))[0].detach()
+
+
+def _varies(run: Callable[[], Tensor]) -> bool:
+    """Whether two seeds of torch's generator make a difference."""
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found.append(run())
+    return not torch.equal(found[0], found[1])
+
+
+def _training(subject: Subject, keep: str | None) -> Subject:
+    """A copy in training mode, without any dropout but that of the part at ``keep``."""
+    module = copy.deepcopy(subject.module)
+    for place in _dropouts(module):
+        if place != keep:
+            _without_dropout(module.get_submodule(place))
+    again = subject.remake(module)
+    module.train()
+    return again
+
+
+def _dropouts(module: nn.Module) -> list[str]:
+    """The places of what drops something."""
+    return [place for place, part in module.named_modules() if _rate(part) > 0]
+
+
+def _rate(part: nn.Module) -> float:
+    """The probability with which this module itself drops something."""
+    if isinstance(part, nn.Dropout):
+        return part.p
+    return part.config.scores.dropout if isinstance(part, Attention | CrossAttention) else 0.0
+
+
+def _without_dropout(part: nn.Module) -> None:
+    if isinstance(part, nn.Dropout):
+        part.p = 0.0
+    elif isinstance(part, Attention):
+        part.config = part.config.model_copy(update={"scores": part.config.scores.model_copy(update={"dropout": 0.0})})
+    elif isinstance(part, CrossAttention):
+        part.config = part.config.model_copy(update={"scores": part.config.scores.model_copy(update={"dropout": 0.0})})
