@@ -1,8 +1,8 @@
 """The laws past the longest border that a subject has.
 
-Defects begin at borders: the chunk of a scan, the edge of a window, a buffer that wraps, the context. A law that runs on
-eleven tokens proves eleven tokens, so every law also runs on rows of 1.5 times the longest border, with few rows and few
-cuts: at and around the borders, and at round sizes, where borders that nobody declared are likely.
+Defects begin at borders: the chunk of a scan, the edge of a window, a buffer that wraps, the context. A law that runs
+on eleven tokens proves eleven tokens, so every law also runs on rows of 1.5 times the longest border, with few rows and
+few cuts: at and around the borders, and at round sizes, where borders that nobody declared are likely.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def allowed(subject: Subject, steps: int) -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """What the laws at length share: two rows of tokens, run whole once.
+    """What the laws at length share: B rows of tokens, two or one, run whole once.
 
     Attributes:
         subject: what is examined; its ``steps`` are the length of the rows.
-        x: inputs [2,T,...].
+        x: inputs [B,T,...].
         memory: what cross-attention reads.
-        prefix: [2,T], True in a prefix that is seen both ways; None without one.
+        prefix: [B,T], True in a prefix that is seen both ways; None without one.
         y: the outputs of a call without a state.
         marks: lengths of the pieces that end at a border.
         generator: of what is drawn besides.
@@ -83,12 +83,12 @@ class Row:
         return span.replace(fresh=at == 0, bound=at + size, uniform=True) if reserved else span
 
 
-def row(subject: Subject, generator: torch.Generator) -> Row:
-    """Two random rows of ``subject.steps`` tokens and their outputs."""
-    x, memory = subject.inputs(2, subject.steps, generator), subject.memory(2, generator)
+def row(subject: Subject, generator: torch.Generator, rows: int = 2) -> Row:
+    """Random rows of ``subject.steps`` tokens and their outputs."""
+    x, memory = subject.inputs(rows, subject.steps, generator), subject.memory(rows, generator)
     prefix = None
     if Trait.PREFIX_FIRST in subject.traits:
-        prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])).to(x.device)
+        prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])[:rows]).to(x.device)
     with torch.no_grad():
         y = subject.whole(x, memory, Span(prefix=prefix)).y
     return Row(subject, x, memory, prefix, y, _marks(subject), generator)

@@ -63,7 +63,8 @@ def causality(row: Row) -> Iterator[Finding]:
     subject, steps = row.subject, row.steps
     if not subject.stateful:
         return
-    places = sorted({max(steps // 2, 3), steps - 1, *(mark for mark in row.marks[-4:] if mark >= 3)})
+    marks = row.marks[-4:] if subject.thorough else ()
+    places = sorted({max(steps // 2, 3), steps - 1, *marks})
     other = subject.inputs(1, steps, row.generator)
     changed = torch.cat([torch.cat([row.x[:1, :place], other[:, place:]], 1) for place in places])
     rows = torch.zeros(len(places), dtype=torch.int64, device=row.x.device)
@@ -215,6 +216,9 @@ LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
     "inference": inference,
 }
 """By name; "continuation" yields findings of selection, persistence and bounded."""
+
+FAR_LAWS = ("split", "causality")
+"""What is run on rows so long that each takes its time."""
 
 OWN_LONG_LAWS = ("split", "causality", "ragged", "packed")
 """What can be compared in any dtype, on a model of any size."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,14 +14,14 @@ from weft.core.layer import Layer
 from weft.core.model import LanguageModel
 from weft.laws.causality import causality
 from weft.laws.inference import inference
-from weft.laws.length import row
+from weft.laws.length import Row, allowed, row
 from weft.laws.long_laws import LONG_LAWS
 from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
 from weft.laws.report import Finding, Report
 from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.split import split
-from weft.laws.stability import stability
+from weft.laws.stability import FAR, stability
 from weft.laws.subject import Subject, layer_subject, model_subject
 
 LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
@@ -42,34 +43,38 @@ def examine(subject: Subject, seed: int = 0, laws: tuple[str, ...] = tuple(LAWS)
     findings: list[Finding] = []
     for name in laws:
         generator = torch.Generator().manual_seed(seed)
-        findings += guarded(name, subject, lambda name=name, generator=generator: LAWS[name](subject, generator))
+        findings += guarded(name, subject, partial(LAWS[name], subject, generator))
     return Report(subject.name, tuple(findings), subject.steps)
 
 
-def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS)) -> Report:
-    """Run the named laws on rows of ``steps`` tokens (`weft.laws.long_laws`)."""
+def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS),
+                 rows: int = 2) -> Report:
+    """Run the named laws on rows of ``steps`` tokens (`weft.laws.long_laws`); only `FAR_LAWS` take a single row."""
     subject = replace(subject, steps=steps)
-    findings: list[Finding] = []
-    for name in laws:
-        def run(name: str = name) -> Iterator[Finding]:
-            generator = torch.Generator().manual_seed(seed)
-            return LONG_LAWS[name](row(subject, generator))
+    made: list[Row] = []
 
-        findings += guarded(name, subject, run)
+    def whole() -> Iterator[Finding]:
+        made.append(row(subject, torch.Generator().manual_seed(seed), rows))
+        return iter(())
+
+    findings = list(guarded(laws[0], subject, whole))
+    for name in laws if made else ():
+        own = replace(made[0], generator=torch.Generator().manual_seed(seed))
+        findings += guarded(name, subject, partial(LONG_LAWS[name], own))
     return Report(subject.name, tuple(findings), steps)
 
 
-def examine_far(subject: Subject, seed: int = 0, tokens: int | None = None) -> Report:
+def examine_far(subject: Subject, seed: int = 0, tokens: int = FAR) -> Report:
     """Run the law of stability (`weft.laws.stability`)."""
-    found = guarded("stability", subject, lambda: stability(subject, torch.Generator().manual_seed(seed), tokens))
-    return Report(subject.name, tuple(found), subject.steps)
+    run = partial(stability, subject, torch.Generator().manual_seed(seed), tokens)
+    return Report(subject.name, tuple(guarded("stability", subject, run)), allowed(subject, tokens))
 
 
 def guarded(law: str, subject: Subject, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """The findings of a law; an exception inside it is one more, and ends it."""
     try:
         yield from run()
-    except Exception as error:  # noqa: BLE001  (a part may raise anything)
+    except Exception as error:
         text = str(error).strip().splitlines()
         message = f": {text[0]}" if text else ""
         yield Finding(law, f"raised {type(error).__name__}{message}", math.inf, subject.bound)
