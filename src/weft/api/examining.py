@@ -17,14 +17,24 @@ from weft.families.arpa import sum_error
 from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
 
+LEAST_LENGTH = 16
+"""Tokens of the shortest of `check`'s long rows."""
 
-def check(target: Model | ModelConfig, *, seed: int = 0,
+
+def check(target: Model | ModelConfig, *, seed: int = 0, length: int | None = None,
           on_law: Callable[[str, str], None] | None = None) -> CheckResult:
-    """The laws on a configuration (file, preset or object) or a checkpoint."""
+    """The laws on a configuration (file, preset or object) or a checkpoint; see `weft.laws.check.check`.
+
+    Raises:
+        InputError: ``length`` is too short for rows to be cut.
+    """
+    if length is not None and length < LEAST_LENGTH:
+        raise InputError(f"{length} tokens are too few to cut.", where="length",
+                         remedy=f"Give {LEAST_LENGTH} or more, or leave it out.")
     found = _target(target)
     if isinstance(found, ModelConfig):
-        return check_laws(found, seed=seed, on_law=on_law)
-    return check_laws(found.config, found.model, seed=seed, sum_error=sum_error(found), on_law=on_law)
+        return check_laws(found, seed=seed, length=length, on_law=on_law)
+    return check_laws(found.config, found.model, seed=seed, sum_error=sum_error(found), length=length, on_law=on_law)
 
 
 def plan(target: Model | ModelConfig, *, context: int | None = None, batch: int = 1, dtype: str | None = None,

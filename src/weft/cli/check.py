@@ -23,30 +23,33 @@ from weft.cli.options import (
 from weft.cli.text import console, section, table
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from weft.laws.check import CheckResult
+    from weft.laws.faults import Fault
     from weft.laws.report import Report
-
-SHOWN = 10
-"""Broken cases that are told in full."""
 
 
 @guarded
 def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="What to check.")],
+          length: Annotated[int | None, typer.Option(min=16, help="Tokens of the long rows. Without it they go past "
+                                                     "the longest border, as far as that takes seconds.")] = None,
           seed: Seed = 0, threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
           offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Run the laws on a model.
 
-    Any cuts, ragged rows, packed documents and selected states must agree with the whole run. A configuration is shrunk
-    to a float64 twin; a checkpoint is also checked itself, in its own dtype.
+    Any cuts, ragged rows, packed documents and selected states must agree with the whole run, on short rows and past
+    the model's longest border. A configuration is shrunk to float64 twins; a checkpoint is also checked itself, in its
+    own dtype.
     """
     prepare(plugin, threads)
     from weft import api
 
     target = str(on_disk(target, revision, offline, allow_pickles))
     with console(err=True).status("reading", spinner="line") as status:
-        result = api.check(target, seed=seed, on_law=lambda who, law: status.update(f"{who}: {law}"))
+        result = api.check(target, seed=seed, length=length,
+                           on_law=lambda who, law: status.update(f"{who}: {law}"))
     if json:
         print_json({**dataclasses.asdict(result), "holds": result.holds})
     else:
@@ -57,29 +60,74 @@ def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", hel
 
 def _print(result: CheckResult) -> None:
     out = console()
-    out.print(f"A float64 twin of the configuration ({result.changes}):\n")
-    section(out, "the twin", _table(result.twin))
-    if result.own is not None:
-        section(out, f"the model itself, in {result.dtype}", _table(result.own))
-    broken = [finding for report in (result.twin, result.own) if report for finding in report.broken()]
-    for finding in broken[:SHOWN]:
-        out.print(f"broken: {finding.law}: {finding.case}: {finding.difference:.2e} > {finding.bound:.0e}",
-                  style="bold red")
-    verb = "finding breaks" if len(broken) == 1 else "findings break"
-    verdict = "every law holds" if result.holds else f"{len(broken)} {verb} a law"
+    columns = _columns(result)
+    section(out, "what is checked", _legend(columns))
+    section(out, "the largest difference", _table({name: report for name, (report, _) in columns.items()}))
+    for fault in result.faults:
+        _tell(out, fault)
+    count = len(result.faults)
+    told = f"{count} {'defect breaks' if count == 1 else 'defects break'} a law"
+    verdict = "every law holds" if result.holds else told
     out.print(f"{verdict} ({result.seconds:.1f} s)", style="bold")
 
 
-def _table(report: Report) -> Table:
-    """The worst case of every law; a line each, so what does not fit is cut."""
-    rows = table("law", ">cases", ">difference", ">bound", "holds", "where")
-    where = rows.columns[-1]
-    # Without a share of the room it would take all that it wants, and the names of the laws would go.
-    where.no_wrap, where.overflow, where.ratio = True, "ellipsis", 1
-    rows.expand = True
-    for law, finding in report.worst().items():
-        cases = [other for other in report.findings if other.law == law]
-        holds = all(other.holds for other in cases)
-        rows.add_row(law, str(len(cases)), f"{finding.difference:.1e}", f"{finding.bound:.0e}",
-                     "yes" if holds else "NO", finding.case, style=None if holds else "red")
+def _columns(result: CheckResult) -> dict[str, tuple[Report, str]]:
+    """Short names of the reports, each with what was examined."""
+    found = {"twin": (result.twin, f"the twin, in float64: {result.changes}; rows of {result.twin.steps} tokens"),
+             "long": (result.long, f"a twin that reaches farther: rows of {result.long.steps:,} tokens"),
+             "far": (result.far, _far(result))}
+    if result.wide is not None:
+        found["wide"] = (result.wide, f"a twin of full width: {result.wide_changes}; rows of {result.wide.steps} tokens")
+    if result.own is not None:
+        found["own"] = (result.own, f"the model itself, in {result.dtype}: rows of {result.own.steps} tokens")
+    if result.own_long is not None:
+        found["own long"] = (result.own_long, f"the model itself: rows of {result.own_long.steps:,} tokens"
+                             + _more(result.own_long.steps, result.border))
+    return found
+
+
+def _far(result: CheckResult) -> str:
+    stable = next((finding.case for finding in result.far.findings if finding.law == "stability"), None)
+    text = f"the same: rows of {result.far.steps:,} tokens{_more(result.far.steps, result.border)}"
+    return text if stable is None else f"{text}; for stability {stable}"
+
+
+def _more(steps: int, border: int) -> str:
+    """What is to be said where the rows end before the longest border."""
+    return "" if steps > border else f" (the longest border lies at {border:,}: --length {border * 3 // 2} passes it)"
+
+
+def _legend(columns: dict[str, tuple[Report, str]]) -> Table:
+    rows = table("", "", header=False)
+    for name, (_, text) in columns.items():
+        rows.add_row(name, text)
     return rows
+
+
+def _table(reports: dict[str, Report]) -> Table:
+    """A row for each law, a column for each report."""
+    rows = table("law", *(f">{name}" for name in reports))
+    worst = {name: report.worst() for name, report in reports.items()}
+    for law in dict.fromkeys(law for each in worst.values() for law in each):
+        broken = {name for name, report in reports.items()
+                  if any(finding.law == law and not finding.holds for finding in report.findings)}
+        shown = [(f"{worst[name][law].difference:.0e}" if law in worst[name] else "")
+                 + (" NO" if name in broken else "") for name in reports]
+        rows.add_row(law, *shown, style="red" if broken else None)
+    return rows
+
+
+def _tell(out: Console, fault: Fault) -> None:
+    """A defect: where, which law, what was seen, why probably, and what else it breaks."""
+    worst = fault.worst
+    out.print(f"{fault.layer}, at {fault.path}", style="bold red")
+    out.print(f"  breaks {fault.law}: {fault.means}.")
+    if not worst.case.startswith("raised "):
+        first = "" if worst.token is None else f", first at token {worst.token:,}"
+        out.print(f"  Seen in rows of {fault.steps:,} tokens, {worst.case}: off by {worst.difference:.1e}{first}; "
+                  f"{worst.bound:.0e} is allowed.")
+    if fault.cause:
+        out.print(f"  Likely cause: {fault.cause}")
+    others = ", ".join(law for law in fault.laws if law != fault.law)
+    out.print(f"  {fault.count} {'comparison fails' if fault.count == 1 else 'comparisons fail'}"
+              f"{f', also of {others}' if others else ''}.\n")

@@ -47,6 +47,11 @@ class Part(nn.Module, ABC):
         compute something else."""
         return self
 
+    def borders(self) -> tuple[int, ...]:
+        """Lengths, in tokens, at which this part itself begins to compute otherwise: how far its window or convolution
+        reaches, the chunk of its scan. The laws run past the longest in a model."""
+        return ()
+
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         """Own parameters that say how a state moves, whatever their shape: modes, rates, time steps. Weight decay
         would pull them to other dynamics, not to simpler ones, so optimisers do not decay them."""
@@ -168,6 +173,11 @@ def traits_of(module: nn.Module) -> frozenset[Trait]:
         if not (isinstance(child, Part) and child.own_law):
             found |= traits_of(child)
     return found
+
+
+def borders_of(module: nn.Module) -> frozenset[int]:
+    """The borders that a module and everything in it declare."""
+    return frozenset(border for part in module.modules() if isinstance(part, Part) for border in part.borders())
 
 
 class Pointwise(Layer, ABC):

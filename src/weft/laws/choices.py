@@ -71,6 +71,7 @@ def watched(module: nn.Module) -> Iterator[Choices]:
 
 def _watch(place: str, part: Chooser, choices: Choices) -> torch.utils.hooks.RemovableHandle:
     def note(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        choices.add(place, part.choose(inputs[0]))
+        if inputs[0].shape[1]:
+            choices.add(place, part.choose(inputs[0]))
 
     return part.register_forward_pre_hook(note)

@@ -18,12 +18,14 @@ class Finding:
         case: what was cut, padded, packed or selected, and where.
         difference: the largest absolute difference, relative to the largest expected value when that exceeds one.
         bound: the difference allowed.
+        token: the first token that exceeds the bound, counted from 1, where that is known.
     """
 
     law: str
     case: str
     difference: float
     bound: float
+    token: int | None = None
 
     @property
     def holds(self) -> bool:
@@ -33,10 +35,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """All findings for one subject."""
+    """All findings for one subject.
+
+    Attributes:
+        subject: its name.
+        findings: every comparison.
+        steps: tokens in a row, at most.
+    """
 
     subject: str
     findings: tuple[Finding, ...]
+    steps: int = 11
 
     @property
     def holds(self) -> bool:
@@ -75,6 +84,25 @@ def difference(found: Tensor, expected: Tensor) -> float:
     finite = b[b.isfinite()].abs()
     scale = max(1.0, float(finite.max())) if finite.numel() else 1.0
     return float(gap.max()) / scale
+
+
+def compare(law: str, case: str, found: Tensor, expected: Tensor, bound: float) -> Finding:
+    """The finding that outputs [B,T,...] equal what is expected, with the first token that does not."""
+    worst = difference(found, expected)
+    return Finding(law, case, worst, bound, None if worst <= bound else first_wrong(found, expected, bound))
+
+
+def first_wrong(found: Tensor, expected: Tensor, bound: float) -> int | None:
+    """The first token [B,T,...], counted from 1, at which some row is off by more than ``bound``, in the scale of
+    `difference`; None when none is or the shapes differ."""
+    if found.shape != expected.shape or found.dim() < 2:
+        return None
+    a, b = found.detach().double(), expected.detach().double()
+    finite = b[b.isfinite()].abs()
+    scale = max(1.0, float(finite.max())) if finite.numel() else 1.0
+    wrong = ~((a == b) | ((a - b).abs() <= bound * scale))
+    tokens = wrong.transpose(0, 1).flatten(1).any(1).nonzero().flatten()
+    return int(tokens[0]) + 1 if tokens.numel() else None
 
 
 def gradient_difference(found: list[Tensor | None], expected: list[Tensor | None]) -> float:

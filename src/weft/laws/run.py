@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -15,6 +18,8 @@ from weft.laws.continuation import continuation
 from weft.laws.coordinates import coordinates
 from weft.laws.forks import forks
 from weft.laws.inference import inference
+from weft.laws.length import Row, allowed, row
+from weft.laws.long_laws import LONG_LAWS
 from weft.laws.memory import memory
 from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
@@ -24,6 +29,7 @@ from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.saving import saving
 from weft.laws.seeds import seeds
 from weft.laws.split import split
+from weft.laws.stability import FAR, stability
 from weft.laws.subject import Subject, layer_subject, model_subject
 from weft.laws.training import training
 
@@ -51,12 +57,45 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
 
 
 def examine(subject: Subject, seed: int = 0, laws: tuple[str, ...] = tuple(LAWS)) -> Report:
-    """Run the named laws, each with a generator of the given seed."""
+    """Run the named laws, each with a generator of the given seed. What a part raises is a finding."""
     findings: list[Finding] = []
     for name in laws:
         generator = torch.Generator().manual_seed(seed)
-        findings += LAWS[name](subject, generator)
-    return Report(subject.name, tuple(findings))
+        findings += guarded(name, subject, partial(LAWS[name], subject, generator))
+    return Report(subject.name, tuple(findings), subject.steps)
+
+
+def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS),
+                 rows: int = 2) -> Report:
+    """Run the named laws on rows of ``steps`` tokens (`weft.laws.long_laws`); only `FAR_LAWS` take a single row."""
+    subject = replace(subject, steps=steps)
+    made: list[Row] = []
+
+    def whole() -> Iterator[Finding]:
+        made.append(row(subject, torch.Generator().manual_seed(seed), rows))
+        return iter(())
+
+    findings = list(guarded(laws[0], subject, whole))
+    for name in laws if made else ():
+        own = replace(made[0], generator=torch.Generator().manual_seed(seed))
+        findings += guarded(name, subject, partial(LONG_LAWS[name], own))
+    return Report(subject.name, tuple(findings), steps)
+
+
+def examine_far(subject: Subject, seed: int = 0, tokens: int = FAR) -> Report:
+    """Run the law of stability (`weft.laws.stability`)."""
+    run = partial(stability, subject, torch.Generator().manual_seed(seed), tokens)
+    return Report(subject.name, tuple(guarded("stability", subject, run)), allowed(subject, tokens))
+
+
+def guarded(law: str, subject: Subject, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of a law; an exception inside it is one more, and ends it."""
+    try:
+        yield from run()
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        message = f": {text[0]}" if text else ""
+        yield Finding(law, f"raised {type(error).__name__}{message}", math.inf, subject.bound)
 
 
 def check_module(module: nn.Module, name: str, *, d_model: int = 0, seed: int = 0, steps: int = 11,

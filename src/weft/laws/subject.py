@@ -14,6 +14,7 @@ from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
 from weft.mixers.cross_attention import CrossAttention
+from weft.positions.base import PositionScheme
 
 SOURCE_STEPS = 5
 """Tokens of the source that cross-attention reads in the laws."""
@@ -35,6 +36,7 @@ class Subject:
         bound: the difference allowed in values; gradients may differ ten times as much.
         steps: tokens in a row of a test.
         thorough: every combination of cuts, buffers and gradients; otherwise a few drawn at random.
+        limit: the most tokens a document may have; None for any number.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Subject:
     bound: float = 1e-10
     steps: int = 11
     thorough: bool = True
+    limit: int | None = None
 
     @property
     def stateful(self) -> bool:
@@ -120,7 +123,8 @@ def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: fl
         assert isinstance(module, LanguageModel)
         return model_subject(name, module, steps=steps, bound=bound)
 
-    return Subject(name, model.eval(), call, start, inputs, memory, traits_of(model), remake, bound, steps)
+    return Subject(name, model.eval(), call, start, inputs, memory, traits_of(model), remake, bound, steps,
+                   limit=model.limit())
 
 
 def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
@@ -143,7 +147,9 @@ def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int 
     def memory(batch: int, generator: torch.Generator) -> Memory | None:
         return None
 
-    return Subject(name, encoder.eval(), call, start, inputs, memory, traits_of(encoder), remake, bound, steps)
+    limits = [part.limit for part in encoder.modules() if isinstance(part, PositionScheme) and part.limit is not None]
+    return Subject(name, encoder.eval(), call, start, inputs, memory, traits_of(encoder), remake, bound, steps,
+                   limit=min(limits, default=None))
 
 
 def _counts(batch: int, steps: int, generator: torch.Generator) -> Tensor:

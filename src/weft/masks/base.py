@@ -64,6 +64,11 @@ class Mask(ABC):
         A key of order <= query.order - reach is never allowed."""
         return None
 
+    def borders(self) -> tuple[int, ...]:
+        """Lengths, in tokens, from which on it hides near keys or repeats: its reach and what its parts have."""
+        reach = self.reach()
+        return (*(() if reach is None else (reach,)), *(border for part in self.parts() for border in part.borders()))
+
     def heads(self) -> int:
         """After how many heads it repeats; 1 when all heads see alike. Head h follows the rule of h mod heads."""
         return 1

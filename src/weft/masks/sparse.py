@@ -47,6 +47,9 @@ class Strided(Mask):
     def lookahead(self) -> Lookahead:
         return "none"
 
+    def borders(self) -> tuple[int, ...]:
+        return (self.stride,)
+
 
 @register_mask
 @final
@@ -106,6 +109,9 @@ class Fixed(Mask):
     def lookahead(self) -> Lookahead:
         return "none"
 
+    def borders(self) -> tuple[int, ...]:
+        return (self.stride,)
+
     def __repr__(self) -> str:
         return f"fixed({self.stride}, {self.summary}{f', {self.head}' if self.head else ''})"
 
@@ -135,3 +141,6 @@ class GlobalTokens(Mask):
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         sees, seen = query.order - query.begin, key.order - query.begin
         return reduce(torch.logical_or, ((sees == index) | (seen == index) for index in self.indices))
+
+    def borders(self) -> tuple[int, ...]:
+        return (self.indices[-1] + 1,)

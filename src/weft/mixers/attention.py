@@ -144,6 +144,9 @@ class Attention(Layer):
         return {"none": frozenset[Trait](), "prefix": frozenset({Trait.PREFIX_FIRST}),
                 "any": frozenset({Trait.BIDIRECTIONAL})}[self.mask.lookahead()]
 
+    def borders(self) -> tuple[int, ...]:
+        return self.mask.borders()
+
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         if self.mask.lookahead() == "any":
             raise UnsupportedError(f"attention under the mask {self.mask!r} sees later tokens, so it has no state.",

@@ -68,6 +68,9 @@ class GatedConvolution(Layer):
         self.d_model, self.kernel, self.dilation = d_model, kernel, dilation
         self.convolution = nn.Conv1d(d_model, 2 * d_model, kernel, dilation=dilation, bias=bias)
 
+    def borders(self) -> tuple[int, ...]:
+        return ((self.kernel - 1) * self.dilation + 1,)
+
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
               memory: Memory | None) -> ConvolutionState:
         batch, device = clock.seen.shape[0], clock.seen.device

@@ -48,6 +48,9 @@ class FixedContextModel(LanguageModel):
     def own_traits(self) -> frozenset[Trait]:
         return frozenset({Trait.TOKENS_ONLY})
 
+    def borders(self) -> tuple[int, ...]:
+        return (self.reach + 1,)
+
     @abstractmethod
     def represent(self, contexts: Int64[Tensor, "B T P"]) -> Tensor:
         """[B,T,...]: what the readout reads, from the P tokens up to and including each; the start symbol stands

@@ -102,6 +102,9 @@ class LongRopeFrequencies(LengthDependent, Frequencies):
     def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         return (length > self.original_length).long()
 
+    def borders(self) -> tuple[int, ...]:
+        return (self.original_length,)
+
     def at(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         short, long = self.theta.at(dtype).unbind()
         return torch.where(self.regime(ticks.length)[..., None] > 0, long, short)

@@ -77,6 +77,9 @@ class DynamicFrequencies(LengthDependent, Frequencies):
         self.exponents = Constant([-2 * i / (rot - 2) for i in range(pairs(rot))])
         self.factor, self.original_length = factor, original_length
 
+    def borders(self) -> tuple[int, ...]:
+        return (self.original_length,)
+
     def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         return length.clamp(min=self.original_length)
 

@@ -1,0 +1,224 @@
+"""The laws on one long row: the same comparisons as on short ones, few of each (see `weft.laws.length`)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from weft.core.inference import inference_form
+from weft.core.model import LanguageModel
+from weft.core.span import Memory, Span
+from weft.core.state import restore, state_arrays
+from weft.core.traits import Trait
+from weft.laws.choices import Choices, watched
+from weft.laws.gradients import first_run, run
+from weft.laws.inference import by_columns
+from weft.laws.length import GRADIENT_STEPS, Row, across, around, in_pieces, one_by_one
+from weft.laws.precision import BOUNDS
+from weft.laws.report import Finding, compare, gradient_difference
+
+NEAR = 16
+"""Tokens up to which the bound of `precision` is that of short rows: angles and sums of more grow with the length."""
+
+
+def split(row: Row) -> Iterator[Finding]:
+    """Pieces that end around the borders, pieces of odd sizes in reserved buffers, and single tokens."""
+    subject, steps = row.subject, row.steps
+    if not subject.stateful:
+        return
+    ways = {"pieces that end around " + _named(row.marks): (around(row.marks, steps), False),
+            "pieces of odd sizes, reserved buffers and facts": (across(steps), True)}
+    if subject.thorough:
+        ways["single tokens"] = (one_by_one(steps), True)
+    for case, (sizes, reserved) in ways.items():
+        with torch.no_grad():
+            found = in_pieces(row, sizes, reserved)[0]
+        yield compare("split", case, found, row.y, subject.bound)
+    if subject.differentiable and subject.thorough and steps <= GRADIENT_STEPS:
+        yield _gradients(row)
+
+
+def _named(marks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, marks)) if marks else "nothing"
+
+
+def _gradients(row: Row) -> Finding:
+    """Gradients across the cuts around the borders."""
+    span, sizes = Span(prefix=row.prefix), around(row.marks, row.steps)
+    whole, weights = first_run(row.subject, row.x, row.memory, row.generator,
+                               lambda x, memory: row.subject.whole(x, memory, span).y)
+    pieces = run(row.subject, row.x, row.memory, weights,
+                 lambda x, memory: in_pieces(row, sizes, inputs=(x, memory))[0])
+    return Finding("split gradients", "pieces that end around " + _named(row.marks),
+                   gradient_difference(pieces.gradients, whole.gradients), row.subject.gradient_bound)
+
+
+def causality(row: Row) -> Iterator[Finding]:
+    """Everything from a mark on is replaced, all marks in one call; the outputs before stay."""
+    subject, steps = row.subject, row.steps
+    if not subject.stateful:
+        return
+    marks = row.marks[-4:] if subject.thorough else ()
+    places = sorted({max(steps // 2, 3), steps - 1, *marks})
+    other = subject.inputs(1, steps, row.generator)
+    changed = torch.cat([torch.cat([row.x[:1, :place], other[:, place:]], 1) for place in places])
+    rows = torch.zeros(len(places), dtype=torch.int64, device=row.x.device)
+    prefix = None if row.prefix is None else row.prefix[rows]
+    with torch.no_grad():
+        found = subject.whole(changed, None if row.memory is None else row.memory.select(rows), Span(prefix=prefix)).y
+    for index, place in enumerate(places):
+        yield compare("causality", f"tokens from {place + 1} on replaced", found[index:index + 1, :place],
+                      row.y[:1, :place], subject.bound)
+
+
+def ragged(row: Row) -> Iterator[Finding]:
+    """Two rows of different lengths in one call, the padding NaN where it can be, against each alone."""
+    subject, steps = row.subject, row.steps
+    counts = [steps - 1, max(steps // 2 + 1, 3)]
+    padding = torch.arange(steps)[None] >= torch.tensor(counts)[:, None]
+    x = row.x
+    if x.is_floating_point():
+        x = x.masked_fill(padding.to(x.device)[..., None], torch.nan)
+    span = Span(count=torch.tensor(counts, device=x.device), prefix=row.prefix)
+    with torch.no_grad():
+        both = subject.whole(x, row.memory, span).y
+        for b, count in enumerate(counts):
+            prefix = None if row.prefix is None else row.prefix[b:b + 1, :count]
+            alone = subject.whole(row.x[b:b + 1, :count], _row_of(row, b), Span(prefix=prefix)).y
+            yield compare("ragged", f"row of {count} among {counts} tokens", both[b:b + 1, :count], alone,
+                          subject.bound)
+
+
+def _row_of(row: Row, b: int) -> Memory | None:
+    return None if row.memory is None else row.memory.select(torch.tensor([b], device=row.x.device))
+
+
+def continuation(row: Row) -> Iterator[Finding]:
+    """A state near the end of the row: its rows selected, written to a file and read back, and what has grown."""
+    subject, steps = row.subject, row.steps
+    if not subject.stateful:
+        return
+    early = max(steps - 7, 3)
+    with torch.no_grad():
+        first = subject.start(2, row.memory, None, steps)
+        shapes = {path: (tensor.shape, spec) for path, (tensor, spec) in first.tensors().items()}
+        state = in_pieces(row, [early])[1]
+        late, expected = row.x[:, early:], row.y[:, early:]
+        picked = subject.call(late[[1, 0, 1]], state.select([1, 0, 1]), Span()).y
+        yield compare("selection", f"rows [1, 0, 1] after {early} tokens", picked, expected[[1, 0, 1]], subject.bound)
+        back = restore(subject.start(2, row.memory, None, None), load(save(state_arrays(state))))
+        found, kept = (subject.call(late, each, Span()).y for each in (back, state.clone()))
+        yield compare("persistence", f"state saved after {early} tokens and restored", found, kept, 1e-300)
+        after = subject.call(late, state, Span()).state
+    assert after is not None, "a call with a state returns one"
+    grown = [path for path, (tensor, _) in after.tensors().items() if path in shapes and any(
+        dim != shapes[path][1].grows and a != b
+        for dim, (a, b) in enumerate(zip(shapes[path][0], tensor.shape, strict=True)))]
+    yield Finding("bounded", f"fields that grew undeclared after {steps} tokens: {', '.join(grown) or 'none'}",
+                  float(len(grown)), 0.5)
+
+
+def packed(row: Row) -> Iterator[Finding]:
+    """A document that ends in the middle of the row and one that begins there, against each alone; whole, and cut."""
+    subject, steps = row.subject, row.steps
+    place = max(steps // 3 + 2, 4)
+    begins = torch.zeros(2, steps, dtype=torch.bool, device=row.x.device)
+    begins[0, place] = True
+    ends = [place, steps]
+    with torch.no_grad():
+        alone = torch.cat([subject.whole(row.x[:1, a:b], _row_of(row, 0)).y for a, b in zip([0, place], ends,
+                                                                                          strict=True)], 1)
+        other = subject.whole(row.x[1:], _row_of(row, 1)).y
+        expected = torch.cat([alone, other])
+        case = f"a document begins at {place + 1}"
+        found = subject.whole(row.x, row.memory, Span(begins=begins)).y
+        yield compare("packed", case, found, expected, subject.bound)
+        if subject.stateful and Trait.DECLARED_LENGTH not in subject.traits:
+            yield compare("packed", f"{case}, in pieces", _packed_pieces(row, begins, place + 3), expected,
+                          subject.bound)
+
+
+def _packed_pieces(row: Row, begins: Tensor, cut: int) -> Tensor:
+    """The row in two pieces; the second says that no document begins in it."""
+    first = row.subject.call(row.x[:, :cut], row.subject.start(2, row.memory, None, None), Span(begins=begins[:, :cut]))
+    assert first.state is not None, "a call with a state returns one"
+    return torch.cat([first.y, row.subject.call(row.x[:, cut:], first.state, Span()).y], 1)
+
+
+def precision(row: Row) -> Iterator[Finding]:
+    """The same weights and inputs in float32, whole and in pieces of several tokens, against float64. Where a layer
+    chose otherwise, the rest of the row is not compared."""
+    subject = row.subject
+    if any(p.dtype != torch.float64 for p in subject.module.parameters()) or not subject.differentiable:
+        return
+    bound = BOUNDS[torch.float32] * max(1, row.steps // NEAR)
+    single = subject.remake(copy.deepcopy(subject.module).float())
+    x = row.x.float() if row.x.is_floating_point() else row.x
+    memory = None if row.memory is None else replace(row.memory, h=row.memory.h.float())
+    with torch.no_grad():
+        with watched(subject.module) as exact:
+            subject.whole(row.x, row.memory, Span(prefix=row.prefix))
+        with watched(single.module) as chosen:
+            whole = single.whole(x, memory, Span(prefix=row.prefix)).y
+        yield _relative(row, "torch.float32", whole, chosen, exact, bound)
+        if subject.stateful:
+            with watched(single.module) as chosen:
+                pieces = in_pieces(row, across(row.steps), subject=single, inputs=(x, memory))[0]
+            yield _relative(row, "torch.float32, in pieces", pieces, chosen, exact, bound)
+
+
+def _relative(row: Row, case: str, found: Tensor, chosen: Choices, exact: Choices, bound: float) -> Finding:
+    found = found.double()
+    if Trait.DISCRETE_CHOICE in row.subject.traits:
+        agreed = exact.against(chosen, row.steps, causal=row.subject.stateful)[0]
+        found = torch.where(agreed[..., None], found, row.y)
+    size = row.y.abs().max()
+    return compare("precision", case, found / size, row.y / size, bound)
+
+
+def readout(row: Row) -> Iterator[Finding]:
+    """log_prob against the logits, for every token of the row."""
+    model = row.subject.module
+    if not isinstance(model, LanguageModel):
+        return
+    targets = row.subject.inputs(2, row.steps, row.generator)
+    with torch.no_grad():
+        h = model.hidden(row.x, None, Span(memory=row.memory)).y
+        wanted = model.readout.logits(h).double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+        yield compare("readout", "log_prob against the logits", model.readout.log_prob(h, targets), wanted,
+                      row.subject.bound)
+
+
+def inference(row: Row) -> Iterator[Finding]:
+    """The inference form against the part itself, whole and in pieces."""
+    form = row.subject.remake(inference_form(row.subject.module, by_columns))
+    with torch.inference_mode():
+        whole = form.whole(row.x, row.memory, Span(prefix=row.prefix)).y
+        yield compare("inference", "whole", whole, row.y, row.subject.bound)
+        if row.subject.stateful:
+            found = in_pieces(row, across(row.steps), True, form)[0]
+            yield compare("inference", "pieces of odd sizes", found, row.y, row.subject.bound)
+
+
+LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
+    "split": split,
+    "causality": causality,
+    "ragged": ragged,
+    "continuation": continuation,
+    "packed": packed,
+    "precision": precision,
+    "readout": readout,
+    "inference": inference,
+}
+"""By name; "continuation" yields findings of selection, persistence and bounded."""
+
+FAR_LAWS = ("split", "causality")
+"""What is run on rows so long that each takes its time."""
+
+OWN_LONG_LAWS = ("split", "causality", "ragged", "packed")
+"""What can be compared in any dtype, on a model of any size."""

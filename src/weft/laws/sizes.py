@@ -1,0 +1,197 @@
+"""The numbers of a configuration made smaller together: widths, heads, reaches, lengths."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.errors import ConfigError
+from weft.masks import parse_mask
+
+LEAST_WIDTH, LEAST_TURNED = 4, 4
+"""The smallest width, and the fewest features of a head that turn: in one rotary pair alone, neighbours and halves are
+the same pair."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """To what sizes a configuration is shrunk.
+
+    Attributes:
+        d_head: features of a head; None leaves widths and heads as they are.
+        heads: whether numbers of heads shrink too.
+        divisor: of the widths, where ``d_head`` is None.
+        repeats: times that a block is repeated, and equal blocks that may follow one another.
+        vocabulary: token ids.
+        reach: the farthest that a window, a pattern or a convolution may reach, in tokens.
+        length: tokens of the context and of tables of positions.
+        original: lengths at which a rotation changes.
+    """
+
+    d_head: int | None
+    heads: bool
+    divisor: int
+    repeats: int
+    vocabulary: int
+    reach: int
+    length: int
+    original: int
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How one configuration's widths become those of `Sizes`: the old and the new width of the model and of the first
+    head."""
+
+    sizes: Sizes
+    before: int
+    after: int
+    head: int | None
+
+    def width(self, value: int) -> int:
+        """Any width, in proportion: even, and never larger than it was."""
+        if self.sizes.d_head is None:
+            return value // self.sizes.divisor if value % self.sizes.divisor == 0 else value
+        if value == self.before:
+            return self.after
+        least = min(value, LEAST_WIDTH)
+        return min(value, max(least, 2 * math.ceil(value * self.after / self.before / 2)))
+
+
+def scale_of(tree: dict[str, Any], sizes: Sizes) -> Scale:
+    """The scale of a model's configuration: wide enough for the heads of every attention in it."""
+    attentions = list(_attentions(tree))
+    before = tree.get("d_model") or tree.get("d_embedding") or 1
+    first = next((_head(item, before) for item in attentions), None)
+    if sizes.d_head is None:
+        return Scale(sizes, before, before // sizes.divisor, first)
+    fitting = [_heads(item, sizes)[0] for item in attentions if item.get("d_head") is None]
+    return Scale(sizes, before, min(before, sizes.d_head * math.lcm(1, *fitting) * (1 if attentions else 2)), first)
+
+
+def _attentions(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        if isinstance(value.get("n_heads"), int):
+            yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _attentions(item)
+
+
+def _head(attention: dict[str, Any], d_model: int) -> int:
+    return int(attention.get("d_head") or max(d_model // attention["n_heads"], 1))
+
+
+def _heads(attention: dict[str, Any], sizes: Sizes) -> tuple[int, int | None]:
+    """Query and key/value heads, their ratio kept in kind: one, a power of two, or neither."""
+    heads, kv_heads = attention["n_heads"], attention.get("n_kv_heads")
+    if not sizes.heads or sizes.d_head is None:
+        return heads, kv_heads
+    keys = heads if kv_heads is None else kv_heads
+    few, shared = _few(keys), _few(heads // keys)
+    return few * shared, None if kv_heads is None else few
+
+
+def _few(count: int) -> int:
+    if count <= 3:
+        return count
+    return 2 if count & (count - 1) == 0 else 3
+
+
+def smaller(value: Any, scale: Scale, name: str = "", head: int | None = None) -> Any:
+    """Plain data of a configuration with its numbers made smaller.
+
+    Args:
+        value: what stands under ``name``.
+        scale: to what sizes.
+        name: the field's name.
+        head: features of a head of the attention that the value belongs to, before; None: of the first.
+    """
+    if isinstance(value, dict):
+        return _mapping(value, scale, head or scale.head)
+    if isinstance(value, list):
+        return _list([smaller(item, scale, name, head) for item in value], scale, name, head or scale.head)
+    if isinstance(value, str) and name == "mask":
+        return re.sub(r"\w+\([\d\s,]+\)", lambda call: _mask(call[0], scale.sizes.reach), value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    return _number(value, scale, name, head)
+
+
+def _mapping(value: dict[str, Any], scale: Scale, head: int | None) -> dict[str, Any]:
+    """A part; what hangs together in it is changed together."""
+    inner = _head(value, scale.before) if isinstance(value.get("n_heads"), int) else head
+    found = {key: smaller(item, scale, key, inner) for key, item in value.items()}
+    sizes = scale.sizes
+    if isinstance(value.get("n_heads"), int):
+        found["n_heads"], kv_heads = _heads(value, sizes)
+        if "n_kv_heads" in value:
+            found["n_kv_heads"] = kv_heads
+    if isinstance(value.get("n_experts"), int) and isinstance(value.get("top_k"), int) and sizes.d_head is not None:
+        found["n_experts"] = min(value["n_experts"], max(4, value["top_k"] + 1))
+    if isinstance(value.get("kernel"), int) and isinstance(value.get("dilation"), int):
+        found["kernel"], found["dilation"] = _taps(value["kernel"], value["dilation"], sizes.reach)
+    if isinstance(value.get("end"), int):
+        found["end"] = min(value["end"], sizes.vocabulary - 1)
+    return found
+
+
+def _list(items: list[Any], scale: Scale, name: str, head: int | None) -> list[Any]:
+    """Of blocks, no more equal ones in a row than a repeat may have; of factors for each rotary pair, as many as there
+    are pairs now."""
+    if name in ("blocks", "of"):
+        kept = scale.sizes.repeats
+        return [item for index, item in enumerate(items) if index < kept or items[index - kept:index] != [item] * kept]
+    if name in ("short_factor", "long_factor") and scale.sizes.d_head is not None and head is not None:
+        pairs = round(len(items) * 2 * scale.sizes.d_head / head / 2) if len(items) * 2 < head else \
+            scale.sizes.d_head // 2
+        pairs = max(LEAST_TURNED // 2, pairs)
+        return [items[index * len(items) // pairs] for index in range(pairs)]
+    return items
+
+
+def _number(value: int, scale: Scale, name: str, head: int | None) -> int:
+    sizes = scale.sizes
+    if name == "rot" and head is not None and sizes.d_head is not None:
+        most = sizes.d_head if value >= head else sizes.d_head - 2
+        return min(most, max(LEAST_TURNED, 2 * round(value * sizes.d_head / head / 2)))
+    if name == "d_head" and sizes.d_head is not None:
+        return min(value, sizes.d_head)
+    if name == "d_value" and sizes.d_head is not None and head is not None:
+        return max(1, min(value, round(value * min(head, sizes.d_head) / head)))
+    if name == "d_conv":
+        return min(value, sizes.reach)
+    if name.startswith("d_"):
+        return scale.width(value)
+    limits = {"repeat": sizes.repeats, "vocab_size": sizes.vocabulary, "original": sizes.original,
+              "original_length": sizes.original, "context": sizes.length, "max_length": sizes.length,
+              "kernel": sizes.reach}
+    return min(value, limits.get(name, value))
+
+
+def _mask(call: str, reach: int) -> str:
+    """One mask's call with its numbers divided by the least power of two that brings it within ``reach``."""
+    name, numbers = call.split("(", 1)
+    values = [int(number) for number in re.findall(r"\d+", numbers)]
+    for power in range(32):
+        few = [max(math.ceil(value / 2**power), min(value, 2)) for value in values]
+        text = f"{name}({', '.join(map(str, few))})"
+        try:
+            if max(parse_mask(text).borders(), default=0) <= reach:
+                return text
+        except ConfigError:
+            continue
+    return call
+
+
+def _taps(kernel: int, dilation: int, reach: int) -> tuple[int, int]:
+    """Taps and the tokens between them, so that (kernel - 1) dilation < reach."""
+    if (kernel - 1) * dilation < reach:
+        return kernel, dilation
+    apart = min(dilation, 2) if reach < 16 else dilation
+    taps = min(kernel, max(2, (reach - 1) // apart + 1))
+    return taps, min(apart, max(1, (reach - 1) // (taps - 1)))
