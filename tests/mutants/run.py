@@ -4,7 +4,7 @@
 
 The checkout stays as it is. First all named tests run on the unchanged copy and must pass. Mutants then run two at a
 time. A mutant is *seen* when a test fails; one whose tests all pass *survives*; *broken* says that its tests could not
-be run. Ends with 0 if every mutant was seen.
+be run, or did not end. Ends with 0 if every mutant was seen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import queue
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,10 +24,9 @@ from pathlib import Path
 from typing import Literal
 
 from mutants.mutant import SOURCE, TESTS, Mutant, read
+from mutants.trial import trial
 
 WORKERS = 2
-LONGEST = 300.0
-"""Seconds after which a mutant's tests are stopped; a mutant that hangs is broken, since it costs every later run."""
 Verdict = Literal["seen", "survives", "broken"]
 
 
@@ -42,19 +40,6 @@ class Outcome:
     output: str
 
 
-def pytest(source: Path, names: Sequence[str], tests: Path) -> tuple[int, str]:
-    """pytest's exit status and output for the tests ``names`` on the code in ``source``, up to the first failure."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1",
-                   "HYPOTHESIS_STORAGE_DIRECTORY": str(source / ".hypothesis")}
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "--tb=short", "-p", "no:cacheprovider", *names]
-    try:
-        done = subprocess.run(command, cwd=tests, env=environment, text=True, timeout=LONGEST, check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    except subprocess.TimeoutExpired:
-        return -1, f"stopped after {LONGEST:g} s"
-    return done.returncode, done.stdout
-
-
 def attempt(mutant: Mutant, source: Path, tests: Path = TESTS) -> Outcome:
     """Run the mutant's tests with its mistake in the copy ``source``, which is then as before."""
     path = source / "weft" / mutant.file
@@ -63,7 +48,7 @@ def attempt(mutant: Mutant, source: Path, tests: Path = TESTS) -> Outcome:
     try:
         compiled.unlink(missing_ok=True)
         path.write_text(mutant.mutated(healthy), encoding="utf-8")
-        status, output = pytest(source, mutant.tests, tests)
+        status, output = trial(source, mutant.tests, tests)
     finally:
         path.write_text(healthy, encoding="utf-8")
         compiled.unlink(missing_ok=True)
@@ -114,12 +99,13 @@ def chosen(patterns: Sequence[str]) -> list[Mutant]:
 
 def main(patterns: Sequence[str]) -> int:
     mutants = chosen(patterns)
+    os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         copies = [Path(folder) / str(worker) for worker in range(WORKERS)]
         shutil.copytree(SOURCE, copies[0])
         names = sorted({name for mutant in mutants for name in mutant.tests})
         print(f"{len(mutants)} mutants; first their tests on the source as it is", flush=True)
-        status, output = pytest(copies[0], names, TESTS)
+        status, output = trial(copies[0], names, TESTS, longest=3600)
         if status:
             sys.exit(f"{output}\nThe tests fail without any mutant; mend that first.")
         for copy in copies[1:]:
