@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from weft.core.config import PartConfig
+from weft.core.layer import LayerState
+from weft.core.span import Span
 from weft.core.traits import Trait
 from weft.laws import Report, every_example, examine, subject_of
 from weft.laws.subject import Subject
@@ -40,6 +42,25 @@ def test_laws_hold(name: str, config: PartConfig) -> None:
     report = examine(subject)
     assert not untried(subject, report)
     assert report.holds, "\n".join(str(finding) for finding in report.broken()[:10])
+
+
+@pytest.mark.parametrize(("name", "config"), EXAMPLES)
+def test_a_state_lies_in_memory_as_one_read_from_a_file(name: str, config: PartConfig) -> None:
+    """A state that goes on from a file gives the same bits only where its tensors are multiplied by the same kernels,
+    which libraries choose by the layout too."""
+    torch.manual_seed(0)
+    subject = subject_of(config, name)
+    if subject is None or not subject.stateful:
+        return
+    generator = torch.Generator().manual_seed(0)
+    x, memory = subject.inputs(2, subject.steps, generator), subject.memory(2, generator)
+    for capacity in (None, subject.steps):
+        state: LayerState | None = subject.start(2, memory, capacity, subject.steps)
+        for piece in x.split([4, 1, subject.steps - 5], dim=1):
+            with torch.no_grad():
+                state = subject.call(piece, state, Span()).state
+            assert state is not None, "a call with a state returns one"
+            assert [path for path, (tensor, _) in state.tensors().items() if not tensor.is_contiguous()] == []
 
 
 def untried(subject: Subject, report: Report) -> list[tuple[str, str]]:

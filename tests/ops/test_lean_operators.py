@@ -56,7 +56,9 @@ def test_bfloat16_is_normalised_in_float32_and_rounded_once() -> None:
     y = rms_norm(x, scale, 1e-6)
     exact = F.rms_norm(x.detach().double(), (D,), scale.detach().double(), 1e-6)
     assert y.dtype is torch.bfloat16
-    assert_close(y, exact.bfloat16(), rtol=0, atol=0)
+    # As near as the nearest bfloat16 number, but for the rounding of float32 before, which differs by processor.
+    nearest = (exact.bfloat16().double() - exact).abs()
+    assert ((y.double() - exact).abs() <= nearest + 1e-6 * exact.abs()).all()
     dx, dscale = torch.autograd.grad(y.sum(), [x, scale])
     assert (dx.dtype, dscale.dtype) == (torch.bfloat16, torch.float32)
 

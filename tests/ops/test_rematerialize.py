@@ -148,7 +148,8 @@ def test_a_part_does_not_hold_the_rest() -> None:
         part, rest = apart(whole[..., 3:]), StorageWeakRef(whole.untyped_storage())
     del whole
     assert rest.expired()
-    assert torch.equal(slope(part), wanted)
+    # The part lies apart and not within the whole: products of other layouts add up in another order.
+    assert_close(slope(part), wanted)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -63,7 +63,8 @@ def test_positions_restart_with_each_document() -> None:
     rope = build()
     packed = rope.rotate(x, ticks_of(x, begins=begins))
     apart = torch.cat([rope.rotate(part, ticks_of(part)) for part in x.split([2, 3], dim=1)], dim=1)
-    assert torch.equal(packed, apart)
+    # Of arrays of other lengths a library may work out sines by other instructions: a few last bits.
+    torch.testing.assert_close(packed, apart, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("fields", [{}, {"layout": "half_split", "rot": 4}, {"scaling": LONGROPE}])

@@ -155,7 +155,8 @@ def test_dynamic_scaling_sees_the_state_s_horizon_and_not_the_chunk() -> None:
     whole = rope.rotate(x, Span().resolve(None, x).ticks)
     clock = Clock.start(1, horizon=9).replace(seen=torch.tensor([5]))
     part = rope.rotate(x[:, 5:7], Span().resolve(clock, x[:, 5:7]).ticks)
-    assert torch.equal(part, whole[:, 5:7])
+    # Of arrays of other lengths a library may work out sines by other instructions: a few last bits.
+    torch.testing.assert_close(part, whole[:, 5:7], rtol=1e-14, atol=1e-14)
 
 
 def test_who_needs_a_declared_length() -> None:

@@ -99,7 +99,8 @@ class CrossAttention(Layer):
         valid = source.valid()
         shape = source.h.shape[:2]
         known = torch.ones(shape, dtype=torch.bool, device=k.device) if valid is None else valid
-        return MemoryState(clock, k.to(dtype), v.to(dtype), known)
+        # Side by side, as a state read from a file lies: products of another layout round otherwise.
+        return MemoryState(clock, k.to(dtype).contiguous(), v.to(dtype).contiguous(), known)
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
         known = self._known(state, span, x.shape[0])
