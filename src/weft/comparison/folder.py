@@ -27,6 +27,7 @@ from weft.checkpoints.atomic import tidy, write_file
 from weft.comparison.lock import held
 from weft.comparison.report import render
 from weft.comparison.results import StudyResult
+from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError
 from weft.core.strict_json import dumps
 
@@ -123,9 +124,16 @@ def read_result(folder: str | Path) -> StudyResult:
 
 
 def rerender(folder: str | Path) -> Path:
-    """Write a study's report again from its result."""
-    path = Path(folder) / REPORT
-    write_file(path, render(read_result(folder)))
+    """Write a study's report again from its result, whose intervals are worked out again from its runs.
+
+    Raises:
+        CheckpointError: they are others than those that stand there.
+    """
+    path, result = Path(folder) / REPORT, read_result(folder)
+    if wrong := disagreement(result):
+        raise CheckpointError(f"{wrong}.", where=str(Path(folder) / RESULT),
+                              remedy="Run the study again: what is finished is read back.")
+    write_file(path, render(result))
     return path
 
 

@@ -1,0 +1,81 @@
+"""The order of two models during training: whether it holds, and where it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from weft.comparison.results import CurvePoint, GapPoint, Interval
+
+OrderKind: TypeAlias = Literal["holds", "changes", "open", "unknown"]
+"""Of two models' order from share to share of the budget:
+
+holds      the mean difference keeps its sign
+changes    some interval lies wholly on the other side of zero from the last one's
+open       the mean changes its sign, within the intervals
+unknown    fewer than two shares at which both are known
+"""
+
+
+class Order(NamedTuple):
+    """How the order of two models went.
+
+    Attributes:
+        between: the two neighbouring shares at which the mean difference last changed its sign; None if it never did.
+        since: the first share at which it is known.
+    """
+
+    kind: OrderKind
+    between: tuple[float, float] | None
+    since: float | None
+
+
+def order_of(gaps: Sequence[GapPoint]) -> Order:
+    """The order of a pair from its gaps, by rising share. A difference of exactly zero has the sign before it."""
+    if len(gaps) < 2:
+        return Order("unknown", None, gaps[0].share if gaps else None)
+    between, sign = None, 0
+    for before, gap in zip([None, *gaps], gaps, strict=False):
+        now = (gap.difference.mean > 0) - (gap.difference.mean < 0)
+        if before is not None and sign and now == -sign:
+            between = (before.share, gap.share)
+        sign = now or sign
+    kind: OrderKind = "holds" if between is None else "open"
+    if crosses([gap.difference for gap in gaps]):
+        kind = "changes"
+    return Order(kind, between, gaps[0].share)
+
+
+def words(order: Order) -> str:
+    """The order of a pair in a few words."""
+    if order.kind == "unknown":
+        return "not known"
+    if order.between is None:
+        return f"holds from {order.since:.0%} on"
+    where = f"between {order.between[0]:.0%} and {order.between[1]:.0%}"
+    return f"changes {where}" if order.kind == "changes" else f"means cross {where}, within the intervals"
+
+
+def crosses(gaps: Sequence[Interval]) -> bool:
+    """Whether the order changes on the way: some gap's interval lies wholly on the other side of zero from the last
+    one's."""
+    return bool(gaps) and _side(gaps[-1]) != 0 and any(_side(gap) == -_side(gaps[-1]) for gap in gaps[:-1])
+
+
+def _side(gap: Interval) -> int:
+    if gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
+        return 0
+    return 1 if gap.low > 0 else -1
+
+
+def at_share(curve: Sequence[CurvePoint], share: float) -> float | None:
+    """Bits per byte at a share of a run's steps, between two checkpoints on the line that joins them; None before the
+    first."""
+    if not curve:
+        return None
+    wanted = share * curve[-1].step
+    for before, after in zip(curve, curve[1:], strict=False):
+        if before.step <= wanted <= after.step:
+            part = (wanted - before.step) / (after.step - before.step)
+            return before.bits_per_byte + part * (after.bits_per_byte - before.bits_per_byte)
+    return curve[-1].bits_per_byte if wanted >= curve[-1].step else None
