@@ -62,12 +62,22 @@ def test_p_values_of_no_difference_are_even() -> None:
         assert share == pytest.approx(level, abs=4 * math.sqrt(level * (1 - level) / 1000))
 
 
-def test_a_clear_difference_has_the_smallest_p_value_that_resamples_allow() -> None:
-    estimate = found(np.random.default_rng(5).normal(-50, 1, 40), np.full(40, 100), resamples=999)
-    # One of a thousand at the least, on either side, with the tails of 39 degrees of freedom.
-    smallest = 2 * stats.t.sf(stats.norm.isf(1 / 1000) * math.sqrt(39 / 40), 39)
-    assert estimate.p_value == pytest.approx(smallest)
+def test_a_clear_difference_is_as_clear_as_its_standard_errors_say() -> None:
+    nats = np.random.default_rng(5).normal(-50, 10, 40)
+    estimate = found(nats, np.full(40, 100), resamples=999)
+    expected = stats.ttest_1samp(nats, 0.0).pvalue
+    assert estimate.p_value is not None and estimate.p_value < 1e-15
+    # The error is known to 1/sqrt(2 * 999) = 2.2%, and so is t = 30; four times that.
+    t = stats.t.isf(estimate.p_value / 2, 39)
+    assert t == pytest.approx(stats.t.isf(expected / 2, 39), rel=0.09)
     assert estimate.interval.high is not None and estimate.interval.high < 0
+
+
+def test_a_single_resample_on_the_other_side_decides() -> None:
+    drawn = np.array([-0.1, *np.linspace(0.5, 1.5, 998)])
+    # Two of a thousand, with the tails of 39 degrees of freedom.
+    expected = 2 * stats.t.sf(stats.norm.isf(2 / 1000) * math.sqrt(39 / 40), 39)
+    assert bootstrap_test(1.0, drawn, 40, 0.95).p_value == pytest.approx(expected)
 
 
 def test_all_runs_meet_the_same_texts_whatever_their_number() -> None:

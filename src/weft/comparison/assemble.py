@@ -129,7 +129,8 @@ def _corpus(account: Account, outcomes: Mapping[str, Sequence[Outcome]]) -> Corp
     test = encode_corpus(read_text(texts.test), tokenizer)
     return CorpusFacts(
         name=texts.name, sha256=texts.sha256, train_bytes=texts.train_bytes, validation_bytes=texts.test_bytes,
-        validation_documents=texts.test_documents, document_bytes=sizes, duplicated_documents=0, train_tokens=len(data.stream("train")), validation_tokens=len(test),
+        validation_documents=texts.test_documents, document_bytes=sizes,
+        duplicated_documents=0, train_tokens=len(data.stream("train")), validation_tokens=len(test),
         tokenizer=tokenizer.name, tokenizer_sha256=tokenizer.fingerprint(), vocab_size=tokenizer.vocab_size)
 
 

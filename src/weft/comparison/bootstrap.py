@@ -56,7 +56,9 @@ def bootstrap_test(mean: float, drawn: Float64[np.ndarray, " R"], clusters: int,
 
         share = Phi(-sqrt(C / (C - 1)) t_(1-alpha/2, C-1))
 
-    and p from the smaller share of resamples on either side of zero by the same rule the other way round.
+    and p from the smaller share of resamples on either side of zero by the same rule the other way round. Where none
+    lies on the other side, the distance from zero in standard errors stands in, if it is larger than the number of
+    resamples can say: many pairs must not be tied for want of draws.
 
     Args:
         mean: of the whole text.
@@ -66,7 +68,13 @@ def bootstrap_test(mean: float, drawn: Float64[np.ndarray, " R"], clusters: int,
     """
     expansion = math.sqrt(clusters / (clusters - 1))
     share = NORMAL.cdf(-expansion * t_quantile((1 + confidence) / 2, clusters - 1))
+    error = float(drawn.std(ddof=1))
+    if error == 0:
+        return Estimate(Interval(mean, mean, mean), 0.0, float(mean == 0))
     low, high = np.quantile(drawn, [share, 1 - share]).tolist()
-    tail = min(0.5, *((1 + int(side.sum())) / (len(drawn) + 1) for side in (drawn <= 0, drawn >= 0)))
-    p_value = t_two_sided(NORMAL.inv_cdf(tail) / expansion, clusters - 1)
-    return Estimate(Interval(mean, low, high), expansion * float(drawn.std(ddof=1)), p_value)
+    beyond = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
+    distance = -NORMAL.inv_cdf(min(0.5, (1 + beyond) / (len(drawn) + 1)))
+    if beyond == 0:
+        distance = max(distance, abs(mean) / error)
+    p_value = t_two_sided(distance / expansion, clusters - 1)
+    return Estimate(Interval(mean, low, high), expansion * error, p_value)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from weft.comparison.results import CurvePoint, GapPoint, Interval
+from weft.comparison.results import CurvePoint, GapPoint, Interval, StudyResult
 
 OrderKind: TypeAlias = Literal["holds", "changes", "open", "unknown"]
 """Of two models' order from share to share of the budget:
@@ -46,6 +47,21 @@ def order_of(gaps: Sequence[GapPoint]) -> Order:
     return Order(kind, between, gaps[0].share)
 
 
+def orders(result: StudyResult) -> list[tuple[float, tuple[str, ...]]]:
+    """The trained models from best to worst in the mean, at the shares of the budget that every finished run of them
+    has; none with fewer than two models."""
+    trained = [entry for entry in result.entries if entry.trainable and entry.finished]
+    shares = sorted({gap.share for pair in result.differences for gap in pair.gaps})
+    found = []
+    for share in shares if len(trained) > 1 else ():
+        values = {entry.name: [at_share(run.curve, share) for run in entry.finished] for entry in trained}
+        means = {name: sum(known) / len(known) for name, each in values.items()
+                 if (known := [bits for bits in each if bits is not None]) and len(known) == len(each)}
+        if len(means) == len(trained):
+            found.append((share, tuple(sorted(means, key=lambda name: (means[name], name)))))
+    return found
+
+
 def words(order: Order) -> str:
     """The order of a pair in a few words."""
     if order.kind == "unknown":
@@ -74,7 +90,7 @@ def at_share(curve: Sequence[CurvePoint], share: float) -> float | None:
     if not curve:
         return None
     wanted = share * curve[-1].step
-    for before, after in zip(curve, curve[1:], strict=False):
+    for before, after in itertools.pairwise(curve):
         if before.step <= wanted <= after.step:
             part = (wanted - before.step) / (after.step - before.step)
             return before.bits_per_byte + part * (after.bits_per_byte - before.bits_per_byte)

@@ -35,7 +35,7 @@ def reaches(result: StudyResult) -> tuple[Reach, ...]:
 def larger_doubt(pair: Difference) -> Source | None:
     """Whether runs or documents move the difference of the means more, by their standard errors; None where one is not
     known or they are equal."""
-    if pair.seed_error is None or not pair.seed_error != pair.document_error:
+    if pair.seed_error is None or not math.isfinite(pair.document_error) or pair.seed_error == pair.document_error:
         return None
     return "runs" if pair.seed_error > pair.document_error else "documents"
 
@@ -51,9 +51,9 @@ def doubts(result: StudyResult) -> str | None:
     which = ("Runs weigh more in every pair" if more == len(known) else
              "Documents weigh more in every pair" if more == 0 else
              f"Runs weigh more in {more} of {len(known)} pairs, documents in {len(known) - more}")
-    remedy = ("more runs would narrow the intervals, more text would not" if more == len(known) else
-              "a longer text would narrow the intervals, more runs would not" if more == 0 else
-              "neither more runs nor more text alone would narrow all intervals")
+    remedy = ("more runs would tell more than a longer test text" if more == len(known) else
+              "a longer test text would tell more than more runs" if more == 0 else
+              "which of more runs and a longer test text would tell more depends on the pair")
     return (f"The standard error of a difference of two means is {_span(runs)} bits per byte from run to run and "
             f"{_span(documents)} from document to document of the test text. {which}: {remedy}.")
 

@@ -28,7 +28,8 @@ def detectable_in(study: StudyConfig, searches: Mapping[str, Search], pairs: int
                 f"{test}, for a standard deviation of {stated:g} bits per byte between runs, which the study states.")
     deviation = run_deviation({name: found.repeats for name, found in searches.items()}, "paired")
     if deviation is None:
-        return (detectable_differences(None, runs, study.confidence, pairs, "paired"), "Not known: no two models have repeated trials, and the study states no deviation.")
+        return (detectable_differences(None, runs, study.confidence, pairs, "paired"),
+                "Not known: no two models have repeated trials, and the study states no deviation.")
     return (detectable_differences(deviation, runs, study.confidence, pairs, "paired"),
             f"{test}, for a standard deviation of {deviation:.2g} bits per byte between runs, as the best trial of "
             "each model, repeated with other seeds, shows it; trials are shorter than runs, so it is a rough figure.")

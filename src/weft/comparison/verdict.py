@@ -169,7 +169,7 @@ def _gaps(ours: Sequence[RunResult], theirs: Sequence[RunResult], confidence: fl
         values = [[at_share(run.curve, share) for run in runs] for runs in (ours, theirs)]
         known = [[bits for bits in each if bits is not None] for each in values]
         if [len(each) for each in known] == [len(ours), len(theirs)]:
-            found.append(GapPoint(share, seed_test(test, *known, confidence).interval))
+            found.append(GapPoint(share, seed_test(test, known[0], known[1], confidence).interval))
     return tuple(found)
 
 
