@@ -25,10 +25,11 @@ def test_single_runs_never_cross() -> None:
 @pytest.mark.parametrize(("means", "half", "expected"), [
     ([-0.3, -0.2, -0.1], 0.01, "holds from 10% on"),
     ([-0.3, 0.2, 0.1], 0.01, "changes between 10% and 20%"),
-    ([-0.3, 0.2, 0.1], 0.15, "means cross between 10% and 20%, within the intervals"),
+    ([-0.3, 0.2, 0.1], 0.15, "means cross between 10% and 20%, undecided at the end"),
     ([0.1, -0.2, 0.3], 0.01, "changes between 20% and 30%"),
     ([-0.1, 0.0, 0.1], 0.01, "changes between 20% and 30%"),
     ([0.0, 0.0, 0.0], 0.0, "holds from 10% on"),
+    ([-0.1, 0.2, 0.3], 0.15, "means cross between 10% and 20%, undecided before"),
     ([0.1], 0.0, "not known"),
     ([], 0.0, "not known")])
 def test_the_order_in_words(means: list[float], half: float, expected: str) -> None:

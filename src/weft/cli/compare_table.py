@@ -152,10 +152,8 @@ def _orders(result: StudyResult) -> Table:
     from weft.comparison.course import orders
 
     rows = table("share of the budget", "best to worst")
-    before: tuple[str, ...] = ()
-    for share, names in orders(result):
-        rows.add_row(f"{share:.0%}", "the same" if names == before else ", ".join(names))
-        before = names
+    for first, last, names in orders(result):
+        rows.add_row(f"{first:.0%}" if first == last else f"{first:.0%} to {last:.0%}", ", ".join(names))
     return rows
 
 

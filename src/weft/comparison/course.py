@@ -13,7 +13,7 @@ OrderKind: TypeAlias = Literal["holds", "changes", "open", "unknown"]
 
 holds      the mean difference keeps its sign
 changes    some interval lies wholly on the other side of zero from the last one's
-open       the mean changes its sign, within the intervals
+open       the mean changes its sign, but not from beyond one interval to beyond another
 unknown    fewer than two shares at which both are known
 """
 
@@ -24,17 +24,19 @@ class Order(NamedTuple):
     Attributes:
         between: the two neighbouring shares at which the mean difference last changed its sign; None if it never did.
         since: the first share at which it is known.
+        ends_beyond: the last interval leaves zero out.
     """
 
     kind: OrderKind
     between: tuple[float, float] | None
     since: float | None
+    ends_beyond: bool
 
 
 def order_of(gaps: Sequence[GapPoint]) -> Order:
     """The order of a pair from its gaps, by rising share. A difference of exactly zero has the sign before it."""
     if len(gaps) < 2:
-        return Order("unknown", None, gaps[0].share if gaps else None)
+        return Order("unknown", None, gaps[0].share if gaps else None, False)
     between, sign = None, 0
     for before, gap in zip([None, *gaps], gaps, strict=False):
         now = (gap.difference.mean > 0) - (gap.difference.mean < 0)
@@ -44,21 +46,33 @@ def order_of(gaps: Sequence[GapPoint]) -> Order:
     kind: OrderKind = "holds" if between is None else "open"
     if crosses([gap.difference for gap in gaps]):
         kind = "changes"
-    return Order(kind, between, gaps[0].share)
+    return Order(kind, between, gaps[0].share, _side(gaps[-1].difference) != 0)
 
 
-def orders(result: StudyResult) -> list[tuple[float, tuple[str, ...]]]:
-    """The trained models from best to worst in the mean, at the shares of the budget that every finished run of them
-    has; none with fewer than two models."""
+class Stretch(NamedTuple):
+    """Neighbouring shares of the budget, ``first`` to ``last``, at which the order is the same, from best to worst."""
+
+    first: float
+    last: float
+    names: tuple[str, ...]
+
+
+def orders(result: StudyResult) -> list[Stretch]:
+    """The order of the trained models in the mean, at the shares of the budget that every finished run of them has;
+    none with fewer than two models."""
     trained = [entry for entry in result.entries if entry.trainable and entry.finished]
     shares = sorted({gap.share for pair in result.differences for gap in pair.gaps})
-    found = []
+    found: list[Stretch] = []
     for share in shares if len(trained) > 1 else ():
         values = {entry.name: [at_share(run.curve, share) for run in entry.finished] for entry in trained}
         means = {name: sum(known) / len(known) for name, each in values.items()
                  if (known := [bits for bits in each if bits is not None]) and len(known) == len(each)}
         if len(means) == len(trained):
-            found.append((share, tuple(sorted(means, key=lambda name: (means[name], name)))))
+            names = tuple(sorted(means, key=lambda name: (means[name], name)))
+            if found and found[-1].names == names:
+                found[-1] = found[-1]._replace(last=share)
+            else:
+                found.append(Stretch(share, share, names))
     return found
 
 
@@ -69,7 +83,9 @@ def words(order: Order) -> str:
     if order.between is None:
         return f"holds from {order.since:.0%} on"
     where = f"between {order.between[0]:.0%} and {order.between[1]:.0%}"
-    return f"changes {where}" if order.kind == "changes" else f"means cross {where}, within the intervals"
+    if order.kind == "changes":
+        return f"changes {where}"
+    return f"means cross {where}, undecided {'before' if order.ends_beyond else 'at the end'}"
 
 
 def crosses(gaps: Sequence[Interval]) -> bool:

@@ -107,7 +107,7 @@ def pairing_effect(result: StudyResult) -> str | None:
     else:
         effect = (f"Paired, the intervals over seeds would have been {times}: it would have "
                   f"{'lost' if middle > 1 else 'gained'}")
-    return (f"The test is {TEST_NAMES[result.test]}, as the study says before its runs. {_correlations(found)}"
+    return (f"The test of runs is {TEST_NAMES[result.test]}, as the study says before its runs. {_correlations(found)}"
             f"{effect} {'more in degrees of freedom than it took from the spread' if middle > 1 else 'precision'}.")
 
 

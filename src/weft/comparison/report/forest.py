@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.findings import TEST_NAMES, doubts, larger_doubt, pairing, pairing_effect
+from weft.comparison.findings import TEST_NAMES, larger_doubt, pairing, pairing_effect
 from weft.comparison.report.axes import Axis, linear
 from weft.comparison.report.dots import ROW, at, rule, scale, strip
 from weft.comparison.report.marks import marker
@@ -37,11 +37,10 @@ def forest(view: View) -> Markup:
 
 
 def lead(view: View) -> Markup:
-    """The test, and what pairing and either source of doubt do to the intervals of this study."""
-    test = (f"A p-value is the larger of two: over seeds, by {TEST_NAMES[view.result.test]}, and over documents, by a "
-            "bootstrap of the test text.")
-    said = [each for each in (pairing_effect(view.result), doubts(view.result)) if each]
-    return join(" ".join([test, *said]))
+    """The test, and what pairing does to the intervals of this study."""
+    larger = "A p-value is the larger of two: of the runs, and of a bootstrap of the test text's documents."
+    test = pairing_effect(view.result) or f"The test of runs is {TEST_NAMES[view.result.test]}."
+    return join(f"{larger} {test}")
 
 
 def decimals(difference: Difference) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.course import order_of, orders, words
+from weft.comparison.course import Stretch, order_of, orders, words
 from weft.comparison.report.axes import Axis, Linear, linear
 from weft.comparison.report.marks import line, marker, whisker
 from weft.comparison.report.markup import Child, Markup, join, listed, tag
-from weft.comparison.report.numbers import MISSING, decimals_of, known, percent, signed
+from weft.comparison.report.numbers import MISSING, THIN, decimals_of, known, percent, signed
 from weft.comparison.report.panel import SMALL, Hover, Panel, Series, draw
 from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View, half_width
@@ -43,13 +43,19 @@ def gaps(view: View) -> Markup:
 
 
 def _orders(view: View) -> Markup:
-    """The models from best to worst at each share that all of them have."""
+    """The models from best to worst at the shares that all of them have."""
     found = orders(view.result)
     if not found:
         return Markup("")
-    columns = [Column("Place", number=False), *(Column(f"at {percent(share)}", number=False) for share, _ in found)]
-    rows = [[str(place + 1), *(view.key(names[place], 14) for _, names in found)] for place in range(len(found[0][1]))]
-    return table("Trained models from best to worst in the mean, at shares of the budget", columns, rows, name="orders")
+    columns = [Column("Share of the budget", number=False, wraps=False),
+               *(Column(str(place + 1), number=False, wraps=False) for place in range(len(found[0].names)))]
+    rows = [[_stretch(each), *(view.key(name, 20) for name in each.names)] for each in found]
+    return table("Trained models from best to worst in the mean", columns, rows, name="orders")
+
+
+def _stretch(stretch: Stretch) -> str:
+    first, last = percent(stretch.first), percent(stretch.last)
+    return first if first == last else f"{first} to {last}"
 
 
 def _known(view: View) -> list[Difference]:
@@ -73,7 +79,8 @@ def _pairs(view: View) -> Markup:
 
 def _order(difference: Difference) -> Child:
     found = order_of(difference.gaps)
-    return tag("span", {"class": "flag"}, words(found)) if found.kind == "changes" else words(found)
+    said = words(found).replace("%", f"{THIN}%")
+    return tag("span", {"class": "flag"}, said) if found.kind == "changes" else said
 
 
 def _means(difference: Difference, shares: Sequence[float]) -> list[Child]:

@@ -70,12 +70,13 @@ def _flops(entry: Entry) -> str:
     return _per_run(lambda run: run.flops, si)(entry) if entry.trainable else MISSING
 
 
-def _rates(entry: Entry) -> str:
+def _rates(entry: Entry) -> Markup:
     """All that the runs chose, and whether a better one may lie outside those tried."""
     if not entry.rates:
-        return MISSING
-    shown = ", ".join(map(learning_rate, entry.rates))
-    return join(shown, " ", tag("span", {"class": "flag"}, "edge")) if entry.edge else shown
+        return Markup("")
+    shown = f"learning rate {', '.join(map(learning_rate, entry.rates))}"
+    return tag("span", {"class": "kind"}, shown, *([", ", tag("span", {"class": "flag"}, "at the edge")]
+                                                   if entry.edge else []))
 
 
 def _state(entry: Entry) -> str:
@@ -83,7 +84,6 @@ def _state(entry: Entry) -> str:
 
 
 QUANTITIES = (
-    Quantity("Learning rate", (), _rates),
     Quantity("Parameters", ("parameters",), _parameters),
     Quantity("Body + embeddings", ("parameters without embeddings",), _parts),
     Quantity("FLOPs", ("flops", "training flops"), _flops),
@@ -106,7 +106,8 @@ def ranking(view: View) -> Markup:
                Column("Runs", "finished", number=False)]
     most = max((_decimals(entry, view) for entry in view.ranked if known(entry.bits_per_byte)), default=3)
     rows: list[list[Child]] = [[
-        join(view.key(entry), tag("span", {"class": "kind"}, entry.kind)), worth(entry, view, most),
+        join(view.key(entry), " ", tag("span", {"class": "kind"}, entry.kind), " ", _rates(entry)),
+        worth(entry, view, most),
         " ".join(letters(entry.name, view.result.tied_sets)) or MISSING,
         *(each.show(entry) for each in QUANTITIES), run_count(entry)] for entry in view.ranked]
     given = [{"data-model": str(view.styles[entry.name].index), "class": "top" if _at_top(entry, view) else None}
@@ -117,7 +118,7 @@ def ranking(view: View) -> Markup:
 
 def _caption(view: View) -> str:
     counted = "".join(f" {words}" for words in counted_words(view))
-    edges = (" Edge: the best learning rate was the lowest or highest of those tried, so a better one may lie beyond."
+    edges = (" At the edge: the best learning rate was the lowest or highest tried; a better one may lie beyond."
              if any(entry.edge for entry in view.ranked) else "")
     contexts = sorted({entry.state.context for entry in view.ranked if entry.state is not None})
     state = f" State is one row's after {' or '.join(map(integer, contexts))} tokens." if contexts else ""

@@ -17,7 +17,8 @@ def reach(view: View) -> Markup:
         return join(tag("p", {"class": "none"}, "Not worked out for this study."), basis)
     columns = [Column("Runs of each model", number=False), Column("|t| must exceed"),
                Column("Detectable difference", "bits per byte")]
-    return join(table(_caption(view), columns, [_row(view, each) for each in rows], name="reach"), basis)
+    return join(table(_caption(view), columns, [_row(view, each) for each in rows], name="reach",
+                      attributes={"class": "reach"}), basis)
 
 
 def _caption(view: View) -> str:

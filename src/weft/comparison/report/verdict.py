@@ -12,6 +12,7 @@ from weft.comparison.report.ranking import counted_words, extent, interval_of, l
 from weft.comparison.report.reach import reach_of
 from weft.comparison.report.view import View, half_width
 from weft.comparison.results import Difference, Entry, Interval, Matched
+from weft.comparison.ties import tied_with
 
 
 def verdict(view: View) -> Markup:
@@ -67,7 +68,8 @@ def _tied_top(view: View, top: Sequence[str], finished: int) -> Markup:
     """Several models that are not told apart from the best, which need not be tied among themselves."""
     assert view.best is not None
     names = [view.name(name) for name in top]
-    apart = [each for each in view.ordered_pairs if not each.tied and {each.first, each.second} <= set(top)]
+    apart = [each for each in view.ordered_pairs if {each.first, each.second} <= set(top)
+             and each.first not in tied_with(each.second, view.result.tied_sets)]
     if apart:
         told = listed([join(view.name(each.second), " is better than ", view.name(each.first)) for each in apart])
         return join(names[0], " has the lowest mean, ", _figure(view.best, view), ", and this study does not tell ",
