@@ -7,20 +7,20 @@ import math
 import pytest
 from scipy import special, stats
 
-from weft.comparison.student import incomplete_beta, t_quantile, t_two_sided
+from weft.comparison.student import incomplete_beta, t_above, t_quantile, t_shift, t_two_sided
 
-FREEDOMS = (1, 2, 3, 4, 9, 29, 1000)
+FREEDOMS = (1, 1.3, 2, 3, 4, 9.7, 29, 1000)
 
 
 @pytest.mark.parametrize("freedom", FREEDOMS)
 @pytest.mark.parametrize("probability", [0.001, 0.025, 0.2, 0.5, 0.8, 0.975, 0.9999])
-def test_quantiles_are_those_of_scipy(freedom: int, probability: float) -> None:
+def test_quantiles_are_those_of_scipy(freedom: float, probability: float) -> None:
     assert t_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("freedom", FREEDOMS)
 @pytest.mark.parametrize("t", [0.0, 0.3, -2.0, 12.7, 1e6])
-def test_two_sided_tails_are_those_of_scipy(freedom: int, t: float) -> None:
+def test_two_sided_tails_are_those_of_scipy(freedom: float, t: float) -> None:
     assert t_two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-300)
 
 
@@ -36,6 +36,19 @@ def test_an_infinite_t_leaves_no_doubt() -> None:
 @pytest.mark.parametrize(("x", "a", "b"), [(0.0, 2, 3), (1.0, 2, 3), (0.01, 0.5, 0.5), (0.7, 12, 4), (0.999, 500, 0.5)])
 def test_the_incomplete_beta_function_is_that_of_scipy(x: float, a: float, b: float) -> None:
     assert incomplete_beta(x, a, b) == pytest.approx(special.betainc(a, b, x), rel=1e-10, abs=1e-300)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 4, 18, 400])
+@pytest.mark.parametrize("t", [0.5, 4.3, 17.3, 700.0])
+@pytest.mark.parametrize("shift", [0.0, 3.0, 20.0, 80.0])
+def test_the_noncentral_tail_is_that_of_scipy(freedom: float, t: float, shift: float) -> None:
+    # SciPy's own figure is good to about 1e-9 of one.
+    assert t_above(t, freedom, shift) == pytest.approx(stats.nct.sf(t, freedom, shift), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("freedom", "t"), [(1, 1000.0), (2, 17.3), (8, 5.0), (58, 2.0)])
+def test_a_shift_has_the_power_that_was_asked_for(freedom: float, t: float) -> None:
+    assert stats.nct.sf(t, freedom, t_shift(0.8, t, freedom)) == pytest.approx(0.8, abs=1e-8)
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, -0.5])

@@ -14,32 +14,41 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 100
 """Columns where there is no terminal."""
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def print_study(result: StudyResult) -> None:
     """Everything that the study found, from best to worst."""
+    from weft.comparison.findings import TEST_NAMES
+
     out = console()
     if not out.is_terminal:
         out.width = max(out.width, PIPE_WIDTH)
     out.print(f"{result.name}: {result.budget.statement}")
-    out.print(f"{result.corpus.name}, {result.corpus.validation_bytes:,} bytes of test text; {result.seeds} runs of "
+    runs = "1 run" if result.seeds == 1 else f"{result.seeds} runs"
+    out.print(f"{result.corpus.name}, {result.corpus.validation_bytes:,} bytes of test text; {runs} of "
               f"each model; intervals at {result.confidence:.0%}")
     out.print()
     entries = _ordered(result)
-    section(out, "Bits per byte (models that share a letter are not told apart)", _quality(result, entries))
+    section(out, f"What this study can show, with {TEST_NAMES[result.test]}", _reach(result))
+    if result.detectable_basis:
+        out.print(result.detectable_basis)
+        out.print()
+    section(out, "Bits per byte (two models share a letter exactly where they are not told apart)",
+            _quality(result, entries))
     counted = "" if all(entry.trainable for entry in entries) else " (what is counted is not learned)"
     section(out, f"Size, and state while decoding{counted}", _size(entries))
-    section(out, "Cost of training (medians over runs)", _cost(entries))
+    section(out, "Cost of training (medians over runs)" if result.seeds > 1 else "Cost of training", _cost(entries))
     pairs = [_better_first(pair) for pair in result.differences]
     section(out, "Told apart: how much better the first is, in bits per byte",
             _differences([pair for pair in pairs if not pair.tied], "better", "than"))
     section(out, "Not told apart: second minus first, in bits per byte",
             _differences([pair for pair in pairs if pair.tied], "first", "second"))
+    section(out, "Order of the trained models during training, from best to worst in the mean", _orders(result))
+    section(out, "Order of every pair during training", _courses(pairs))
     section(out, "What was matched, over the models that gradients train", _matched(result))
     section(out, "Runs that did not finish", _failures(entries))
     notes = table("", "", header=False)
-    for line in (*result.notes, *_crossings(pairs), _detectable(result)):
+    for line in _notes(result, entries):
         notes.add_row("-", line)
     out.print(notes)
 
@@ -50,7 +59,20 @@ def _ordered(result: StudyResult) -> list[Entry]:
 
 
 def _letters(result: StudyResult, name: str) -> str:
-    return "".join(LETTERS[place % len(LETTERS)] for place, each in enumerate(result.tied_sets) if name in each)
+    from weft.comparison.ties import letters
+
+    return ("" if len(result.tied_sets) <= 26 else " ").join(letters(name, result.tied_sets))
+
+
+def _reach(result: StudyResult) -> Table:
+    from weft.comparison.findings import reaches
+
+    rows = table("runs of each model", ">|t| must exceed", ">detectable difference")
+    for each in reaches(result):
+        rows.add_row(f"{each.runs} (this study)" if each.runs == result.seeds else str(each.runs),
+                     "" if each.critical is None else f"{each.critical:.2f}",
+                     "not known" if each.difference is None else f"{each.difference:.4f}")
+    return rows
 
 
 def _quality(result: StudyResult, entries: list[Entry]) -> Table:
@@ -60,11 +82,17 @@ def _quality(result: StudyResult, entries: list[Entry]) -> Table:
     for entry in entries:
         values = [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None]
         interval = mean_interval(values, result.confidence) if values else None
-        lr = "counted" if entry.lr is None else f"{entry.lr:.2g}{'!' if entry.edge else ''}"
         rows.add_row(entry.name, "failed" if interval is None else f"{interval.mean:.4f}",
                      "" if interval is None else _margin(interval), _letters(result, entry.name),
-                     f"{len(values)}/{len(entry.runs)}", lr, entry.kind)
+                     f"{len(values)}/{len(entry.runs)}", _rates(entry), entry.kind)
     return rows
+
+
+def _rates(entry: Entry) -> str:
+    """All that the runs chose; ``!`` says that the best lay at the edge of those tried."""
+    if not entry.rates:
+        return "" if entry.trainable else "counted"
+    return ", ".join(f"{rate:.2g}" for rate in entry.rates) + ("!" if entry.edge else "")
 
 
 def _size(entries: list[Entry]) -> Table:
@@ -120,9 +148,23 @@ def _differences(pairs: list[Difference], first: str, second: str) -> Table:
     return rows
 
 
-def _crossings(pairs: list[Difference]) -> list[str]:
-    return [f"{pair.first} and {pair.second}: which of them is better changes during training." for pair in pairs
-            if pair.crosses]
+def _orders(result: StudyResult) -> Table:
+    from weft.comparison.course import orders
+
+    rows = table("share of the budget", "best to worst")
+    for first, last, names in orders(result):
+        rows.add_row(f"{first:.0%}" if first == last else f"{first:.0%} to {last:.0%}", ", ".join(names))
+    return rows
+
+
+def _courses(pairs: list[Difference]) -> Table:
+    from weft.comparison.course import order_of, words
+
+    rows = table("better at the end", "than", "their order")
+    for pair in pairs:
+        if pair.gaps:
+            rows.add_row(pair.first, pair.second, words(order_of(pair.gaps)))
+    return rows
 
 
 def _matched(result: StudyResult) -> Table:
@@ -147,10 +189,14 @@ def _failures(entries: list[Entry]) -> Table:
     return rows
 
 
-def _detectable(result: StudyResult) -> str:
-    if result.detectable is None:
-        return f"Detectable difference: not known. {result.detectable_basis}"
-    return f"Detectable difference: {result.detectable:.4f} bits per byte. {result.detectable_basis}"
+def _notes(result: StudyResult, entries: list[Entry]) -> list[str]:
+    """What a reader must know: the study's own notes, and what follows from its runs."""
+    from weft.comparison.findings import doubts, pairing_effect, rates_differ, varied
+
+    edges = "! behind a learning rate: the best was the lowest or highest of those that a run tried."
+    found = [edges if any(entry.edge for entry in entries) else None, varied(result), rates_differ(result),
+             pairing_effect(result), doubts(result)]
+    return [*result.notes, *(each for each in found if each)]
 
 
 def _p_value(pair: Difference) -> str:

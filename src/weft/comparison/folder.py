@@ -29,6 +29,7 @@ from weft.checkpoints.atomic import tidy, write_file
 from weft.comparison.lock import held
 from weft.comparison.report import render
 from weft.comparison.results import StudyResult
+from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError
 from weft.core.strict_json import dumps
 from weft.disk.ownership import enumerated, in_the_way, require_free
@@ -140,13 +141,17 @@ def read_result(folder: str | Path) -> StudyResult:
 
 
 def rerender(folder: str | Path) -> Path:
-    """Write a study's report again from its result.
+    """Write a study's report again from its result, whose intervals are worked out again from its runs.
 
     Raises:
-        OccupiedError: another file stands in its place.
+        CheckpointError: they are others than those that stand there.
+        OccupiedError: another file stands in the report's place.
     """
-    path = Path(folder) / REPORT
-    page = _signed(render(read_result(folder)))
+    path, result = Path(folder) / REPORT, read_result(folder)
+    if wrong := disagreement(result):
+        raise CheckpointError(f"{wrong}.", where=str(Path(folder) / RESULT),
+                              remedy="Run the study again: what is finished is read back.")
+    page = _signed(render(result))
     if not (Path(folder) / IDENTITY).exists() and not _is_signed(path):
         require_free(path, single=True)
     write_file(path, page)

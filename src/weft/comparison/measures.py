@@ -55,15 +55,28 @@ class TokenScores:
         return float(self.nats.sum()) / math.log(2) / int(self.bytes.sum())
 
     def clusters(self) -> tuple[list[float], list[int]]:
-        """Summed nats and bytes of each document; of 50 blocks of about equal bytes where there are few documents.
-        Blocks are cut by bytes, so that models with different tokenizers have the same ones."""
-        cluster, count = self.document, int(self.document.max()) + 1
+        """Summed nats and bytes of each document; of 50 blocks of equal bytes where there are few documents.
+
+        Blocks are cut between bytes, and the nats of a token that stands for bytes on both sides are shared out by
+        them, so that models with different tokenizers have the same blocks.
+        """
+        count = int(self.document.max()) + 1
         if count < FEWEST_DOCUMENTS:
-            before = np.cumsum(self.bytes) - self.bytes
-            cluster, count = np.minimum(before * BLOCKS // max(1, int(self.bytes.sum())), BLOCKS - 1), BLOCKS
-        nats = np.bincount(cluster, weights=self.nats, minlength=count)
-        size = np.bincount(cluster, weights=self.bytes, minlength=count).astype(np.int64)
+            return self._blocks()
+        nats = np.bincount(self.document, weights=self.nats, minlength=count)
+        size = np.bincount(self.document, weights=self.bytes, minlength=count).astype(np.int64)
         return nats.tolist(), size.tolist()
+
+    def _blocks(self) -> tuple[list[float], list[int]]:
+        ends = np.cumsum(self.bytes)
+        cuts = int(ends[-1]) * np.arange(BLOCKS + 1) // BLOCKS
+        # A token of no bytes belongs to the block that begins where it stands; at the end of the text, to the last.
+        begun = np.searchsorted(ends - self.bytes, cuts)
+        begun[-1] = len(ends)
+        last = np.maximum(begun - 1, 0)
+        beyond = np.where(begun > 0, np.maximum(ends[last] - cuts, 0) / np.maximum(self.bytes[last], 1), 0.0)
+        before = np.concatenate([[0.0], np.cumsum(self.nats)])[begun] - beyond * self.nats[last]
+        return np.diff(before).tolist(), np.diff(cuts).tolist()
 
     def by_position(self) -> tuple[PositionPoint, ...]:
         """Bits per byte in buckets of context that double: 1, 2 to 3, 4 to 7, ..."""

@@ -7,28 +7,30 @@ from collections.abc import Mapping, Sequence
 
 from weft.comparison.contestants import Contestant
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
-from weft.comparison.results import CorpusFacts, Entry, Matched
-from weft.comparison.statistics import detectable_difference, paired_deviation
+from weft.comparison.results import CorpusFacts, Detectable, Entry, Matched
+from weft.comparison.statistics import detectable_differences, run_deviation
 from weft.comparison.study import FEWEST_TRIALS, StudyConfig
 from weft.comparison.texts import StudyTexts
 from weft.comparison.trials import Search
 
 
-def detectable_in(study: StudyConfig, searches: Mapping[str, Search], pairs: int) -> tuple[float | None, str]:
+def detectable_in(study: StudyConfig, searches: Mapping[str, Search], pairs: int) -> tuple[tuple[Detectable, ...], str]:
     """The smallest difference that the runs can be expected to show, known before the first of them, and what it
     rests on."""
     runs, stated = len(study.seeds), study.trials.deviation
     if runs < 2:
-        return None, "A single run per model cannot tell a difference from chance."
+        return (detectable_differences(None, runs, study.confidence, pairs, "paired"),
+                "A single run per model cannot tell a difference from chance.")
     test = (f"That is with a power of 0.8, in the paired t test over {runs} runs at level "
             f"{1 - study.confidence:.2g} / {pairs} (the first step of Holm's correction)")
     if stated is not None:
-        return (detectable_difference(stated, runs, study.confidence, pairs),
+        return (detectable_differences(stated, runs, study.confidence, pairs, "paired"),
                 f"{test}, for a standard deviation of {stated:g} bits per byte between runs, which the study states.")
-    deviation = paired_deviation({name: found.repeats for name, found in searches.items()})
+    deviation = run_deviation({name: found.repeats for name, found in searches.items()}, "paired")
     if deviation is None:
-        return None, "Not known: no two models have repeated trials, and the study states no deviation."
-    return (detectable_difference(deviation, runs, study.confidence, pairs),
+        return (detectable_differences(None, runs, study.confidence, pairs, "paired"),
+                "Not known: no two models have repeated trials, and the study states no deviation.")
+    return (detectable_differences(deviation, runs, study.confidence, pairs, "paired"),
             f"{test}, for a standard deviation of {deviation:.2g} bits per byte between runs, as the best trial of "
             "each model, repeated with other seeds, shows it; trials are shorter than runs, so it is a rough figure.")
 

@@ -11,9 +11,14 @@ from typing import Any, Literal, TypeAlias
 
 from weft.comparison.plain_data import build
 
-RESULT_FORMAT = 1
+RESULT_FORMAT = 2
 BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
-Status: TypeAlias = Literal["finished", "diverged", "failed", "pending"]
+Status: TypeAlias = Literal["finished", "diverged", "failed", "interrupted", "pending"]
+"""Of a piece of work. Diverged and failed are the model's own doing and stand; what was interrupted (its process was
+ended from outside, the disk was full, memory lacked) is no verdict and is tried again by the next call; pending has not
+been begun."""
+SeedTest: TypeAlias = Literal["welch", "paired"]
+"""Of two models' runs: Welch's, which takes all runs as independent, or paired by their seeds."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +82,12 @@ class DecodePoint:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the search for a learning rate.
+    """One learning rate that an attempt tried.
 
     Attributes:
         lr: peak.
-        bits_per_byte: on the validation text; None when it did not finish.
-        note: why it failed.
+        bits_per_byte: on the tuning text; None when it did not finish.
+        note: why it did not.
     """
 
     lr: float
@@ -94,24 +99,34 @@ class Trial:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run with the chosen learning rate.
+    """One attempt at a model: its learning rate chosen with the attempt's own seeds, and the run with that rate.
 
     Attributes:
-        index: i; the i-th run of every model sees the same data in the same order.
+        index: i; the i-th run of every model has the i-th pair of seeds.
         seed: of the initial weights and dropout.
         order_seed: of the order of the data.
-        bits_per_byte: at the end, on the whole validation text; None when it did not finish.
+        lr: that this attempt chose, or the configuration's own where none was tried; None for counting and for a run
+            that has not been begun.
+        edge: the chosen rate lies at the edge of those that were tried, even after widening.
+        trials: of this attempt, by rising rate; empty where none were made.
+        bits_per_byte: at the end, on the whole test text; None when it did not finish.
         loss: nats per token.
+        document_nats: summed negative log-likelihood of each document of the test text (of each block, where it has
+            few documents), in nats, in the order of `CorpusFacts.document_bytes`; empty when it did not finish.
         folder: the run's, relative to the study's.
-        note: why it failed.
+        note: why it did not finish.
     """
 
     index: int
     seed: int
     order_seed: int
+    lr: float | None
+    edge: bool
+    trials: tuple[Trial, ...]
     status: Status
     bits_per_byte: float | None
     loss: float | None
+    document_nats: tuple[float, ...]
     steps: int
     tokens: int
     flops: float
@@ -145,7 +160,7 @@ class Entry:
     Attributes:
         name: in the study.
         kind: one phrase, such as ``decoder: attention, glu`` for the table.
-        config: the resolved run configuration (widths solved, learning rate chosen), as YAML.
+        config: the resolved configuration of the first run (widths solved, its learning rate), as YAML.
         config_sha256: of ``config``, with a text of the study's own named from the study's folder on.
         repeat: the command that repeats its first run.
         parameters: all, shared ones once.
@@ -154,9 +169,6 @@ class Entry:
         trainable: False for a model that is counted, not trained by gradients.
         flops_per_token: of one training token, forward and backward; None for counting.
         context: tokens of a training window.
-        trials: of the learning rate; empty for counting.
-        lr: chosen; None for counting.
-        edge: the best trial lies at the edge of those tried.
         runs: one for each pair of seeds.
         decode: cost against context.
         sample: None when no run finished.
@@ -173,9 +185,6 @@ class Entry:
     trainable: bool
     flops_per_token: float | None
     context: int
-    trials: tuple[Trial, ...]
-    lr: float | None
-    edge: bool
     runs: tuple[RunResult, ...]
     decode: tuple[DecodePoint, ...]
     sample: Sample | None
@@ -190,6 +199,16 @@ class Entry:
         """Mean over the finished runs."""
         values = [run.bits_per_byte for run in self.runs if run.bits_per_byte is not None]
         return sum(values) / len(values) if values else None
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The distinct learning rates of the finished runs, rising; none for counting."""
+        return tuple(sorted({run.lr for run in self.finished if run.lr is not None}))
+
+    @property
+    def edge(self) -> bool:
+        """Whether the rate of a finished run lies at the edge of those that were tried for it."""
+        return any(run.edge for run in self.finished)
 
     def median(self, read: Callable[[RunResult], float]) -> float | None:
         """Of what a run took, over the finished runs that know it: every table and chart shows this one."""
@@ -221,13 +240,13 @@ class GapPoint:
 
 @dataclass(frozen=True)
 class Difference:
-    """``first`` minus ``second``, in bits per byte: below zero, ``first`` predicts better. Run i is paired with run i.
+    """``first`` minus ``second``, in bits per byte: below zero, ``first`` predicts better.
 
     Attributes:
-        over_seeds: Student's t over the pairs of runs: would other seeds say the same.
+        over_seeds: Student's t over the runs, by the study's test: would other runs say the same.
         over_documents: bootstrap clustered by document, over the test text: would another text say the same.
-        seed_variance: of the paired differences between runs.
-        document_variance: of the bootstrap's means.
+        seed_error: standard error of the difference of the means, from run to run; None with a single run.
+        document_error: standard error of the same difference, from document to document of the test text.
         p_value: two-sided, of the wider of both sources of doubt; None when it cannot be had.
         p_holm: after Holm's correction over all pairs of the study.
         tied: the corrected test does not tell the two apart.
@@ -239,8 +258,8 @@ class Difference:
     second: str
     over_seeds: Interval
     over_documents: Interval
-    seed_variance: float | None
-    document_variance: float
+    seed_error: float | None
+    document_error: float
     p_value: float | None
     p_holm: float | None
     tied: bool
@@ -296,6 +315,9 @@ class CorpusFacts:
 
     Attributes:
         train_tokens: under the study's tokenizer, before any repetition.
+        document_bytes: of each document of the test text, or of each block where it has few; empty before a run has
+            finished.
+        duplicated_documents: documents of the test text that stand in the training text, too.
     """
 
     name: str
@@ -303,6 +325,8 @@ class CorpusFacts:
     train_bytes: int
     validation_bytes: int
     validation_documents: int
+    document_bytes: tuple[int, ...]
+    duplicated_documents: int
     train_tokens: int
     validation_tokens: int
     tokenizer: str
@@ -326,15 +350,26 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Detectable:
+    """The smallest difference in bits per byte that so many runs of each model can be expected to show, with a power
+    of 0.8; None where nothing says how far runs lie apart, or a single one cannot show any."""
+
+    runs: int
+    difference: float | None
+
+
+@dataclass(frozen=True)
 class StudyResult:
     """A study.
 
     Attributes:
         started: and ``finished``: date and time, ISO 8601, UTC.
         confidence: of every interval.
-        detectable: the smallest difference in bits per byte that this study can tell from zero with a power of 0.8,
-            computed before the runs from ``detectable_basis``; None with a single run.
-        tied_sets: names from best to worst; those in one set are not told apart from the set's best.
+        test: of a difference over runs, as stated before the first of them.
+        resamples: of the bootstrap over documents.
+        detectable: for 3, 5 and 10 runs and the study's own number, told before the first run.
+        detectable_basis: what that rests on, in sentences.
+        tied_sets: names from best to worst; two models share a set exactly where the study does not tell them apart.
         protocol: how tokens were counted, in sentences.
         command: what was run.
         notes: what a reader must know to judge, one sentence each.
@@ -351,7 +386,9 @@ class StudyResult:
     entries: tuple[Entry, ...]
     differences: tuple[Difference, ...]
     tied_sets: tuple[tuple[str, ...], ...]
-    detectable: float | None
+    test: SeedTest
+    resamples: int
+    detectable: tuple[Detectable, ...]
     detectable_basis: str
     protocol: tuple[str, ...]
     command: str

@@ -1,4 +1,4 @@
-"""Intervals, tests and their correction: what can be said from a few runs and one text."""
+"""Intervals and tests from run to run, their correction over pairs, and what so many runs can show."""
 
 from __future__ import annotations
 
@@ -7,89 +7,99 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-from jaxtyping import Float64, Int64
-
-from weft.comparison.results import Interval
-from weft.comparison.student import t_quantile, t_two_sided
+from weft.comparison.results import Detectable, Interval, SeedTest
+from weft.comparison.student import t_quantile, t_shift, t_two_sided
 
 POWER = 0.8
 BOOTSTRAP = 10_000
 """Resamples."""
-DRAWN = 5_000_000
-"""Numbers that the bootstrap draws at once, which bounds its memory."""
+USUAL_RUNS = (3, 5, 10)
+"""For which a study says what it could detect, besides its own number."""
 
 
-class Test(NamedTuple):
-    """An estimate with its interval, the variance it rests on, and the two-sided p-value of zero. Variance and p are
-    None where a single value gives none."""
+class Estimate(NamedTuple):
+    """An estimate with its interval, the standard error it rests on, and the two-sided p-value of zero. Error and p
+    are None where a single value gives none."""
 
     interval: Interval
-    variance: float | None
+    error: float | None
     p_value: float | None
 
 
-def t_test(values: Sequence[float], confidence: float) -> Test:
+def t_test(values: Sequence[float], confidence: float) -> Estimate:
     """The mean of independent values, by Student's t.
 
         mean +- t_(1-alpha/2, n-1) s / sqrt(n)
 
     Values that are all zero give p = 1; equal ones that are not, p = 0; a single one neither bounds nor p.
     """
-    n = len(values)
-    mean = math.fsum(values) / n
-    if n < 2:
-        return Test(Interval(mean, None, None), None, None)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    if len(set(values)) == 1:
-        mean, variance = values[0], 0.0
-    error = math.sqrt(variance / n)
-    margin = t_quantile((1 + confidence) / 2, n - 1) * error
-    p_value = t_two_sided(mean / error, n - 1) if error > 0 else float(mean == 0)
-    return Test(Interval(mean, mean - margin, mean + margin), variance, p_value)
+    mean, variance = _moments(values)
+    if variance is None:
+        return Estimate(Interval(mean, None, None), None, None)
+    return _estimate(mean, math.sqrt(variance / len(values)), len(values) - 1, confidence)
 
 
-class Clusters(NamedTuple):
-    """A model's summed nats, and the bytes they stand for, in each cluster of a text: a document, or a block."""
+def welch_test(first: Sequence[float], second: Sequence[float], confidence: float) -> Estimate:
+    """The difference of two means of independent values, whose variances may differ (Welch 1947).
 
-    nats: Float64[np.ndarray, " C"]
-    bytes: Int64[np.ndarray, " C"]
+        mean_1 - mean_2 +- t_(1-alpha/2, v) e,    e^2 = s_1^2 / n_1 + s_2^2 / n_2,
+        v = e^4 / (s_1^4 / (n_1^2 (n_1 - 1)) + s_2^4 / (n_2^2 (n_2 - 1)))
+
+    A single value on either side gives neither bounds nor p.
+    """
+    (mean, variance), (other, variance_of_other) = _moments(first), _moments(second)
+    if variance is None or variance_of_other is None:
+        return Estimate(Interval(mean - other, None, None), None, None)
+    squares = variance / len(first), variance_of_other / len(second)
+    whole = squares[0] + squares[1]
+    if whole == 0:
+        return _estimate(mean - other, 0.0, 1.0, confidence)
+    # Shares, not squares of small numbers: these would fall below the smallest float.
+    shares = sum((each / whole) ** 2 / (len(values) - 1) for each, values in zip(squares, (first, second), strict=True))
+    return _estimate(mean - other, math.sqrt(whole), 1 / shares, confidence)
 
 
-def bootstrap_test(first: Clusters, second: Clusters, confidence: float, *, seed: int,
-                   resamples: int = BOOTSTRAP) -> Test:
-    """The difference of two models in bits per byte, resampled by cluster.
-
-        (sum of nats_1 / sum of bytes_1 - sum of nats_2 / sum of bytes_2) / ln 2
-
-    over clusters drawn with replacement, the same ones for both (Efron and Tibshirani 1993, chapter 6). The interval
-    is of the percentiles; p is twice the smaller share of resamples on either side of zero.
+def seed_test(test: SeedTest, first: Sequence[float], second: Sequence[float], confidence: float) -> Estimate:
+    """The difference of two models' runs.
 
     Args:
-        first: and ``second``: of the same clusters.
+        test: ``paired`` takes the differences of runs with the same seeds, which stand in the same order;
+            ``welch`` takes all runs as independent.
+        first: bits per byte of one model's runs.
+        second: of the other's.
         confidence: of the interval.
-        seed: of the draws, the same for every pair of a study.
-        resamples: how many.
     """
-    if np.array_equal(first.nats, second.nats) and np.array_equal(first.bytes, second.bytes):
-        return Test(Interval(0.0, 0.0, 0.0), 0.0, 1.0)
-    count, draws = len(first.nats), np.random.default_rng(seed)
-    means: list[np.ndarray] = []
-    rows = max(1, DRAWN // count)
-    for done in range(0, resamples, rows):
-        chosen = draws.integers(0, count, (min(rows, resamples - done), count))
-        means.append(_bits(first, chosen) - _bits(second, chosen))
-    drawn, whole = np.concatenate(means), np.arange(count)[None]
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
-    tails = [(1 + int(side.sum())) / (resamples + 1) for side in (drawn <= 0, drawn >= 0)]
-    mean = float((_bits(first, whole) - _bits(second, whole))[0])
-    return Test(Interval(mean, low, high), float(drawn.var(ddof=1)), min(1.0, 2 * min(tails)))
+    if test == "paired":
+        return t_test([a - b for a, b in zip(first, second, strict=True)], confidence)
+    return welch_test(first, second, confidence)
 
 
-def _bits(model: Clusters, chosen: Int64[np.ndarray, "R C"]) -> Float64[np.ndarray, " R"]:
-    # Tokens that stand for no text can fill a cluster, but hardly all of those drawn.
-    found: np.ndarray = model.nats[chosen].sum(1) / np.maximum(model.bytes[chosen].sum(1), 1) / math.log(2)
-    return found
+def _moments(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and variance; equal values have exactly none, and a single one an unknown one."""
+    if len(values) < 2:
+        return values[0], None
+    if len(set(values)) == 1:
+        return values[0], 0.0
+    mean = math.fsum(values) / len(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _estimate(mean: float, error: float, freedom: float, confidence: float) -> Estimate:
+    if error == 0:
+        return Estimate(Interval(mean, mean, mean), 0.0, float(mean == 0))
+    margin = t_quantile((1 + confidence) / 2, freedom) * error
+    return Estimate(Interval(mean, mean - margin, mean + margin), error, t_two_sided(mean / error, freedom))
+
+
+def correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Pearson's, of runs in the same order of seeds; None below three of them, and where one does not vary."""
+    if len(first) < 3:
+        return None
+    (mean, variance), (other, variance_of_other) = _moments(first), _moments(second)
+    if not variance or not variance_of_other:
+        return None
+    shared = math.fsum((a - mean) * (b - other) for a, b in zip(first, second, strict=True)) / (len(first) - 1)
+    return max(-1.0, min(1.0, shared / math.sqrt(variance) / math.sqrt(variance_of_other)))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -106,60 +116,68 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def tied_sets(means: Mapping[str, float], tied: Mapping[frozenset[str], bool]) -> tuple[tuple[str, ...], ...]:
-    """Models from best to worst: each set is headed by its best and holds, of those behind it, the ones that are tied
-    with it. A set that lies within an earlier one is left out.
+def critical_t(runs: int, confidence: float, pairs: int, test: SeedTest) -> float:
+    """What |t| must exceed at the first step of Holm's correction.
+
+        t_(1-alpha/2, v),    alpha = (1 - confidence) / pairs,    v = n - 1 paired, 2 n - 2 for Welch's of equal spreads
 
     Args:
-        means: bits per byte.
-        tied: whether the corrected test leaves a pair together.
+        runs: n of each model, two at least.
+        confidence: of the study.
+        pairs: of models.
+        test: of two models' runs.
     """
-    order = sorted(means, key=lambda name: (means[name], name))
-    found: list[tuple[str, ...]] = []
-    for place, head in enumerate(order):
-        members = (head, *(name for name in order[place + 1:] if tied[frozenset((head, name))]))
-        if not any(set(members) <= set(earlier) for earlier in found):
-            found.append(members)
-    return tuple(found)
+    return t_quantile(1 - (1 - confidence) / pairs / 2, _freedom(runs, test))
 
 
-def detectable_difference(deviation: float, runs: int, confidence: float, pairs: int = 1) -> float | None:
-    """The smallest true difference that the paired t test finds with a power of 0.8, to the usual approximation that
-    adds two quantiles; None with a single run.
+def _freedom(runs: int, test: SeedTest) -> int:
+    return runs - 1 if test == "paired" else 2 * runs - 2
 
-        (t_(1-alpha/2) + t_0.8) sd / sqrt(n),    n - 1 degrees of freedom, alpha = (1 - confidence) / pairs
+
+def detectable_difference(deviation: float, runs: int, confidence: float, pairs: int = 1,
+                          test: SeedTest = "paired") -> float | None:
+    """The smallest true difference that the test finds with a power of 0.8; None with a single run.
+
+        d e,    e = sd / sqrt(n) paired, sd sqrt(2 / n) for Welch's,    P(T' > t) = 0.8
+
+    where T' is noncentral t with shift d, and t the critical value (`critical_t`). With few runs it is well above the
+    sum of two quantiles that is often used: by a fifth with three paired runs and fifteen pairs.
 
     Args:
-        deviation: standard deviation of the difference between two models' runs, from seed to seed.
-        runs: n.
+        deviation: standard deviation from run to run: of the difference between two models when paired, of one
+            model's bits per byte for Welch's.
+        runs: n of each model.
         confidence: of the study.
         pairs: of models; the first step of Holm's correction divides alpha by it.
+        test: of two models' runs.
     """
     if runs < 2:
         return None
-    alpha = (1 - confidence) / pairs
-    return (t_quantile(1 - alpha / 2, runs - 1) + t_quantile(POWER, runs - 1)) * deviation / math.sqrt(runs)
+    error = deviation * math.sqrt((1 if test == "paired" else 2) / runs)
+    return t_shift(POWER, critical_t(runs, confidence, pairs, test), _freedom(runs, test)) * error
 
 
-def paired_deviation(repeats: Mapping[str, Sequence[float]]) -> float | None:
-    """Standard deviation of the difference between two models, pooled over all pairs; None without two models that
-    were run at least twice with the same pairs of seeds.
+def detectable_differences(deviation: float | None, runs: int, confidence: float, pairs: int,
+                           test: SeedTest) -> tuple[Detectable, ...]:
+    """What 3, 5 and 10 runs of each model can show, and the study's own number; unknown without a deviation."""
+    return tuple(Detectable(count, None if deviation is None else
+                            detectable_difference(deviation, count, confidence, pairs, test))
+                 for count in sorted({*USUAL_RUNS, runs}))
+
+
+def run_deviation(repeats: Mapping[str, Sequence[float]], test: SeedTest) -> float | None:
+    """Standard deviation from run to run, as `detectable_difference` takes it, pooled; None without a model that ran
+    twice, or, paired, two of them.
 
     Args:
         repeats: bits per byte of each model, in the same order of seeds.
+        test: ``paired``: of the difference between two models, pooled over pairs; ``welch``: of one model, pooled
+            over models by their degrees of freedom.
     """
     known = [values for values in repeats.values() if len(values) > 1]
-    spreads = [float(np.var(np.subtract(a, b), ddof=1)) for a, b in itertools.combinations(known, 2)]
-    return math.sqrt(sum(spreads) / len(spreads)) if spreads else None
-
-
-def crosses(gaps: Sequence[Interval]) -> bool:
-    """Whether the order changes on the way: some gap's interval lies wholly on the other side of zero from the last
-    one's."""
-    return bool(gaps) and _side(gaps[-1]) != 0 and any(_side(gap) == -_side(gaps[-1]) for gap in gaps[:-1])
-
-
-def _side(gap: Interval) -> int:
-    if gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
-        return 0
-    return 1 if gap.low > 0 else -1
+    series = ([[a - b for a, b in zip(first, second, strict=True)]
+               for first, second in itertools.combinations(known, 2)] if test == "paired" else known)
+    squares = [(len(values) - 1, variance) for values in series
+               if (variance := _moments(values)[1]) is not None]
+    freedom = sum(weight for weight, _ in squares)
+    return math.sqrt(sum(weight * variance for weight, variance in squares) / freedom) if freedom else None

@@ -1,57 +1,97 @@
-"""From the runs of a study to what can be said: differences of every pair, and who is tied."""
+"""From the runs of a study to what can be said: differences of every pair, and who is tied.
+
+Everything is worked out from the result's own entries, so that each interval and p-value can be worked out again from
+its JSON alone.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 import numpy as np
 
-from weft.comparison.jobs import Outcome
-from weft.comparison.results import CurvePoint, Difference, GapPoint, Interval
-from weft.comparison.statistics import Clusters, Test, bootstrap_test, crosses, holm, t_test, tied_sets
+from weft.comparison.bootstrap import bootstrap_test, resampled
+from weft.comparison.course import at_share, crosses
+from weft.comparison.results import CorpusFacts, Difference, Entry, GapPoint, Interval, RunResult, SeedTest, StudyResult
+from weft.comparison.statistics import Estimate, holm, seed_test, t_test
+from weft.comparison.ties import tied_sets
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Of the budget, at which gaps are read off the curves."""
 BOOTSTRAP_SEED = 0
+ROUNDING = 1e-9
+"""Relative: sums in another order, on another processor, differ by less."""
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The runs of one model, those that are missing None.
+def judged(result: StudyResult) -> StudyResult:
+    """The result with the differences and tied sets that its runs give."""
+    pairs = differences(result.entries, result.corpus, confidence=result.confidence, test=result.test,
+                        resamples=result.resamples)
+    return replace(result, differences=pairs, tied_sets=sets_of(result.entries, pairs))
 
-    Attributes:
-        trained: by gradients, so that its curve shows a course.
+
+def disagreement(result: StudyResult) -> str | None:
+    """What of a result does not follow from its own runs, in words; None where everything does."""
+    clusters = len(result.corpus.document_bytes)
+    for entry in result.entries:
+        for run in entry.finished:
+            if len(run.document_nats) != clusters:
+                return (f"run {run.index + 1} of {entry.name} has the nats of {len(run.document_nats)} documents, and "
+                        f"the test text {clusters}")
+    again = judged(result)
+    if result.tied_sets != again.tied_sets:
+        return "its tied sets do not follow from its runs"
+    if len(result.differences) != len(again.differences):
+        return f"it has {len(result.differences)} differences, and its runs give {len(again.differences)}"
+    for stated, found in zip(result.differences, again.differences, strict=True):
+        if not _agree(stated, found):
+            return f"the difference of {stated.first} and {stated.second} does not follow from their runs"
+    return None
+
+
+def _agree(stated: object, found: object) -> bool:
+    if isinstance(stated, float) and isinstance(found, float):
+        return math.isclose(stated, found, rel_tol=ROUNDING, abs_tol=ROUNDING)
+    if isinstance(stated, tuple) and isinstance(found, tuple):
+        return len(stated) == len(found) and all(map(_agree, stated, found))
+    if is_dataclass(stated) and is_dataclass(found):
+        return all(_agree(getattr(stated, field.name), getattr(found, field.name)) for field in fields(stated))
+    return stated == found
+
+
+def differences(entries: Sequence[Entry], corpus: CorpusFacts, *, confidence: float, test: SeedTest,
+                resamples: int) -> tuple[Difference, ...]:
+    """Every pair of models that can be compared, after Holm's correction over all of them.
+
+    Args:
+        entries: the models, with the nats of every cluster of the test text.
+        corpus: which has the clusters' bytes.
+        confidence: of every interval.
+        test: of the runs, stated before them: ``paired`` compares runs that both models finished with the same seeds,
+            ``welch`` all that each finished.
+        resamples: of the bootstrap over documents.
     """
-
-    name: str
-    trained: bool
-    outcomes: tuple[Outcome | None, ...]
-
-    @property
-    def finished(self) -> dict[int, Outcome]:
-        """By the number of the pair of seeds."""
-        return {index: outcome for index, outcome in enumerate(self.outcomes)
-                if outcome is not None and outcome.bits_per_byte is not None}
-
-
-def differences(models: Sequence[Runs], confidence: float, resamples: int) -> tuple[Difference, ...]:
-    """Every pair of models that finished a run with the same seeds, after Holm's correction over all of them."""
-    found = [pair for first, second in itertools.combinations(models, 2)
-             if (pair := _difference(first, second, confidence, resamples)) is not None]
+    draws = _Draws.of(entries, corpus, resamples)
+    found = []
+    for first, second in itertools.combinations(entries, 2):
+        runs = _compared(first, second, test)
+        if runs is not None:
+            found.append(_difference(first, second, *runs, draws, confidence, test))
     corrected = holm([pair.p_value for pair in found])
     return tuple(replace(pair, p_holm=p, tied=p is None or p > 1 - confidence)
                  for pair, p in zip(found, corrected, strict=True))
 
 
-def sets_of(models: Sequence[Runs], pairs: Sequence[Difference]) -> tuple[tuple[str, ...], ...]:
-    """Tied sets of the models that finished a run; two that never finished with the same seeds are not told apart."""
-    means = {each.name: float(np.mean([run.bits_per_byte for run in each.finished.values()]))
-             for each in models if each.finished}
-    tied = {frozenset(pair): True for pair in itertools.combinations(means, 2)}
+def sets_of(entries: Sequence[Entry], pairs: Sequence[Difference]) -> tuple[tuple[str, ...], ...]:
+    """Tied sets of the models that finished a run; two that could not be compared are not told apart."""
+    means = {entry.name: entry.bits_per_byte for entry in entries}
+    known = {name: mean for name, mean in means.items() if mean is not None}
+    tied = {frozenset(pair): True for pair in itertools.combinations(known, 2)}
     tied |= {frozenset((pair.first, pair.second)): pair.tied for pair in pairs}
-    return tied_sets(means, tied)
+    return tied_sets(known, tied)
 
 
 def mean_interval(values: Sequence[float], confidence: float) -> Interval:
@@ -59,60 +99,79 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
     return t_test(values, confidence).interval
 
 
-def _difference(first: Runs, second: Runs, confidence: float, resamples: int) -> Difference | None:
-    shared = sorted(first.finished.keys() & second.finished.keys())
-    if not shared:
-        return None
-    pairs = [(first.finished[index], second.finished[index]) for index in shared]
-    over_seeds = t_test([_bits(a) - _bits(b) for a, b in pairs], confidence)
-    over_documents = bootstrap_test(_clusters([a for a, _ in pairs]), _clusters([b for _, b in pairs]), confidence,
-                                    seed=BOOTSTRAP_SEED, resamples=resamples)
-    assert over_documents.variance is not None, "a bootstrap always has a variance"
-    gaps = _gaps(pairs, confidence) if first.trained and second.trained else ()
-    return Difference(first.name, second.name, over_seeds.interval, over_documents.interval, over_seeds.variance,
-                      over_documents.variance, _p_value(over_seeds, over_documents), None, True, gaps,
+def shared_runs(first: Entry, second: Entry) -> list[tuple[RunResult, RunResult]]:
+    """Runs with the same pair of seeds that both models finished, in order."""
+    others = {run.index: run for run in second.finished}
+    return [(run, others[run.index]) for run in first.finished if run.index in others]
+
+
+def _compared(first: Entry, second: Entry, test: SeedTest) -> tuple[list[RunResult], list[RunResult]] | None:
+    if test == "paired":
+        pairs = shared_runs(first, second)
+        runs = [a for a, _ in pairs], [b for _, b in pairs]
+    else:
+        runs = list(first.finished), list(second.finished)
+    return runs if runs[0] and runs[1] else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """Bits per byte of every finished run on the same resampled texts, by model and number of the run."""
+
+    bits: Mapping[tuple[str, int], np.ndarray]
+    clusters: int
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], corpus: CorpusFacts, resamples: int) -> _Draws:
+        runs = [(entry.name, run) for entry in entries for run in entry.finished]
+        if not runs:
+            return cls({}, 0)
+        bits = resampled([run.document_nats for _, run in runs], corpus.document_bytes, seed=BOOTSTRAP_SEED,
+                         resamples=resamples)
+        return cls({(name, run.index): drawn for (name, run), drawn in zip(runs, bits, strict=True)},
+                   len(corpus.document_bytes))
+
+    def mean(self, name: str, runs: Sequence[RunResult]) -> np.ndarray:
+        """Of a model's runs, on each resampled text."""
+        drawn: np.ndarray = np.mean([self.bits[name, run.index] for run in runs], axis=0)
+        return drawn
+
+
+def _difference(first: Entry, second: Entry, ours: Sequence[RunResult], theirs: Sequence[RunResult], draws: _Draws,
+                confidence: float, test: SeedTest) -> Difference:
+    over_seeds = seed_test(test, _bits(ours), _bits(theirs), confidence)
+    if [run.document_nats for run in ours] == [run.document_nats for run in theirs]:
+        over_documents = Estimate(Interval(0.0, 0.0, 0.0), 0.0, 1.0)  # the same in every document, whatever is drawn
+    else:
+        mean = sum(_bits(ours)) / len(ours) - sum(_bits(theirs)) / len(theirs)
+        over_documents = bootstrap_test(mean, draws.mean(first.name, ours) - draws.mean(second.name, theirs),
+                                        draws.clusters, confidence)
+    assert over_documents.error is not None, "a bootstrap always has a standard error"
+    gaps = _gaps(ours, theirs, confidence, test) if first.trainable and second.trainable else ()
+    return Difference(first.name, second.name, over_seeds.interval, over_documents.interval, over_seeds.error,
+                      over_documents.error, _p_value(over_seeds, over_documents), None, True, gaps,
                       crosses([gap.difference for gap in gaps]))
 
 
-def _clusters(outcomes: Sequence[Outcome]) -> Clusters:
-    """The mean over runs, which all were measured on one text."""
-    nats = np.array([run.cluster_nats for run in outcomes], dtype=np.float64)
-    return Clusters(np.asarray(nats.mean(axis=0)), np.array(outcomes[0].cluster_bytes, dtype=np.int64))
-
-
-def _p_value(over_seeds: Test, over_documents: Test) -> float | None:
+def _p_value(over_seeds: Estimate, over_documents: Estimate) -> float | None:
     """Of the wider doubt: both must be overcome. Runs that agree in every document leave none."""
-    if over_documents.variance == 0 and over_documents.interval.mean == 0:
+    if over_documents.error == 0 and over_documents.interval.mean == 0:
         return 1.0
     if over_seeds.p_value is None or over_documents.p_value is None:
         return None
     return max(over_seeds.p_value, over_documents.p_value)
 
 
-def _gaps(pairs: Sequence[tuple[Outcome, Outcome]], confidence: float) -> tuple[GapPoint, ...]:
+def _gaps(ours: Sequence[RunResult], theirs: Sequence[RunResult], confidence: float,
+          test: SeedTest) -> tuple[GapPoint, ...]:
     found = []
     for share in SHARES:
-        values = [(at_share(a.curve, share), at_share(b.curve, share)) for a, b in pairs]
-        known = [x - y for x, y in values if x is not None and y is not None]
-        if len(known) == len(pairs):
-            found.append(GapPoint(share, t_test(known, confidence).interval))
+        values = [[at_share(run.curve, share) for run in runs] for runs in (ours, theirs)]
+        known = [[bits for bits in each if bits is not None] for each in values]
+        if [len(each) for each in known] == [len(ours), len(theirs)]:
+            found.append(GapPoint(share, seed_test(test, known[0], known[1], confidence).interval))
     return tuple(found)
 
 
-def at_share(curve: Sequence[CurvePoint], share: float) -> float | None:
-    """Bits per byte at a share of a run's steps, between two checkpoints on the line that joins them; None before the
-    first."""
-    if not curve:
-        return None
-    steps = np.array([point.step for point in curve], dtype=np.float64)
-    wanted = share * steps[-1]
-    if wanted < steps[0]:
-        return None
-    return float(np.interp(wanted, steps, [point.bits_per_byte for point in curve]))
-
-
-def _bits(outcome: Outcome) -> float:
-    assert outcome.bits_per_byte is not None, "a finished run has a figure"
-    return outcome.bits_per_byte
-
-
+def _bits(runs: Sequence[RunResult]) -> list[float]:
+    return [run.bits_per_byte for run in runs if run.bits_per_byte is not None]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import statistics
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from comparison.report.fixture import study, unfinished
 from comparison.report.reading import Node, read, rows
 from weft.comparison.report import render
 from weft.comparison.report.numbers import decimals_of
-from weft.comparison.report.ranking import interval_of, letter
+from weft.comparison.report.ranking import interval_of
 from weft.comparison.results import Entry, Matched, StudyResult
 
 SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "s": 1.0}
@@ -87,8 +89,12 @@ def test_what_was_aimed_at_and_missed_is_not_called_matched() -> None:
 
 
 def test_what_was_counted_is_said_not_to_be_learned() -> None:
-    assert "What is counted is kept from the text, not learned" in ranking(study()).all("caption")[0].text()
+    caption = ranking(study()).all("caption")[0].text()
+    assert "What is counted is kept from the text, not learned" in caption
+    assert "kneser-ney-5 is counted, not trained: it read 12,288,000 tokens in 11.5 s." in caption
+    assert "over the models that gradients train" in caption
     assert "counted" not in ranking(study(5)).text()
+    assert "gradients" not in ranking(study(5)).text()
     assert "Numbers, counted107,412" in read(render(study())).text()
 
 
@@ -113,7 +119,16 @@ def test_a_quantity_without_a_column_stands_below_the_table() -> None:
 def test_models_share_the_letters_of_their_sets() -> None:
     result = dataclasses.replace(study(3), tied_sets=(("transformer", "s4d"), ("s4d", "lstm")))
     assert [cells[2] for cells in rows(ranking(result))[1:]] == ["a", "a b", "b"]
-    assert [letter(index) for index in (0, 25, 26)] == ["a", "z", "a2"]
+
+
+def test_every_row_shows_all_the_learning_rates_that_its_runs_chose_and_flags_an_edge() -> None:
+    first = {cells[0].split()[0]: cells[0] for cells in rows(ranking(study()))[1:]}
+    assert first["transformer"].endswith("learning rate 0.003")
+    assert first["s4d"].endswith("learning rate 0.001, 0.003")
+    assert first["lstm"].endswith("learning rate 0.003, at the edge")
+    assert "learning rate" not in first["kneser-ney-5"]
+    assert "At the edge: the best learning rate" in ranking(study()).text()
+    assert "At the edge" not in ranking(study(2)).text()
 
 
 def test_lost_runs_stand_in_the_row_and_with_their_reasons() -> None:
@@ -151,9 +166,57 @@ def test_the_forest_shows_each_model_minus_the_best_with_both_intervals() -> Non
         assert shown[6] == ("tied" if stored.tied else "told apart")
 
 
-def test_all_pairs_are_listed() -> None:
-    tables = {table.all("caption")[0].text(): rows(table) for table in read(render(study(4))).all("table")}
-    assert len(tables["Every pair of the study, in bits per byte"]) == 1 + 6
+def test_all_pairs_are_listed_with_both_errors_the_larger_one_and_what_pairing_does() -> None:
+    result = study(4)
+    tables = {table.all("caption")[0].text(): rows(table) for table in read(render(result)).all("table")}
+    head, *body = tables["Every pair of the study, in bits per byte"]
+    assert len(body) == 6
+    assert head[4:9] == ["Standard error from run to run", "Standard error from document to document", "Larger",
+                         "Correlation of runs of the same seeds", "Paired interval times Welch's"]
+    for row in body:
+        worse, _, better = row[0].partition(" − ")
+        stored = next(each for each in result.differences if {each.first, each.second} == {worse, better})
+        assert stored.seed_error is not None
+        # Two significant digits: half a unit of the second is at most one part in twenty.
+        assert float(row[4]) == pytest.approx(stored.seed_error, rel=0.05)
+        assert float(row[5]) == pytest.approx(stored.document_error, rel=0.05)
+        assert row[6] == ("runs" if stored.seed_error > stored.document_error else "documents")
+        ours, theirs = ([run.bits_per_byte or 0.0 for entry in result.entries if entry.name == name
+                         for run in entry.runs] for name in (worse, better))
+        assert float(row[7].replace("−", "-")) == pytest.approx(np.corrcoef(ours, theirs)[0, 1], abs=0.006)
+        paired = stats.ttest_rel(ours, theirs).confidence_interval()
+        apart = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval()
+        expected = (paired.high - paired.low) / (apart.high - apart.low)
+        assert float(row[8]) == pytest.approx(expected, rel=0.05)
+
+
+def test_what_so_many_runs_can_show_stands_first() -> None:
+    result = study()
+    page = read(render(result))
+    sections = [each.attributes["id"] for each in page.all("section") if "id" in each.attributes]
+    assert sections[:3] == ["verdict", "reach", "results"]
+    table = page.all("table", "reach")[0]
+    # Four degrees of freedom, and fifteen pairs.
+    critical = [f"{stats.t.isf(0.05 / 30, freedom):.2f}" for freedom in (4, 8, 18)]
+    assert [row[1] for row in rows(table)[1:]] == critical
+    assert [row[0] for row in rows(table)[1:]] == ["3 this study", "5", "10"]
+    assert [float(row[2]) for row in rows(table)[1:]] == pytest.approx(
+        [each.difference for each in result.detectable], rel=0.05)
+    paired = study(test="paired")
+    shown = rows(read(render(paired)).all("table", "reach")[0])
+    assert shown[1][1] == "17.3"
+    caption = read(render(paired)).all("table", "reach")[0].all("caption")[0].text()
+    assert "For the t test of runs paired by their seeds at 95 % and 15 pairs of models" in caption
+    single = rows(read(render(study(seeds=1))).all("table", "reach")[0])
+    assert single[1] == ["1 this study", "–", "not known"]
+
+
+def test_documents_that_stand_in_the_training_text_are_counted() -> None:
+    result = study(2)
+    assert "Of these also in the training textnone" in read(render(result)).text()
+    corpus = dataclasses.replace(result.corpus, duplicated_documents=3)
+    page = read(render(dataclasses.replace(result, corpus=corpus)))
+    assert "3 of 61 documents" in [each.text() for each in page.all("span", "flag")]
 
 
 def test_every_run_and_every_configuration_is_in_the_page() -> None:
@@ -164,8 +227,18 @@ def test_every_run_and_every_configuration_is_in_the_page() -> None:
     assert {result.command, result.study_config} <= blocks
     tables = {table.all("caption")[0].text(): rows(table) for table in page.all("table")}
     folders = [run.folder for entry in result.entries for run in entry.runs]
-    shown = tables["Run i of every model saw the same data in the same order"]
+    shown = tables["Run i of every model has the same seeds, of weights and of the order of the data"]
     assert [row[-1] for row in shown[1:]] == folders
+    assert [row[6] for row in shown[1:] if row[0] == "lstm"] == ["0.003, at the edge"] * 3
+
+
+def test_runs_of_other_seeds_are_not_said_to_have_the_same() -> None:
+    result = study(2)
+    other = dataclasses.replace(result.entries[1], runs=tuple(
+        dataclasses.replace(run, seed=run.seed + 10) for run in result.entries[1].runs))
+    page = read(render(dataclasses.replace(result, entries=(result.entries[0], other))))
+    captions = [table.all("caption")[0].text() for table in page.all("table")]
+    assert "Every run with its seeds, of weights and of the order of the data" in captions
 
 
 def test_protocol_data_machine_and_notes_are_in_the_page() -> None:

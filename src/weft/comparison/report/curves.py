@@ -52,6 +52,16 @@ def curves(view: View) -> Markup:
                 folded("The numbers of these curves", _numbers(view, drawn)))
 
 
+def lead(view: View) -> Markup:
+    """What the lines are."""
+    counted_too = any(not entry.trainable and entry.finished for entry in view.result.entries)
+    level = (" A model that is counted, not trained, has one figure: it begins where the model has read its tokens, "
+             "and stays level from there." if counted_too else "")
+    thin = (" Thin lines are single runs, bold ones the mean of a model's runs." if view.result.seeds > 1 else "")
+    return join("Bits per byte on a part of the test text, so that curves end near the figures of the table and not on "
+                f"them.{thin}{level}")
+
+
 def each_curve(entry: Entry) -> list[tuple[CurvePoint, ...]]:
     """The curves of all runs, those that failed included."""
     return [run.curve for run in entry.runs]
@@ -90,7 +100,7 @@ def thinned(points: Sequence[CurvePoint], most: int = MOST_POINTS) -> list[Curve
 
 
 def counted(entry: Entry) -> bool:
-    """Whether the model is drawn as a level: it was counted, or validated only once."""
+    """Whether the model has no course to draw: it was counted, or validated only once."""
     return not entry.trainable or max((len(curve) for curve in each_curve(entry)), default=0) < 2
 
 
@@ -99,16 +109,20 @@ def _panel(view: View, drawn: Sequence[Entry], currency: Currency) -> Markup:
     trained = [entry for entry in drawn if not counted(entry)]
     points = [point for entry in drawn for curve in each_curve(entry) for point in curve]
     moving = [point for entry in trained for curve in each_curve(entry) for point in curve]
-    x = logarithmic([currency.read(point) for point in moving or points], *box.x, brief(currency.write), count=5)
+    # Counting takes much less time than training; what lies left of the trained models' points begins at the edge.
+    latest = [max(currency.read(point) for curve in each_curve(entry) for point in curve) for entry in drawn]
+    x = logarithmic([*map(currency.read, moving or points), max(latest)], *box.x, brief(currency.write), count=5)
     y = logarithmic([point.bits_per_byte for point in points], *box.y, lambda value: f"{value:.3g}", count=6)
     if x is None or y is None:
         return tag("p", {"class": "none"}, f"Nothing can be drawn against {currency.name}.")
     series = [_series(entry, view, currency, x, y) for entry in drawn]
+    absent = [entry.name for entry, each in zip(drawn, series, strict=True) if not each.points and not entry.trainable]
     return draw(Panel(
         f"curve-{currency.name}", f"Bits per byte {currency.heading}",
         f"Bits per byte of the test text {currency.heading}",
         f"Both axes logarithmic. {_ends(drawn)} The numbers are in the table below the charts.",
-        x, y, currency.label, "bits per byte", series, box))
+        x, y, currency.label, "bits per byte", series, box,
+        note=f"not drawn, as counting has no such cost: {', '.join(absent)}" if absent else ""))
 
 
 def _ends(drawn: Sequence[Entry]) -> str:
@@ -120,7 +134,7 @@ def _ends(drawn: Sequence[Entry]) -> str:
 def _series(entry: Entry, view: View, currency: Currency, x: Axis, y: Axis) -> Series:
     style = view.styles[entry.name]
     if counted(entry):
-        return _level(entry, view, x, y)
+        return _level(entry, view, currency, x, y)
     seeds = [_places(curve, currency, x, y) for curve in each_curve(entry) if drawable(curve)]
     mean = [point for point in thinned(mean_curve(entry)) if x.holds(currency.read(point))
             and y.holds(point.bits_per_byte)]
@@ -145,18 +159,23 @@ def _places(curve: Sequence[CurvePoint], currency: Currency, x: Axis, y: Axis) -
             if x.holds(currency.read(point)) and y.holds(point.bits_per_byte)]
 
 
-def _level(entry: Entry, view: View, x: Axis, y: Axis) -> Series:
-    """A counted model has no curve: a level across the chart."""
+def _level(entry: Entry, view: View, currency: Currency, x: Axis, y: Axis) -> Series:
+    """A single figure, at what it took to reach it. Counting costs nothing more, so its figure holds from there on;
+    what a model that was validated once is worth later is not known."""
     style = view.styles[entry.name]
-    values = [curve[-1].bits_per_byte for curve in each_curve(entry) if drawable(curve[-1:])]
-    level = sum(values) / len(values) if values else None  # of the text of the curves, which is a part of the table's
-    if level is None or not y.holds(level):
+    points = [curve[-1] for curve in each_curve(entry) if drawable(curve[-1:])]
+    if not points:
         return Series(entry.name, style, Markup(""))
-    places = [(x.start, y.place(level)), (x.end, y.place(level))]
-    hover = tuple(Hover(*place, "", fixed(level, 3)) for place in places)
+    mean = _mean(points)  # of the text of the curves, which is a part of the table's
+    spent = max(map(currency.read, points))
+    if not (y.holds(mean.bits_per_byte) and 0 < spent <= x.high):
+        return Series(entry.name, style, Markup(""))
+    start, height = x.place(max(spent, x.low)), y.place(mean.bits_per_byte)
+    places = [(start, height)] if entry.trainable else [(start, height), (x.end, height)]
+    hover = tuple(Hover(*place, currency.write(spent), fixed(mean.bits_per_byte, 3)) for place in places)
     drawing = join(line(places, {"class": "mean level", "stroke-dasharray": style.dash or None}),
-                   marker(*places[1], style))
-    return Series(entry.name, style, drawing, hover, Label(places[0][1], entry.name, style))
+                   marker(start, height, style))
+    return Series(entry.name, style, drawing, hover, Label(height, entry.name, style))
 
 
 def _numbers(view: View, drawn: Sequence[Entry]) -> Markup:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from weft.comparison.report.axes import Axis, logarithmic, powers_of_two
 from weft.comparison.report.marks import Label, line, marker
-from weft.comparison.report.markup import Markup, join
+from weft.comparison.report.markup import Markup, join, listed
 from weft.comparison.report.numbers import brief, duration, integer, octets
 from weft.comparison.report.panel import Box, Hover, Panel, Series, draw
 from weft.comparison.report.table import Column, folded, table
@@ -22,6 +22,20 @@ def decoding(view: View) -> Markup:
     if not drawn:
         return Markup("")
     return join(drawn)
+
+
+def lead(view: View) -> Markup:
+    """Whose state grows with the context, and whose does not."""
+    grows: list[Markup] = []
+    level: list[Markup] = []
+    for entry in view.result.entries:
+        sizes = {point.state_bytes for point in entry.decode}
+        if len(entry.decode) > 1:
+            (grows if len(sizes) > 1 else level).append(view.name(entry))
+    parts = [join("the state of ", listed(names), f" {verb}") for names, verb in (
+        (grows, "grows with the context"), (level, "stays level")) if names]
+    rest = join(" When decoding, ", listed(parts), ".") if parts else Markup("")
+    return join("Decoding one row behind a context, and training.", rest)
 
 
 def decoding_numbers(view: View) -> Markup:

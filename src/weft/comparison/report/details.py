@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from weft.comparison.findings import TEST_NAMES
+from weft.comparison.report.bowls import remark
 from weft.comparison.report.markup import Child, Markup, join, tag
 from weft.comparison.report.numbers import (
     MISSING,
@@ -19,7 +21,7 @@ from weft.comparison.report.numbers import (
 )
 from weft.comparison.report.table import Column, facts, folded, table
 from weft.comparison.report.view import View
-from weft.comparison.results import Entry, RunResult
+from weft.comparison.results import CorpusFacts, Entry, RunResult
 
 
 def runs(view: View) -> Markup:
@@ -46,14 +48,27 @@ def _reason(run: RunResult) -> str:
 def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Markup:
     columns = [Column("Model", number=False), Column("Run"), Column("Seed"), Column("Order seed"),
                Column("Outcome", number=False),
-               Column("Bits per byte"), Column("Nats per token"), Column("Steps"), Column("Tokens"), Column("FLOPs"),
+               Column("Bits per byte"), Column("Learning rate"), Column("Nats per token"),
+               Column("Steps"), Column("Tokens"), Column("FLOPs"),
                Column("Time"), Column("Tokens/s"), Column("Peak memory"), Column("Folder", number=False)]
     rows = [[view.name(entry), integer(run.index + 1), str(run.seed), str(run.order_seed), run.status,
-             fixed(run.bits_per_byte, 4),
+             fixed(run.bits_per_byte, 4), _rate(run),
              fixed(run.loss, 4), integer(run.steps), si(run.tokens), si(run.flops), duration(run.seconds),
              si(run.tokens_per_second),
              octets(run.peak_memory_bytes), tag("code", None, run.folder)] for entry, run in everything]
-    return table("Run i of every model saw the same data in the same order", columns, rows, name="all-runs")
+    seeds: dict[int, set[tuple[int, int]]] = {}
+    for _, run in everything:
+        seeds.setdefault(run.index, set()).add((run.seed, run.order_seed))
+    same = len(view.result.entries) > 1 and all(len(each) == 1 for each in seeds.values())
+    return table("Run i of every model has the same seeds, of weights and of the order of the data" if same else
+                 "Every run with its seeds, of weights and of the order of the data", columns, rows, name="all-runs")
+
+
+def repeat_lead(view: View) -> Markup:
+    """What each command does."""
+    whole = any(entry.repeat == view.result.command for entry in view.result.entries)
+    rest = " Where it is the study's own command, the row cannot be repeated alone." if whole else ""
+    return join(f"Each command repeats the first run of its row from the configuration below it.{rest}")
 
 
 def repeat(view: View) -> Markup:
@@ -68,7 +83,7 @@ def _repeat_row(view: View, entry: Entry) -> Markup:
     if entry.trainable:
         counts = [("Parameters", integer(entry.parameters)),
                   ("of which embeddings", integer(entry.embedding_parameters)),
-                  ("FLOPs per token", si(entry.flops_per_token)), ("Learning rate", _rate(entry))]
+                  ("FLOPs per token", si(entry.flops_per_token)), ("Learning rate", remark(entry))]
     counts += [("Window", f"{integer(entry.context)} tokens"),
                ("Solved for the budget", join([tag("span", {"class": "solved"}, each) for each in entry.solved])
                 if entry.solved else "nothing")]
@@ -84,10 +99,10 @@ def _whole_name(view: View, entry: Entry) -> Child:
                                                                                        entry.name)
 
 
-def _rate(entry: Entry) -> str:
-    if entry.lr is None:
+def _rate(run: RunResult) -> str:
+    if run.lr is None:
         return MISSING
-    return learning_rate(entry.lr) + (", at the edge of those tried" if entry.edge else "")
+    return learning_rate(run.lr) + (", at the edge" if run.edge else "")
 
 
 def block(text: Child) -> Markup:
@@ -110,11 +125,13 @@ def _hash(value: str) -> Markup:
 def protocol(view: View) -> Markup:
     """How it was counted."""
     result = view.result
-    own = [f"Intervals are two-sided, at {confidence(result.confidence)}. A model's own interval is Student's t over "
-           f"its runs; that of a "
-           "difference is over the pairs of runs, and by a bootstrap of whole documents over the text.",
-           "p-values are corrected for all pairs by Holm's method; models whose corrected test does not separate them "
-           "share a letter.",
+    own = [f"Intervals are two-sided, at {confidence(result.confidence)} each, not corrected for their number. A "
+           f"model's own is Student's t over its runs; that of a difference is by {TEST_NAMES[result.test]}, and by a "
+           f"bootstrap of the test text in {integer(len(result.corpus.document_bytes))} clusters.",
+           "p-values are corrected for all pairs by Holm's method; two models share a letter exactly where the "
+           "corrected test does not tell them apart.",
+           "The nats of every run in every cluster stand in the result, from which each interval and p-value can be "
+           "worked out again.",
            "Time, speed, memory and tokens in the table are medians over the finished runs."]
     return tag("ul", {"class": "sentences"}, [tag("li", None, sentence) for sentence in (*result.protocol, *own)])
 
@@ -126,9 +143,16 @@ def data(view: View) -> Markup:
                                             f"{octets(corpus.train_bytes)}, {integer(corpus.train_tokens)} tokens"),
                   ("Test text", f"{octets(corpus.validation_bytes)}, {integer(corpus.validation_tokens)} tokens, "
                    f"{integer(corpus.validation_documents)} documents"),
+                  ("Of these also in the training text", _duplicates(corpus)),
                   ("Tokenizer", f"{corpus.tokenizer}, {integer(corpus.vocab_size)} types"),
                   ("Corpus SHA-256", tag("code", None, corpus.sha256)),
                   ("Tokenizer SHA-256", tag("code", None, corpus.tokenizer_sha256))])
+
+
+def _duplicates(corpus: CorpusFacts) -> Child:
+    found = corpus.duplicated_documents
+    words = f"{integer(found)} of {integer(corpus.validation_documents)} documents"
+    return tag("span", {"class": "flag"}, words) if found else "none"
 
 
 def machine(view: View) -> Markup:

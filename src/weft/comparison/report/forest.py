@@ -1,14 +1,24 @@
-"""Paired differences: each model minus the best one on a chart with both intervals, and every other pair in a table."""
+"""Differences: each model minus the best one on a chart with both intervals, and every other pair in a table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.comparison.findings import TEST_NAMES, larger_doubt, pairing, pairing_effect
 from weft.comparison.report.axes import Axis, linear
 from weft.comparison.report.dots import ROW, at, rule, scale, strip
 from weft.comparison.report.marks import marker
-from weft.comparison.report.markup import Markup, join, tag
-from weft.comparison.report.numbers import confidence, decimals_of, known, p_value, signed
+from weft.comparison.report.markup import Child, Markup, join, tag
+from weft.comparison.report.numbers import (
+    MISSING,
+    confidence,
+    decimals_of,
+    fixed,
+    known,
+    p_value,
+    signed,
+    significant,
+)
 from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View, half_width
 from weft.comparison.results import Difference, Interval
@@ -21,7 +31,16 @@ def forest(view: View) -> Markup:
     main = [difference for entry in view.ranked if (difference := view.against_best(entry)) is not None]
     axis = _axis(main)
     chart = _chart(view, main, axis) if axis is not None else Markup("")
-    return join(chart, folded(f"All {len(view.result.differences)} pairs, with variances", _all_pairs(view)))
+    count = len(view.result.differences)
+    return join(chart, folded("The pair with its standard errors" if count == 1 else
+                              f"All {count} pairs, with their standard errors", _all_pairs(view)))
+
+
+def lead(view: View) -> Markup:
+    """The test, and what pairing does to the intervals of this study."""
+    larger = "A p-value is the larger of two: of the runs, and of a bootstrap of the test text's documents."
+    test = pairing_effect(view.result) or f"The test of runs is {TEST_NAMES[view.result.test]}."
+    return join(f"{larger} {test}")
 
 
 def decimals(difference: Difference) -> int:
@@ -60,7 +79,7 @@ def _chart(view: View, main: Sequence[Difference], axis: Axis) -> Markup:
     spoken = "; ".join(f"{each.first} {signed(each.over_seeds.mean, decimals(each))}, {outcome(each)}" for each in main)
     chart = scale(axis, f"Differences from {view.best.name} in bits per byte", f"Above zero is worse. {spoken}.",
                   "forest")
-    legend = tag("span", {"class": "panel-note"}, " Bits per byte, paired by run; to the right is worse. ",
+    legend = tag("span", {"class": "panel-note"}, " Bits per byte; to the right is worse. ",
                  _legend("inner"), f" {level} over seeds ", _legend("outer"), f" {level} over documents")
     heads = [tag("th", {"scope": "col", "class": kind}, text) for kind, text in (
         ("number", "Difference"), ("number", "over seeds"), ("number", "over documents"), ("number", "p (Holm)"),
@@ -111,25 +130,24 @@ def _arrow(axis: Axis, bound: float, kind: str) -> Markup:
 
 def _all_pairs(view: View) -> Markup:
     columns = [Column("Pair, first minus second", number=False), Column("Difference"), Column("over seeds"),
-               Column("over documents"), Column("Seed variance"), Column("Document variance"), Column("p"),
-               Column("p (Holm)"), Column("Outcome", number=False), Column("Order changes", number=False)]
-    rows = []
-    for each in view.result.differences:
-        places = decimals(each)
-        rows.append([join(view.name(each.first), " \u2212 ", view.name(each.second)),
-                     signed(each.over_seeds.mean, places),
-                     bounds(each.over_seeds, places), bounds(each.over_documents, places), variance(each.seed_variance),
-                     variance(each.document_variance), p_value(each.p_value), p_value(each.p_holm), outcome(each),
-                     "yes" if each.crosses else "no"])
-    return table("Every pair of the study, in bits per byte", columns, rows, name="pairs")
+               Column("over documents"), Column("Standard error", "from run to run"),
+               Column("Standard error", "from document to document"), Column("Larger", number=False),
+               Column("Correlation", "of runs of the same seeds"), Column("Paired interval", "times Welch's"),
+               Column("p"), Column("p (Holm)"), Column("Outcome", number=False)]
+    return table("Every pair of the study, in bits per byte", columns,
+                 [_pair_row(view, each) for each in view.ordered_pairs], name="pairs")
 
 
-def variance(value: float | None) -> str:
-    """Two digits, with its power of ten."""
-    if value is None or not known(value):
-        return "\u2013"
-    if value == 0:
-        return "0"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}\u00b710" + str(int(exponent)).translate(str.maketrans("-0123456789",
-                                                                              "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"))
+def _pair_row(view: View, each: Difference) -> list[Child]:
+    places = decimals(each)
+    found = pairing(view.entry(each.first), view.entry(each.second), view.result.confidence)
+    return [join(view.name(each.first), " \u2212 ", view.name(each.second)), signed(each.over_seeds.mean, places),
+            bounds(each.over_seeds, places), bounds(each.over_documents, places), error(each.seed_error),
+            error(each.document_error), larger_doubt(each) or MISSING, fixed(found.correlation if found else None, 2),
+            MISSING if found is None or found.width is None else significant(found.width, 2), p_value(each.p_value),
+            p_value(each.p_holm), outcome(each)]
+
+
+def error(value: float | None) -> str:
+    """A standard error, with two significant digits."""
+    return MISSING if value is None or not known(value) else significant(value, 2)

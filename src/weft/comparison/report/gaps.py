@@ -1,17 +1,21 @@
-"""How far each model lay behind the best trained one during training, and whether their order changes."""
+"""The order of the models during training: of all of them, of every pair, and how far each lay behind the best."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.comparison.course import Stretch, order_of, orders, words
 from weft.comparison.report.axes import Axis, Linear, linear
 from weft.comparison.report.marks import line, marker, whisker
 from weft.comparison.report.markup import Child, Markup, join, listed, tag
-from weft.comparison.report.numbers import decimals_of, known, percent, signed
+from weft.comparison.report.numbers import MISSING, THIN, decimals_of, known, percent, signed
 from weft.comparison.report.panel import SMALL, Hover, Panel, Series, draw
 from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Difference, Entry, GapPoint
+from weft.comparison.results import Difference, Entry, GapPoint, Interval
+
+OPEN_ROWS = 21
+"""Of a table that is not folded: the pairs of seven models."""
 
 
 def lead(view: View) -> Markup:
@@ -19,12 +23,12 @@ def lead(view: View) -> Markup:
     base = view.best_trained
     name: Child = "" if base is None else join(view.name(base), ", ")
     best = "the best model" if base is view.best else "the best model that was trained"
-    return join("Bits per byte above ", name, best, ", at several shares of the budget, with the interval over seeds. "
-                "Above the line is worse; all charts share one scale.")
+    return join("The order at several shares of the budget, and in the charts bits per byte above ", name, best,
+                ", with the interval over seeds. Above the line is worse; all charts share one scale.")
 
 
 def gaps(view: View) -> Markup:
-    """A small chart for each model, all of one scale."""
+    """The order of all, a small chart for each model, all of one scale, and every pair."""
     base = view.best_trained
     drawn = [] if base is None else _drawn(view, base)
     if base is None or not drawn:
@@ -34,8 +38,60 @@ def gaps(view: View) -> Markup:
     shown = {base.name, *(each.first for each in drawn)}
     without = [view.name(entry) for entry in view.ranked if entry.name not in shown]
     rest = tag("p", {"class": "small"}, "No shared checkpoints: ", listed(without), ".") if without else ""
-    return join(tag("div", {"class": "panels minis"}, charts), rest,
-                folded("The numbers of these charts", _numbers(view, drawn)))
+    return join(_orders(view), tag("div", {"class": "panels minis"}, charts), rest, _pairs(view),
+                folded("Every pair with its intervals", _numbers(view)))
+
+
+def _orders(view: View) -> Markup:
+    """The models from best to worst at the shares that all of them have."""
+    found = orders(view.result)
+    if not found:
+        return Markup("")
+    columns = [Column("Share of the budget", number=False, wraps=False),
+               *(Column(str(place + 1), number=False, wraps=False) for place in range(len(found[0].names)))]
+    rows = [[_stretch(each), *(view.key(name, 20) for name in each.names)] for each in found]
+    return table("Trained models from best to worst in the mean", columns, rows, name="orders")
+
+
+def _stretch(stretch: Stretch) -> str:
+    first, last = percent(stretch.first), percent(stretch.last)
+    return first if first == last else f"{first} to {last}"
+
+
+def _known(view: View) -> list[Difference]:
+    """Pairs whose course is known."""
+    return [each for each in view.ordered_pairs if any(known(gap.difference.mean) for gap in each.gaps)]
+
+
+def _pairs(view: View) -> Markup:
+    """Every pair: whether its order holds, and the mean difference at each share."""
+    pairs = _known(view)
+    shares = sorted({gap.share for pair in pairs for gap in pair.gaps})
+    columns = [Column("Pair, first minus second", number=False), Column("Order", number=False),
+               *(Column(f"at {percent(share)}") for share in shares)]
+    rows = [[join(view.name(each.first, 20), " \u2212 ", view.name(each.second, 20)), _order(each),
+             *_means(each, shares)] for each in pairs]
+    whole = table("Every pair of trained models, the one that ends with the lower mean second: the mean difference at "
+                  "shares of the budget, in bold where the interval over seeds leaves zero out", columns, rows,
+                  name="order-pairs")
+    return whole if len(rows) <= OPEN_ROWS else folded(f"The order of all {len(rows)} pairs", whole)
+
+
+def _order(difference: Difference) -> Child:
+    found = order_of(difference.gaps)
+    said = words(found).replace("%", f"{THIN}%")
+    return tag("span", {"class": "flag"}, said) if found.kind == "changes" else said
+
+
+def _means(difference: Difference, shares: Sequence[float]) -> list[Child]:
+    found = {gap.share: gap.difference for gap in difference.gaps}
+    return [MISSING if share not in found else _mean(found[share]) for share in shares]
+
+
+def _mean(interval: Interval) -> Child:
+    shown = signed(interval.mean, 3)
+    beyond = interval.low is not None and interval.high is not None and not interval.low <= 0 <= interval.high
+    return tag("strong", None, shown) if beyond else shown
 
 
 def _drawn(view: View, base: Entry) -> list[Difference]:
@@ -76,13 +132,20 @@ def _panel(view: View, difference: Difference, y: Axis, index: int) -> Markup:
                    [marker(*place, style, 3) for place in path])
     zero = tag("line", {"class": "zero", "x1": x.start, "x2": x.end, "y1": round(y.place(0), 1),
                         "y2": round(y.place(0), 1)})
-    order = tag("span", {"class": "flag"}, "order changes") if difference.crosses else "order holds"
     spoken = "; ".join(f"at {percent(gap.share)}: {interval_words(gap)}" for gap in difference.gaps)
     return draw(Panel(f"gap-{index}", view.key(difference.first, 20),
                       f"{difference.first} minus {difference.second} during training",
                       f"Bits per byte above {difference.second}, by share of the budget. {spoken}.", x, y,
                       "% of the budget", "difference", [Series(difference.first, style, drawing, hover)], SMALL, zero,
-                      order))
+                      _note(difference)))
+
+
+def _note(difference: Difference) -> Child:
+    """Whether the order holds, in two words; the table of pairs says where it does not."""
+    kind = order_of(difference.gaps).kind
+    told = {"holds": "order holds", "changes": "order changes", "open": "means cross",
+            "unknown": "order not known"}[kind]
+    return tag("span", {"class": "flag"}, told) if kind == "changes" else told
 
 
 def _whisker(gap: GapPoint, x: Axis, y: Axis) -> Markup:
@@ -93,14 +156,14 @@ def _whisker(gap: GapPoint, x: Axis, y: Axis) -> Markup:
     return whisker(x.place(gap.share), y.place(low), y.place(high))
 
 
-def _numbers(view: View, drawn: Sequence[Difference]) -> Markup:
-    shares = sorted({gap.share for difference in drawn for gap in difference.gaps})
-    columns = [Column("Model", number=False), *(Column(f"at {percent(share)}") for share in shares),
-               Column("Order changes", number=False)]
+def _numbers(view: View) -> Markup:
+    pairs = _known(view)
+    shares = sorted({gap.share for difference in pairs for gap in difference.gaps})
+    columns = [Column("Pair, first minus second", number=False), *(Column(f"at {percent(share)}") for share in shares)]
     rows = []
-    for difference in drawn:
-        by_share = {gap.share: interval_words(gap) for gap in difference.gaps}
-        rows.append([view.name(difference.first), *(by_share.get(share, "\u2013") for share in shares),
-                     "yes" if difference.crosses else "no"])
-    return table(join("Bits per byte above ", view.name(drawn[0].second), " at shares of the budget"), columns, rows,
-                 name="gap-numbers")
+    for each in pairs:
+        by_share = {gap.share: interval_words(gap) for gap in each.gaps}
+        rows.append([join(view.name(each.first, 20), " \u2212 ", view.name(each.second, 20)),
+                     *(by_share.get(share, MISSING) for share in shares)])
+    return table("Bits per byte of every pair of trained models at shares of the budget, with the interval over seeds",
+                 columns, rows, name="gap-numbers")

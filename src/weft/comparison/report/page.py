@@ -19,6 +19,7 @@ from weft.comparison.report import (
     forest,
     gaps,
     ranking,
+    reach,
     samples,
     verdict,
 )
@@ -47,39 +48,22 @@ class Section:
 
 
 SECTIONS = (
-    Section("results", "Results", "Results", "Lower bits per byte are better. Models that share a letter are not told "
-            "apart.",
-            ranking.ranking),
-    Section("differences", "Differences", "How sure are the differences?",
-            "Run i of one model is paired with run i of the other, which saw the same data, so the difference is "
-            "known better "
-            "than either figure.", forest.forest),
-    Section("training", "Training", "Training",
-            "Bits per byte on a part of the test text, so that curves end near the figures of the table and not on "
-            "them. Thin lines are single runs, bold ones the mean of a model's runs; a model that is counted, not "
-            "trained, is a level line.", curves.curves),
-    Section("gaps", "Order", "Does the order change during training?",
-            gaps.lead, gaps.gaps),
-    Section("tuning", "Tuning", "Learning rates",
-            "Every model had the same number of trials. The ring marks the rate that was chosen, a cross a trial that "
-            "did not "
-            "finish. Heights are each chart's own.", bowls.bowls),
+    Section("reach", "Reach", "What this study can show", "Known before its first run.", reach.reach),
+    Section("results", "Results", "Results", "Lower bits per byte are better. Two models share a letter exactly where "
+            "the study does not tell them apart.", ranking.ranking),
+    Section("differences", "Differences", "How sure are the differences?", forest.lead, forest.forest),
+    Section("training", "Training", "Training", curves.lead, curves.curves),
+    Section("gaps", "Order", "Does the order change during training?", gaps.lead, gaps.gaps),
+    Section("tuning", "Tuning", "Learning rates", bowls.lead, bowls.bowls),
     Section("context", "Context", "What context is worth",
             "How well a token is predicted by the number of tokens before it, and how the figure changes with the "
-            "length of "
-            "the window in evaluation.", context.context),
-    Section("cost", "Cost", "What it costs",
-            "Decoding one row behind a context, and training. What attention keeps grows with the context, a state "
-            "of fixed size stays level.", lambda view: join(
-                tag("div", {"class": "panels"}, decoding.decoding(view), dots.dots(view)),
-                decoding.decoding_numbers(view))),
+            "length of the window in evaluation.", context.context),
+    Section("cost", "Cost", "What it costs", decoding.lead, lambda view: join(
+        tag("div", {"class": "panels"}, decoding.decoding(view), dots.dots(view)), decoding.decoding_numbers(view))),
     Section("samples", "Samples", "Samples", "Unselected, and no measure of quality: they show what the figures feel "
-            "like.",
-            samples.samples),
+            "like.", samples.samples),
     Section("runs", "Runs", "Runs", "", details.runs),
-    Section("repeat", "Repeat", "Repeat it", "Each command repeats the first run of its row from the configuration "
-            "below it.",
-            details.repeat),
+    Section("repeat", "Repeat", "Repeat it", details.repeat_lead, details.repeat),
     Section("protocol", "Protocol", "Protocol", "", details.protocol),
     Section("data", "Data", "Data", "", details.data),
     Section("machine", "Machine", "Machine", "", details.machine),

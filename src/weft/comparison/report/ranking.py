@@ -8,12 +8,24 @@ from dataclasses import dataclass
 from typing import final
 
 from weft.comparison.report.markup import Child, Markup, join, tag
-from weft.comparison.report.numbers import MISSING, decimals_of, duration, fixed, integer, known, octets, ratio, si
+from weft.comparison.report.numbers import (
+    MISSING,
+    decimals_of,
+    duration,
+    fixed,
+    integer,
+    known,
+    learning_rate,
+    octets,
+    ratio,
+    si,
+)
 from weft.comparison.report.numbers import confidence as level_of
 from weft.comparison.report.table import Column, table
 from weft.comparison.report.view import View, half_width
 from weft.comparison.results import Entry, Interval, Matched, RunResult
 from weft.comparison.statistics import t_test
+from weft.comparison.ties import letters
 
 FIGURE_SPACE = "\u2007"
 
@@ -58,6 +70,15 @@ def _flops(entry: Entry) -> str:
     return _per_run(lambda run: run.flops, si)(entry) if entry.trainable else MISSING
 
 
+def _rates(entry: Entry) -> Markup:
+    """All that the runs chose, and whether a better one may lie outside those tried."""
+    if not entry.rates:
+        return Markup("")
+    shown = f"learning rate {', '.join(map(learning_rate, entry.rates))}"
+    return tag("span", {"class": "kind"}, shown, *([", ", tag("span", {"class": "flag"}, "at the edge")]
+                                                   if entry.edge else []))
+
+
 def _state(entry: Entry) -> str:
     return MISSING if entry.state is None else octets(entry.state.state_bytes)
 
@@ -85,8 +106,9 @@ def ranking(view: View) -> Markup:
                Column("Runs", "finished", number=False)]
     most = max((_decimals(entry, view) for entry in view.ranked if known(entry.bits_per_byte)), default=3)
     rows: list[list[Child]] = [[
-        join(view.key(entry), tag("span", {"class": "kind"}, entry.kind)), worth(entry, view, most),
-        letters(entry, view),
+        join(view.key(entry), " ", tag("span", {"class": "kind"}, entry.kind), " ", _rates(entry)),
+        worth(entry, view, most),
+        " ".join(letters(entry.name, view.result.tied_sets)) or MISSING,
         *(each.show(entry) for each in QUANTITIES), run_count(entry)] for entry in view.ranked]
     given = [{"data-model": str(view.styles[entry.name].index), "class": "top" if _at_top(entry, view) else None}
              for entry in view.ranked]
@@ -95,13 +117,30 @@ def ranking(view: View) -> Markup:
 
 
 def _caption(view: View) -> str:
-    counted = ("" if all(entry.trainable for entry in view.ranked) else
-               " What is counted is kept from the text, not learned by gradients.")
+    counted = "".join(f" {words}" for words in counted_words(view))
+    edges = (" At the edge: the best learning rate was the lowest or highest tried; a better one may lie beyond."
+             if any(entry.edge for entry in view.ranked) else "")
     contexts = sorted({entry.state.context for entry in view.ranked if entry.state is not None})
     state = f" State is one row's after {' or '.join(map(integer, contexts))} tokens." if contexts else ""
-    return (f"On the test text. Budget: {view.result.budget.statement} Embeddings include the readout.{counted}{state} "
-            "What was taken is the median of the runs. Under a heading: what was held equal and what was not, and by "
-            "how much the largest exceeds the smallest.")
+    among = "" if all(entry.trainable for entry in view.ranked) else ", over the models that gradients train"
+    heads = (f" Under a heading: what was held equal and what was not, and by how much the largest exceeds the "
+             f"smallest{among}." if view.result.budget.matched else "")
+    taken = " What was taken is the median of the runs." if view.result.seeds > 1 else ""
+    return (f"On the test text. Budget: {view.result.budget.statement} Embeddings include the readout.{counted}{state}"
+            f"{edges}{taken}{heads}")
+
+
+def counted_words(view: View) -> list[str]:
+    """What models that are counted took, of which a budget of training says nothing; none where none is counted."""
+    found = [_counted_words(entry) for entry in view.ranked if not entry.trainable]
+    return [*found, "What is counted is kept from the text, not learned by gradients."] if found else []
+
+
+def _counted_words(entry: Entry) -> str:
+    tokens, seconds = entry.median(lambda run: float(run.tokens)), entry.median(lambda run: run.seconds)
+    took = "" if seconds is None else f" in {duration(seconds)}"
+    return f"{entry.name} is counted, not trained" + ("." if tokens is None else
+                                                      f": it read {integer(round(tokens))} tokens{took}.")
 
 
 def interval_of(entry: Entry, confidence: float) -> Interval | None:
@@ -128,25 +167,19 @@ def worth(entry: Entry, view: View, most: int) -> Child:
                 tag("span", {"class": "spread"}, spread) if spread else "")
 
 
-def letters(entry: Entry, view: View) -> str:
-    """Of the tied sets that hold the model; sets may overlap."""
-    return " ".join(letter(index) for index, names in enumerate(view.result.tied_sets)
-                    if entry.name in names) or MISSING
-
-
-def letter(index: int) -> str:
-    """a, b, ..., z, a2, b2, ..."""
-    return chr(ord("a") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
-
-
 def _at_top(entry: Entry, view: View) -> bool:
-    return bool(view.result.tied_sets) and entry.name in view.result.tied_sets[0]
+    return entry.name in view.top
+
+
+def lost_counts(runs: Sequence[RunResult]) -> list[tuple[str, int]]:
+    """What became of the runs that did not finish, with how many."""
+    found = [run.status for run in runs if run.status != "finished"]
+    return [(status, found.count(status)) for status in sorted(set(found))]
 
 
 def run_count(entry: Entry) -> Child:
     """Finished of all, and what became of the others."""
-    counts = [(status, sum(run.status == status for run in entry.runs)) for status in ("diverged", "failed", "pending")]
-    lost = ", ".join(f"{count} {status}" for status, count in counts if count)
+    lost = ", ".join(f"{count} {status}" for status, count in lost_counts(entry.runs))
     whole = f"{len(entry.finished)} of {len(entry.runs)}"
     return join(whole, " ", tag("span", {"class": "flag"}, lost)) if lost else whole
 

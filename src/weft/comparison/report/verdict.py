@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.comparison.findings import doubts, rates_differ, reaches, varied
 from weft.comparison.report.forest import decimals
 from weft.comparison.report.markup import Child, Markup, join, listed, tag
 from weft.comparison.report.numbers import confidence, decimals_of, fixed, known
-from weft.comparison.report.ranking import extent, interval_of, shown_name
+from weft.comparison.report.ranking import counted_words, extent, interval_of, lost_counts, shown_name
+from weft.comparison.report.reach import reach_of
 from weft.comparison.report.view import View, half_width
 from weft.comparison.results import Difference, Entry, Interval, Matched
+from weft.comparison.ties import tied_with
 
 
 def verdict(view: View) -> Markup:
@@ -20,7 +23,7 @@ def verdict(view: View) -> Markup:
     lead = tag("p", {"class": "lead"}, _top(view))
     following = _next(view)
     after = tag("p", None, _joined(following)) if following else Markup("")
-    rest = [_seeds(view), _detectable(view), _matched(view), _crossing(view), _edges(view), _lost(view)]
+    rest = [_detectable(view), _seeds(view), _grounds(view), _matched(view), _crossing(view), _edges(view), _lost(view)]
     return join(tag("div", {"class": "finding"}, lead, after),
                 tag("div", {"class": "grounds"}, [tag("p", None, sentences) for sentences in rest if sentences]))
 
@@ -35,25 +38,17 @@ def _figure(entry: Entry, view: View) -> Markup:
     return join(f"{fixed(entry.bits_per_byte, decimals_of(half))} bits per byte")
 
 
-def at_the_top(view: View) -> list[str]:
-    """The best model and those that the study does not tell apart from it."""
-    assert view.best is not None
-    top = view.result.tied_sets[0] if view.result.tied_sets else (view.best.name,)
-    return list(top)
-
-
 def unplaced(view: View) -> list[str]:
-    """Models that are not told apart from the best although others with a lower mean are: runs that differ too much."""
-    top = at_the_top(view)
+    """Models that are not told apart from the best although another with a lower mean is."""
     ranks = [entry.name for entry in view.ranked]
-    behind = [ranks.index(name) for name in ranks if name not in top]
-    return [name for name in top if behind and ranks.index(name) > min(behind)]
+    behind = [ranks.index(name) for name in ranks if name not in view.top]
+    return [name for name in view.top if behind and ranks.index(name) > min(behind)]
 
 
 def _top(view: View) -> Markup:
     assert view.best is not None
     loose = unplaced(view)
-    top = [name for name in at_the_top(view) if name not in loose]
+    top = [name for name in view.top if name not in loose]
     finished = [entry for entry in view.ranked if known(entry.bits_per_byte)]
     if len(finished) == 1:
         return join("Only ", view.name(view.best), " finished, at ", _figure(view.best, view),
@@ -66,8 +61,20 @@ def _top(view: View) -> Markup:
         but = join(", ", listed([view.name(name) for name in loose]), " left aside") if loose else ""
         return join(view.name(view.best), " predicts this text best of the ", f"{len(told)} models", but, ": ",
                     _figure(view.best, view), ".")
+    return _tied_top(view, top, len(finished))
+
+
+def _tied_top(view: View, top: Sequence[str], finished: int) -> Markup:
+    """Several models that are not told apart from the best, which need not be tied among themselves."""
+    assert view.best is not None
     names = [view.name(name) for name in top]
-    if len(top) == len(finished):
+    apart = [each for each in view.ordered_pairs if {each.first, each.second} <= set(top)
+             and each.first not in tied_with(each.second, view.result.tied_sets)]
+    if apart:
+        told = listed([join(view.name(each.second), " is better than ", view.name(each.first)) for each in apart])
+        return join(names[0], " has the lowest mean, ", _figure(view.best, view), ", and this study does not tell ",
+                    listed(names[1:], "or"), " apart from it; among these, ", told, ".")
+    if len(top) == finished:
         who = "Both models" if len(top) == 2 else f"All {len(top)} models"
         return join(who, " are tied: this study does not tell ", listed(names), " apart. The lowest mean is ",
                     _figure(view.best, view), ".")
@@ -82,8 +89,7 @@ def _untested(view: View) -> bool:
 def _next(view: View) -> list[Markup]:
     """How far the models behind the tied set lie from the best."""
     assert view.best is not None
-    top = at_the_top(view)
-    behind = [difference for entry in view.ranked if entry.name not in top
+    behind = [difference for entry in view.ranked if entry.name not in view.top
               and (difference := view.against_best(entry)) is not None]
     if not behind or _untested(view):
         return []
@@ -104,8 +110,10 @@ def _loose(view: View) -> list[Markup]:
     if not found:
         return []
     names = listed([join(view.name(each.first), f" (+{_amount(each)} in the mean)") for each in found])
-    return [join("The runs of ", names, " differ too much from each other to be told apart from ", view.name(view.best),
-                 ", so this study cannot place ", "it." if len(found) == 1 else "them.")]
+    told = next(entry for entry in view.ranked if entry.name not in view.top)
+    return [join(names, " is" if len(found) == 1 else " are", " not told apart from ", view.name(view.best),
+                 ", although ", view.name(told), ", whose mean is lower, is: this study cannot place ",
+                 "it." if len(found) == 1 else "them.")]
 
 
 def _amount(difference: Difference) -> str:
@@ -137,14 +145,20 @@ def _seeds(view: View) -> Markup | None:
 
 
 def _detectable(view: View) -> Markup | None:
+    """What the study's own number of runs can show; the other numbers stand in the table of the first section."""
     result = view.result
-    if result.detectable is None:
+    own = next((each for each in reaches(result) if each.runs == result.seeds), None)
+    if own is None or own.difference is None or own.critical is None:
         return None
-    basis = f" {result.detectable_basis.rstrip('.')}." if result.detectable_basis else ""
-    amount = fixed(result.detectable, 4 if result.detectable < 0.01 else 3)
     return join(f"With {result.seeds} runs of each model, this study could expect to find differences of about ",
-                tag("strong", None, f"{amount} bits per byte"), f" or more.{basis} Models that are tied may differ by "
-                "less; a tie is no proof of equality.")
+                tag("strong", None, f"{reach_of(own.difference)} bits per byte"), " or more, with a power of 0.8. "
+                "Models that are tied may differ by less; a tie is no proof of equality.")
+
+
+def _grounds(view: View) -> Markup | None:
+    """What the intervals contain, and which doubt is the larger."""
+    sentences = [each for each in (varied(view.result), rates_differ(view.result), doubts(view.result)) if each]
+    return join(" ".join(sentences)) if sentences else None
 
 
 def _matched(view: View) -> Markup | None:
@@ -152,7 +166,7 @@ def _matched(view: View) -> Markup | None:
     missed = [each for each in view.result.budget.matched if each.missed]
     free = [each for each in view.result.budget.matched if not each.matched
             and (not known(each.spread) or each.spread > 0)]
-    sentences = [join(view.result.budget.statement.rstrip(". "), ".")]
+    sentences = [join(view.result.budget.statement.rstrip(". "), "."), *map(join, counted_words(view))]
     if held:
         sentences.append(join("Matched: ", listed([_extent(each) for each in held]), "."))
     if missed:
@@ -181,24 +195,31 @@ def _crossing(view: View) -> Markup | None:
 
 
 def _edges(view: View) -> Markup | None:
-    edged = [view.name(entry) for entry in view.result.entries if entry.edge]
+    edged = [entry for entry in view.result.entries if entry.edge]
     if not edged:
         return None
-    rate, lies, it = ("rate", "lies", "it") if len(edged) == 1 else ("rates", "lie", "them")
-    return join(f"The best learning {rate} of ", listed(edged),
-                f" {lies} at the edge of those tried; a wider search may improve {it}.")
+    names = listed([join(view.name(entry), f" (in {_edge_runs(entry)})") for entry in edged])
+    return join("The best learning rate of ", names, " lies at the edge of those tried; a wider search may improve ",
+                "it." if len(edged) == 1 else "them.")
+
+
+def _edge_runs(entry: Entry) -> str:
+    at_edge, runs = sum(run.edge for run in entry.finished), len(entry.finished)
+    return f"{at_edge} of {runs} runs" if at_edge < runs else "every run" if runs > 1 else "its run"
 
 
 def _lost(view: View) -> Markup | None:
     runs = [(entry, run) for entry in view.result.entries for run in entry.runs]
-    counts = [(status, sum(run.status == status for _, run in runs)) for status in ("diverged", "failed", "pending")]
     words = [f"{count} {'is' if count == 1 else 'are'} {status}" if status == "pending" else f"{count} {status}"
-             for status, count in counts if count]
+             for status, count in lost_counts([run for _, run in runs])]
     if not words:
         return None
     names = [view.name(entry) for entry in view.result.entries if any(run.status != "finished" for run in entry.runs)]
     empty = [view.name(entry) for entry in view.result.entries if not entry.finished]
     none = join(" No run of ", listed(empty, "or"), " finished.") if empty else ""
-    return join(f"Of {len(runs)} runs, ", listed(words), " (", listed(names),
-                "). Means are over the runs that finished, which "
-                "flatters a model that loses some.", none)
+    flattered = [view.name(entry) for entry in view.result.entries
+                 if entry.finished and any(run.status in ("diverged", "failed") for run in entry.runs)]
+    mean = join(
+        " The mean of ", listed(flattered),
+        " is over the runs that finished, which flatters a model that loses some.") if flattered else ""
+    return join(f"Of {len(runs)} runs, ", listed(words), " (", listed(names), ").", mean, none)

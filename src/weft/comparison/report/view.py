@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
 from weft.comparison.report.marks import Style, swatch
 from weft.comparison.report.markup import Markup, join, shorten, tag
 from weft.comparison.report.numbers import known
-from weft.comparison.results import Difference, Entry, Interval, StudyResult
+from weft.comparison.results import Difference, Entry, GapPoint, Interval, StudyResult
+from weft.comparison.ties import tied_with
 
 COLUMNS = 40
 """Longest name in running text and tables; the whole name stands with the model's configuration."""
@@ -47,6 +48,22 @@ class View:
         """The best of those that gradients train; None when no run of them finished."""
         return next((entry for entry in self.ranked if entry.trainable and known(entry.bits_per_byte)), None)
 
+    @cached_property
+    def top(self) -> tuple[str, ...]:
+        """The best model and those that the study does not tell apart from it, best first; empty without a best."""
+        if self.best is None:
+            return ()
+        tied = tied_with(self.best.name, self.result.tied_sets)
+        return (self.best.name, *(entry.name for entry in self.ranked if entry.name in tied))
+
+    @cached_property
+    def ordered_pairs(self) -> tuple[Difference, ...]:
+        """Every difference, the model with the lower mean second, in the order of the models."""
+        rank = {entry.name: place for place, entry in enumerate(self.ranked)}
+        worse_first = [each if rank[each.first] > rank[each.second] else turned(each)
+                       for each in self.result.differences]
+        return tuple(sorted(worse_first, key=lambda each: (rank[each.second], rank[each.first])))
+
     def name(self, entry: Entry | str, columns: int = COLUMNS) -> Markup:
         """A model's name in text."""
         name = entry if isinstance(entry, str) else entry.name
@@ -80,12 +97,9 @@ class View:
 
 def turned(difference: Difference) -> Difference:
     """The same comparison the other way round."""
-    return Difference(
-        first=difference.second, second=difference.first, over_seeds=negated(difference.over_seeds),
-        over_documents=negated(difference.over_documents), seed_variance=difference.seed_variance,
-        document_variance=difference.document_variance, p_value=difference.p_value, p_holm=difference.p_holm,
-        tied=difference.tied, crosses=difference.crosses,
-        gaps=tuple(type(gap)(gap.share, negated(gap.difference)) for gap in difference.gaps))
+    return replace(difference, first=difference.second, second=difference.first,
+                   over_seeds=negated(difference.over_seeds), over_documents=negated(difference.over_documents),
+                   gaps=tuple(GapPoint(gap.share, negated(gap.difference)) for gap in difference.gaps))
 
 
 def negated(interval: Interval) -> Interval:

@@ -1,0 +1,164 @@
+"""What a study's intervals rest on, in sentences that are worked out from the result and name only what is in it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from weft.comparison.results import Difference, Entry, Interval, RunResult, StudyResult
+from weft.comparison.statistics import correlation, critical_t, seed_test
+from weft.comparison.verdict import shared_runs
+
+Source: TypeAlias = Literal["runs", "documents"]
+TEST_NAMES = {"welch": "Welch's t test of independent runs", "paired": "the t test of runs paired by their seeds"}
+
+
+class Reach(NamedTuple):
+    """What so many runs can show: what |t| must exceed for the clearest of all pairs, and the smallest difference that
+    is found with a power of 0.8. None with a single run, or without knowing how far runs lie apart."""
+
+    runs: int
+    critical: float | None
+    difference: float | None
+
+
+def reaches(result: StudyResult) -> tuple[Reach, ...]:
+    """For 3, 5 and 10 runs and the study's own number."""
+    pairs = math.comb(len(result.entries), 2)
+    return tuple(Reach(each.runs, critical_t(each.runs, result.confidence, pairs, result.test)
+                       if each.runs > 1 and pairs else None, each.difference) for each in result.detectable)
+
+
+def larger_doubt(pair: Difference) -> Source | None:
+    """Whether runs or documents move the difference of the means more, by their standard errors; None where one is not
+    known or they are equal."""
+    if pair.seed_error is None or not math.isfinite(pair.document_error) or pair.seed_error == pair.document_error:
+        return None
+    return "runs" if pair.seed_error > pair.document_error else "documents"
+
+
+def doubts(result: StudyResult) -> str | None:
+    """Which source of doubt dominates, over all pairs; None where no pair knows both."""
+    known = [pair for pair in result.differences if larger_doubt(pair) is not None]
+    if not known:
+        return None
+    runs = [pair.seed_error for pair in known if pair.seed_error is not None]
+    documents = [pair.document_error for pair in known]
+    more = sum(larger_doubt(pair) == "runs" for pair in known)
+    which = ("Runs weigh more in every pair" if more == len(known) else
+             "Documents weigh more in every pair" if more == 0 else
+             f"Runs weigh more in {more} of {len(known)} pairs, documents in {len(known) - more}")
+    remedy = ("more runs would tell more than a longer test text" if more == len(known) else
+              "a longer test text would tell more than more runs" if more == 0 else
+              "which of more runs and a longer test text would tell more depends on the pair")
+    return (f"The standard error of a difference of two means is {_span(runs)} bits per byte from run to run and "
+            f"{_span(documents)} from document to document of the test text. {which}: {remedy}.")
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return low if low == high else f"{low} to {high}"
+
+
+class Pairing(NamedTuple):
+    """How runs of two models with the same seeds go together.
+
+    Attributes:
+        correlation: of their bits per byte; None below three runs, and where one model's do not vary.
+        width: of the paired interval, as a multiple of Welch's over the same runs; None where that has none.
+    """
+
+    correlation: float | None
+    width: float | None
+
+
+def pairing(first: Entry, second: Entry, confidence: float) -> Pairing | None:
+    """Of two models; None with fewer than two runs of the same seeds that both finished."""
+    shared = shared_runs(first, second)
+    if len(shared) < 2:
+        return None
+    ours, theirs = _bits([a for a, _ in shared]), _bits([b for _, b in shared])
+    paired, welch = (_width(seed_test(test, ours, theirs, confidence).interval) for test in ("paired", "welch"))
+    return Pairing(correlation(ours, theirs), paired / welch if welch > 0 else None)
+
+
+def _bits(runs: Sequence[RunResult]) -> list[float]:
+    return [run.bits_per_byte for run in runs if run.bits_per_byte is not None]
+
+
+def _width(interval: Interval) -> float:
+    return 0.0 if interval.low is None or interval.high is None else interval.high - interval.low
+
+
+def pairing_effect(result: StudyResult) -> str | None:
+    """What pairing the runs by seeds gained or lost, or would have; None where no two models share two runs."""
+    found = [each for a, b in itertools.combinations(result.entries, 2)
+             if (each := pairing(a, b, result.confidence)) is not None]
+    widths = [each.width for each in found if each.width is not None and math.isfinite(each.width)]
+    if not widths:
+        return None
+    middle = statistics.median(widths)
+    times = f"{_span(widths)} times as wide" + (f" (median {middle:.2g})" if len(widths) > 1 else "")
+    if result.test == "paired":
+        effect = f"Pairing made the intervals over seeds {times} as without: it {'lost' if middle > 1 else 'gained'}"
+    else:
+        effect = (f"Paired, the intervals over seeds would have been {times}: it would have "
+                  f"{'lost' if middle > 1 else 'gained'}")
+    return (f"The test of runs is {TEST_NAMES[result.test]}, as the study says before its runs. {_correlations(found)}"
+            f"{effect} {'more in degrees of freedom than it took from the spread' if middle > 1 else 'precision'}.")
+
+
+def _correlations(found: Sequence[Pairing]) -> str:
+    known = [each.correlation for each in found if each.correlation is not None]
+    if not known:
+        return ""
+    low, high = f"{min(known):.2f}", f"{max(known):.2f}"
+    span = low if low == high else f"{low} to {high}"
+    middle = f" (median {statistics.median(known):.2f})" if len(known) > 1 else ""
+    return f"Runs with the same seeds correlate by {span}{middle}. "
+
+
+def varied(result: StudyResult) -> str | None:
+    """What differed from run to run, which is what the intervals over seeds contain; None with one run of each."""
+    trained = [entry for entry in result.entries if entry.trainable and len(entry.runs) > 1]
+    if result.seeds < 2 or not result.entries:
+        return None
+    sentences = []
+    if trained:
+        runs = trained[0].runs
+        causes = [what for what, values in (
+            ("the initial weights and dropout", {run.seed for run in runs}),
+            ("the order of the data", {run.order_seed for run in runs})) if len(values) > 1]
+        tuned = [entry for entry in trained if any(run.trials for run in entry.runs)]
+        if tuned:
+            causes.append("the choice of the learning rate, which every run makes by trials of its own")
+        sentences.append(f"From run to run of a model vary {_listed(causes)}, and the intervals over seeds contain "
+                         "just that." if causes else "Nothing varies from run to run of a model but rounding.")
+        if len(tuned) < len(trained):
+            names = _listed([entry.name for entry in trained if entry not in tuned])
+            sentences.append(f"No learning rate was tried for {names}, so its choice is in no interval.")
+    sentences += [_counted(entry) for entry in result.entries if not entry.trainable and len(entry.finished) > 1]
+    return " ".join(sentences) or None
+
+
+def _counted(entry: Entry) -> str:
+    same = len({run.bits_per_byte for run in entry.finished}) == 1
+    return (f"{entry.name} is counted, and all its runs are the same." if same else
+            f"{entry.name} is counted, and what varies is which part of the text it reads.")
+
+
+def rates_differ(result: StudyResult) -> str | None:
+    """Models whose runs chose different learning rates; None where none did."""
+    found = [f"{entry.name} ({_listed(_choices(entry))})" for entry in result.entries if len(entry.rates) > 1]
+    return f"Runs chose different learning rates in {_listed(found)}." if found else None
+
+
+def _choices(entry: Entry) -> list[str]:
+    return [f"{rate:.2g} in {sum(run.lr == rate for run in entry.finished)}" for rate in entry.rates]
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
