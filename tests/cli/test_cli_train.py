@@ -86,8 +86,8 @@ def test_a_run_that_diverges_says_at_which_step_and_what_to_do(weft: Any, workpl
     told = weft("train", workplace / "tiny.yaml", "training.optimizer={kind: sgd, lr: 1e30}", "training.clip=null",
                 "--out", tmp_path / "run")
     assert told.code == 1
-    assert re.fullmatch(r"error: diverged at step \d+: .* Lower training\.optimizer\.lr, lengthen "
-                        r"training\.schedule\.warmup, or set training\.clip\.\n", told.err)
+    assert re.fullmatch(r"error: diverged at step \d+: .* No checkpoint had been saved yet\. Lower training\.optimizer"
+                        r"\.lr, lengthen training\.schedule\.warmup, or set training\.clip\.\n", told.err)
 
 
 def test_what_cannot_be_resumed_exactly_is_refused_unless_allowed(
