@@ -60,7 +60,7 @@ def _quality(result: StudyResult, entries: list[Entry]) -> Table:
     for entry in entries:
         values = [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None]
         interval = mean_interval(values, result.confidence) if values else None
-        lr = "counted" if entry.lr is None else f"{entry.lr:.2g}{'!' if entry.edge else ''}"
+        lr = "counted" if not entry.trainable else f"{', '.join(f'{lr:.2g}' for lr in entry.rates)}{'!' * entry.edge}"
         rows.add_row(entry.name, "failed" if interval is None else f"{interval.mean:.4f}",
                      "" if interval is None else _margin(interval), _letters(result, entry.name),
                      f"{len(values)}/{len(entry.runs)}", lr, entry.kind)
@@ -148,9 +148,9 @@ def _failures(entries: list[Entry]) -> Table:
 
 
 def _detectable(result: StudyResult) -> str:
-    if result.detectable is None:
-        return f"Detectable difference: not known. {result.detectable_basis}"
-    return f"Detectable difference: {result.detectable:.4f} bits per byte. {result.detectable_basis}"
+    from weft.comparison.detectable import told
+
+    return f"Detectable difference: {told(result.detectable, result.detectable_basis, result.seeds)}"
 
 
 def _p_value(pair: Difference) -> str:

@@ -11,9 +11,12 @@ from typing import Any, Literal, TypeAlias
 
 from weft.comparison.plain_data import build
 
-RESULT_FORMAT = 1
+RESULT_FORMAT = 2
 BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
-Status: TypeAlias = Literal["finished", "diverged", "failed", "pending"]
+Status: TypeAlias = Literal["finished", "diverged", "failed", "interrupted", "pending"]
+"""Of a piece of work. Diverged and failed are the model's own doing and stand; what was interrupted (its process was
+ended from outside, the disk was full, memory lacked) is no verdict and is tried again by the next call; pending has not
+been begun."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,12 @@ class DecodePoint:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the search for a learning rate.
+    """One learning rate that an attempt tried.
 
     Attributes:
         lr: peak.
-        bits_per_byte: on the validation text; None when it did not finish.
-        note: why it failed.
+        bits_per_byte: on the tuning text; None when it did not finish.
+        note: why it did not.
     """
 
     lr: float
@@ -94,24 +97,34 @@ class Trial:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run with the chosen learning rate.
+    """One attempt at a model: its learning rate chosen with the attempt's own seeds, and the run with that rate.
 
     Attributes:
-        index: i; the i-th run of every model sees the same data in the same order.
+        index: i; the i-th run of every model has the i-th pair of seeds.
         seed: of the initial weights and dropout.
         order_seed: of the order of the data.
-        bits_per_byte: at the end, on the whole validation text; None when it did not finish.
+        lr: that this attempt chose, or the configuration's own where none was tried; None for counting and for a run
+            that has not been begun.
+        edge: the chosen rate lies at the edge of those that were tried, even after widening.
+        trials: of this attempt, by rising rate; empty where none were made.
+        bits_per_byte: at the end, on the whole test text; None when it did not finish.
         loss: nats per token.
+        document_nats: summed negative log-likelihood of each document of the test text (of each block, where it has
+            few documents), in nats, in the order of `CorpusFacts.document_bytes`; empty when it did not finish.
         folder: the run's, relative to the study's.
-        note: why it failed.
+        note: why it did not finish.
     """
 
     index: int
     seed: int
     order_seed: int
+    lr: float | None
+    edge: bool
+    trials: tuple[Trial, ...]
     status: Status
     bits_per_byte: float | None
     loss: float | None
+    document_nats: tuple[float, ...]
     steps: int
     tokens: int
     flops: float
@@ -145,7 +158,7 @@ class Entry:
     Attributes:
         name: in the study.
         kind: one phrase, such as ``decoder: attention, glu`` for the table.
-        config: the resolved run configuration (widths solved, learning rate chosen), as YAML.
+        config: the resolved configuration of the first run (widths solved, its learning rate), as YAML.
         config_sha256: of ``config``.
         repeat: the command that repeats its first run.
         parameters: all, shared ones once.
@@ -154,9 +167,6 @@ class Entry:
         trainable: False for a model that is counted, not trained by gradients.
         flops_per_token: of one training token, forward and backward; None for counting.
         context: tokens of a training window.
-        trials: of the learning rate; empty for counting.
-        lr: chosen; None for counting.
-        edge: the best trial lies at the edge of those tried.
         runs: one for each pair of seeds.
         decode: cost against context.
         sample: None when no run finished.
@@ -173,9 +183,6 @@ class Entry:
     trainable: bool
     flops_per_token: float | None
     context: int
-    trials: tuple[Trial, ...]
-    lr: float | None
-    edge: bool
     runs: tuple[RunResult, ...]
     decode: tuple[DecodePoint, ...]
     sample: Sample | None
@@ -190,6 +197,16 @@ class Entry:
         """Mean over the finished runs."""
         values = [run.bits_per_byte for run in self.runs if run.bits_per_byte is not None]
         return sum(values) / len(values) if values else None
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The distinct learning rates of the finished runs, rising; none for counting."""
+        return tuple(sorted({run.lr for run in self.finished if run.lr is not None}))
+
+    @property
+    def edge(self) -> bool:
+        """Whether the rate of a finished run lies at the edge of those that were tried for it."""
+        return any(run.edge for run in self.finished)
 
     def median(self, read: Callable[[RunResult], float]) -> float | None:
         """Of what a run took, over the finished runs that know it: every table and chart shows this one."""
@@ -296,6 +313,9 @@ class CorpusFacts:
 
     Attributes:
         train_tokens: under the study's tokenizer, before any repetition.
+        document_bytes: of each document of the test text, or of each block where it has few; empty before a run has
+            finished.
+        duplicated_documents: documents of the test text that stand in the training text, too.
     """
 
     name: str
@@ -303,6 +323,8 @@ class CorpusFacts:
     train_bytes: int
     validation_bytes: int
     validation_documents: int
+    document_bytes: tuple[int, ...]
+    duplicated_documents: int
     train_tokens: int
     validation_tokens: int
     tokenizer: str
@@ -326,14 +348,24 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Detectable:
+    """The smallest difference in bits per byte that so many runs of each model can be expected to show, with a power
+    of 0.8; None where nothing says how far runs lie apart, or a single one cannot show any."""
+
+    runs: int
+    difference: float | None
+
+
+@dataclass(frozen=True)
 class StudyResult:
     """A study.
 
     Attributes:
         started: and ``finished``: date and time, ISO 8601, UTC.
         confidence: of every interval.
-        detectable: the smallest difference in bits per byte that this study can tell from zero with a power of 0.8,
-            computed before the runs from ``detectable_basis``; None with a single run.
+        test: of a difference over runs, as stated before the first of them.
+        detectable: for 3, 5 and 10 runs and the study's own number, told before the first run.
+        detectable_basis: what that rests on, in sentences.
         tied_sets: names from best to worst; those in one set are not told apart from the set's best.
         protocol: how tokens were counted, in sentences.
         command: what was run.
@@ -351,7 +383,8 @@ class StudyResult:
     entries: tuple[Entry, ...]
     differences: tuple[Difference, ...]
     tied_sets: tuple[tuple[str, ...], ...]
-    detectable: float | None
+    test: Literal["welch", "paired"]
+    detectable: tuple[Detectable, ...]
     detectable_basis: str
     protocol: tuple[str, ...]
     command: str

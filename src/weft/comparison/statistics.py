@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -123,22 +123,28 @@ def tied_sets(means: Mapping[str, float], tied: Mapping[frozenset[str], bool]) -
     return tuple(found)
 
 
-def detectable_difference(deviation: float, runs: int, confidence: float, pairs: int = 1) -> float | None:
-    """The smallest true difference that the paired t test finds with a power of 0.8, to the usual approximation that
-    adds two quantiles; None with a single run.
+def detectable_difference(deviation: float, runs: int, confidence: float, pairs: int = 1, *,
+                          test: Literal["welch", "paired"] = "paired") -> float | None:
+    """The smallest true difference that a t test finds with a power of 0.8, to the usual approximation that adds two
+    quantiles; None with a single run.
 
-        (t_(1-alpha/2) + t_0.8) sd / sqrt(n),    n - 1 degrees of freedom, alpha = (1 - confidence) / pairs
+        (t_(1-alpha/2) + t_0.8) sd sqrt(k / n),    k (n - 1) degrees of freedom, alpha = (1 - confidence) / pairs
+
+    with k = 1 for pairs and k = 2 for two samples.
 
     Args:
-        deviation: standard deviation of the difference between two models' runs, from seed to seed.
+        deviation: standard deviation between the runs of a model; with ``paired``, of the difference between two
+            models' runs.
         runs: n.
         confidence: of the study.
         pairs: of models; the first step of Holm's correction divides alpha by it.
+        test: of the difference.
     """
     if runs < 2:
         return None
-    alpha = (1 - confidence) / pairs
-    return (t_quantile(1 - alpha / 2, runs - 1) + t_quantile(POWER, runs - 1)) * deviation / math.sqrt(runs)
+    alpha, samples = (1 - confidence) / pairs, 2 if test == "welch" else 1
+    freedom = samples * (runs - 1)
+    return (t_quantile(1 - alpha / 2, freedom) + t_quantile(POWER, freedom)) * deviation * math.sqrt(samples / runs)
 
 
 def paired_deviation(repeats: Mapping[str, Sequence[float]]) -> float | None:

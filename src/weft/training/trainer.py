@@ -31,10 +31,10 @@ from weft.training.precision import Precision
 CARRIED = "carried."
 FIRST_LOSS = "first_loss"
 DIVERGED = 100.0
-"""Times the loss of a uniform guess, ln V, or that of the first step where it is larger, above which a run has diverged.
-Measured on five kinds of model with a vocabulary of 512 at rates from 0.03 to 10,000: runs that rose to as much as 90
-times (rates of 3, some 300 times the best) came back to about a uniform guess, a few below it; of those that rose above
-100 (rates from 30 on) none came back under 13 times."""
+"""Times the loss of a uniform guess, ln V, or that of the first step where it is larger, above which a run has
+diverged. Measured on five kinds of model with a vocabulary of 512 at rates from 0.03 to 10,000: runs that rose to as
+much as 90 times (rates of 3, some 300 times the best) came back to about a uniform guess, a few below it; of those that
+rose above 100 (rates from 30 on) none came back under 13 times."""
 
 
 class StepReport(NamedTuple):

@@ -14,6 +14,7 @@ from weft.comparison.results import (
     CorpusFacts,
     CurvePoint,
     DecodePoint,
+    Detectable,
     Difference,
     Entry,
     GapPoint,
@@ -76,7 +77,8 @@ def study(models: int = 6, seeds: int = SEEDS, shapes: tuple[Shape, ...] = SHAPE
         finished="2026-11-20T23:41:55Z",
         confidence=0.95, seeds=seeds, budget=_budget(), corpus=_corpus(), machine=_machine(), entries=entries,
         differences=differences, tied_sets=tied_sets(means, tied) if seeds > 1 else (),
-        detectable=0.0113 if seeds > 1 else None,
+        test="welch",
+        detectable=tuple(Detectable(runs, 0.0196 / math.sqrt(runs) if seeds > 1 else None) for runs in (3, 5, 10)),
         detectable_basis="That is with a power of 0.8, for a deviation of 0.004 between seeds." if seeds > 1 else "",
         protocol=("Every token of the validation text is predicted once; windows do not overlap.",
                   "Bytes are those of the text before tokenisation, line ends included."),
@@ -103,9 +105,7 @@ def _entry(shape: Shape, seeds: int, validations: int) -> Entry:
         parameters=1_602_000 + len(shape.name) * 311 if shape.trainable else 107_412, embedding_parameters=embeddings,
         solved=("model.d_model: 192",) if shape.trainable else (), flops_per_token=shape.flops if shape.trainable
         else None,
-        context=CONTEXT, trials=_trials(shape), lr=0.003 if shape.trainable else None,
-        edge=shape.name.startswith("lstm"),
-        runs=tuple(_run(shape, index, validations) for index in range(seeds)), decode=_decode(shape),
+        context=CONTEXT, runs=tuple(_run(shape, index, validations) for index in range(seeds)), decode=_decode(shape),
         sample=Sample("def close(self):\n", TEXT * (8 if shape.name == "lstm" else 2),
                       "temperature 0.8, top-p 0.95, seed 0"))
 
@@ -128,7 +128,9 @@ def _run(shape: Shape, index: int, validations: int) -> RunResult:
     seconds = TOKENS / shape.speed if shape.trainable else 11.4
     curve = tuple(_point(shape, final, share / validations, seconds, draws) for share in range(1, validations + 1))
     return RunResult(
-        index=index, seed=index, order_seed=100 + index, status="finished", bits_per_byte=final, loss=final * 2.21,
+        index=index, seed=index, order_seed=100 + index, lr=0.003 if shape.trainable else None,
+        edge=shape.name.startswith("lstm"), trials=_trials(shape), document_nats=(final * 3.0,) * 61,
+        status="finished", bits_per_byte=final, loss=final * 2.21,
         steps=1500 if shape.trainable else 0, tokens=TOKENS, flops=shape.flops * TOKENS,
         seconds=seconds * (1 + 0.01 * index),
         tokens_per_second=shape.speed * (1 - 0.01 * index), peak_memory_bytes=round(4.2e8 + 2.1e4 * shape.flops ** 0.6),
@@ -208,7 +210,7 @@ def _budget() -> Budget:
 
 
 def _corpus() -> CorpusFacts:
-    return CorpusFacts("Python's standard library", _hash("corpus"), 9_812_331, 512_004, 61, 3_104_772, 160_931,
+    return CorpusFacts("Python's standard library", _hash("corpus"), 9_812_331, 512_004, 61, (8_393,) * 61, 0, 3_104_772, 160_931,
                        "byte-level BPE", _hash("tokenizer"), 2048)
 
 
@@ -241,14 +243,14 @@ def bare(result: StudyResult) -> StudyResult:
     for entry in result.entries:
         point = CurvePoint(0, 0, 0.0, 0.0, math.inf, math.nan)
         runs = tuple(dataclasses.replace(run, loss=math.nan, flops=math.nan, seconds=math.inf,
-                                         tokens_per_second=math.nan,
+                                         tokens_per_second=math.nan, trials=(), lr=None,
                                          curve=(point, *(dataclasses.replace(each, bits_per_byte=math.inf)
                                                          for each in run.curve[:2])),
                                          by_position=(PositionPoint(0, 0, math.nan, 0),),
                                          by_length=(LengthPoint(64, None, None, False),
                                                     LengthPoint(128, math.inf, math.inf, True)))
                      for run in entry.runs)
-        entries.append(dataclasses.replace(entry, runs=runs, trials=(), lr=None, flops_per_token=None, sample=None,
+        entries.append(dataclasses.replace(entry, runs=runs, flops_per_token=None, sample=None,
                                            decode=(DecodePoint(64, None, 0),), solved=(), config="", repeat=""))
     differences = tuple(dataclasses.replace(
         each, over_seeds=Interval(each.over_seeds.mean, None, None), over_documents=Interval(math.nan, None, None),
@@ -256,7 +258,8 @@ def bare(result: StudyResult) -> StudyResult:
         document_variance=math.nan, p_value=None, p_holm=None, tied=True,
         gaps=(GapPoint(0.5, Interval(math.inf, -math.inf, math.inf)), GapPoint(1.0, Interval(math.nan, None, None))))
         for each in result.differences)
-    return dataclasses.replace(result, entries=tuple(entries), differences=differences, tied_sets=(), detectable=None,
+    return dataclasses.replace(result, entries=tuple(entries), differences=differences, tied_sets=(),
+                               detectable=tuple(Detectable(each.runs, None) for each in result.detectable),
                                detectable_basis="", protocol=(), notes=(), finished="")
 
 
@@ -267,10 +270,7 @@ def hostile(result: StudyResult) -> StudyResult:
         entry, name=names[entry.name], kind=HOSTILE, config=HOSTILE, config_sha256=HOSTILE, repeat=HOSTILE,
         solved=(HOSTILE,),
         sample=Sample(HOSTILE, HOSTILE, HOSTILE),
-        trials=tuple(dataclasses.replace(trial, status="failed", bits_per_byte=None, note=HOSTILE)
-                     for trial in entry.trials),
-        runs=tuple(dataclasses.replace(run, folder=HOSTILE, note=HOSTILE, status="failed") if run.index else run
-                   for run in entry.runs))
+        runs=tuple(_hostile(run) for run in entry.runs))
         for entry in result.entries)
     differences = tuple(dataclasses.replace(each, first=names[each.first], second=names[each.second])
                         for each in result.differences)
@@ -285,6 +285,12 @@ def hostile(result: StudyResult) -> StudyResult:
         differences=differences, tied_sets=tuple(tuple(names[name] for name in each) for each in result.tied_sets),
         detectable_basis=HOSTILE, protocol=(HOSTILE,), command=HOSTILE, study_config=HOSTILE, study_sha256=HOSTILE,
         notes=(HOSTILE,))
+
+
+def _hostile(run: RunResult) -> RunResult:
+    trials = tuple(dataclasses.replace(trial, status="failed", bits_per_byte=None, note=HOSTILE) for trial in run.trials)
+    lost = dataclasses.replace(run, trials=trials)
+    return dataclasses.replace(lost, folder=HOSTILE, note=HOSTILE, status="failed") if run.index else lost
 
 
 def identical(result: StudyResult) -> StudyResult:

@@ -135,8 +135,8 @@ def test_gaps_are_above_the_best_trained_model_where_a_counted_one_is_best() -> 
 def test_bowls_ring_the_choice_flag_the_edge_and_cross_out_what_failed() -> None:
     result = study()
     lstm, other = chart(result, "bowl-2"), chart(result, "bowl-0")
-    assert len(lstm.all("circle", "ring")) == len(other.all("circle", "ring")) == 1
-    assert (len(lstm.all("path", "lost")), len(other.all("path", "lost"))) == (0, 1)
+    assert len(lstm.all("circle", "ring")) == len(other.all("circle", "ring")) == 3
+    assert (len(lstm.all("path", "lost")), len(other.all("path", "lost"))) == (0, 3)
     flags = [each.text() for each in read(render(result)).all("span", "flag")]
     assert flags.count("at the edge") == 1
     assert "0.01: diverged (the loss was not finite at step 112)" in other.all("desc")[0].text()

@@ -103,8 +103,9 @@ def test_orders_that_cross_are_named() -> None:
 def test_edges_are_named() -> None:
     result = study()
     assert "The best learning rate of lstm lies at the edge of those tried" in words(result)
-    two = dataclasses.replace(result, entries=tuple(dataclasses.replace(each, edge=each.name in ("lstm", "s4d"))
-                                                    for each in result.entries))
+    two = dataclasses.replace(result, entries=tuple(
+        dataclasses.replace(each, runs=tuple(dataclasses.replace(run, edge=each.name in ("lstm", "s4d"))
+                                             for run in each.runs)) for each in result.entries))
     assert "rates of s4d and lstm lie at the edge of those tried; a wider search may improve them." in words(two)
 
 

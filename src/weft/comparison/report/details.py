@@ -85,9 +85,9 @@ def _whole_name(view: View, entry: Entry) -> Child:
 
 
 def _rate(entry: Entry) -> str:
-    if entry.lr is None:
+    if not entry.rates:
         return MISSING
-    return learning_rate(entry.lr) + (", at the edge of those tried" if entry.edge else "")
+    return ", ".join(learning_rate(lr) for lr in entry.rates) + (", at the edge of those tried" if entry.edge else "")
 
 
 def block(text: Child) -> Markup:

@@ -138,10 +138,11 @@ def _seeds(view: View) -> Markup | None:
 
 def _detectable(view: View) -> Markup | None:
     result = view.result
-    if result.detectable is None:
+    own = next((each.difference for each in result.detectable if each.runs == result.seeds), None)
+    if own is None:
         return None
     basis = f" {result.detectable_basis.rstrip('.')}." if result.detectable_basis else ""
-    amount = fixed(result.detectable, 4 if result.detectable < 0.01 else 3)
+    amount = fixed(own, 4 if own < 0.01 else 3)
     return join(f"With {result.seeds} runs of each model, this study could expect to find differences of about ",
                 tag("strong", None, f"{amount} bits per byte"), f" or more.{basis} Models that are tied may differ by "
                 "less; a tie is no proof of equality.")
