@@ -89,6 +89,17 @@ def test_what_cannot_be_compared(refused: Callable[..., str], tmp_path: Path, ar
     assert message in refused("compare", *arguments, "--out", tmp_path / "out")
 
 
+def test_a_study_without_a_finished_run_fails(study: Path, tmp_path: Path, weft: Any) -> None:
+    wild = ["training.optimizer={kind: sgd, lr: 1e30}", "training.clip=null"]
+    found = weft("compare", study / "lstm.yaml", study / "lstm.yaml", "data.path=" + str(study / "text.txt"),
+                 "tokenizer=bytes", "--steps", "6", "--seeds", "1", "--trials", "1", "training.batch_size=2", *wild,
+                 "--threads", "1", "--out", tmp_path / "out")
+    assert found.code == 1
+    assert re.search(r"^error: lstm: no run of this study finished; the first: diverged at step \d+: ", found.err)
+    assert re.search(r"^lstm-2 +1 +diverged", found.out, re.MULTILINE), "the tables are shown all the same"
+    assert (tmp_path / "out" / "report.html").exists()
+
+
 def test_ctrl_c_is_passed_on_and_the_study_can_go_on(study: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen([sys.executable, "-m", "weft", "compare", "--study", str(study / "study.yaml"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import yaml
 from comparison.studies import ATTENTION, LSTM, run, study_of, write_text
 from weft.comparison import StudyConfig
 from weft.comparison.jobs import Job, Outcome
-from weft.comparison.launch import OwnProcesses
+from weft.comparison.launch import OwnProcesses, done
 from weft.comparison.lock import held
 from weft.comparison.study import MeasureSettings
 from weft.core.errors import ConfigError
@@ -75,12 +76,12 @@ def test_a_study_that_is_killed_goes_on_to_the_same_figures(study: StudyConfig, 
         assert mine.runs[0].bits_per_byte == other.runs[0].bits_per_byte
 
 
-def _job(tmp_path: Path, *, steps: int = 2000, plugins: tuple[str, ...] = (), device: str = "cpu") -> Job:
+def _job(tmp_path: Path, *, steps: int = 500, plugins: tuple[str, ...] = (), device: str = "cpu") -> Job:
     text = write_text(tmp_path)
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "0.txt").write_text("a line of text\n" * 20)
     run = parse_run({"model": LSTM, "data": {"path": str(text)}, "training": {"steps": steps, "batch_size": 2}})
-    job = Job("run", "lstm", run, tmp_path / "job", tmp_path / "test", "", None, True, 1.0, MeasureSettings(),
+    job = Job("run", "lstm", run, tmp_path / "job", None, tmp_path / "test", (), None, True, 1.0, MeasureSettings(),
               plugins=plugins, device=device)
     job.folder.mkdir()
     return job
@@ -92,13 +93,15 @@ def _write(job: Job) -> None:
     (job.folder / "job.json").write_text(json.dumps({"key": job.key(), **job.to_json()}))
 
 
-def test_a_process_that_is_killed_is_a_failed_run(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_is_no_verdict_and_is_tried_again(tmp_path: Path) -> None:
     job = _job(tmp_path)
     _write(job)
     with OwnProcesses() as launch:
         others = _children(os.getpid())
         outcome = launch(job, lambda line, step, steps: _kill(*_children(*set(_children(os.getpid())) - set(others))))
-    assert outcome == Outcome("failed", "its process was ended by SIGKILL, perhaps for want of memory")
+        assert outcome == Outcome("interrupted", "its process was ended by SIGKILL, perhaps for want of memory")
+        assert not (job.folder / "result.json").exists()
+        assert done(job, launch, lambda line, step, steps: None).status == "finished"
 
 
 def test_a_process_that_cannot_begin_says_why(tmp_path: Path) -> None:
@@ -106,8 +109,26 @@ def test_a_process_that_cannot_begin_says_why(tmp_path: Path) -> None:
     _write(job)
     with OwnProcesses() as launch:
         outcome = launch(job, lambda line, step, steps: None)
-    assert outcome.status == "failed"
+    assert outcome.status == "interrupted"
     assert "its process ended with code 1" in outcome.note and "missing.py" in outcome.note
+
+
+def test_a_full_disk_is_told_and_is_no_verdict(tmp_path: Path) -> None:
+    """The limit lies above everything but the weights of a checkpoint, as with a quota."""
+    job = _job(tmp_path, steps=3)
+    _write(job)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, before[1]))
+    try:
+        with OwnProcesses() as launch:
+            outcome = launch(job, lambda line, step, steps: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert outcome.status == "interrupted"
+    assert "no room for the checkpoint, which takes" in outcome.note and "Make room" in outcome.note
+    assert not (job.folder / "result.json").exists()
+    with OwnProcesses() as launch:
+        assert done(job, launch, lambda line, step, steps: None).status == "finished"
 
 
 def test_work_outlives_the_process_that_forked_it_and_another_takes_its_place(tmp_path: Path) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from comparison.report.fixture import study
 from comparison.studies import LSTM, study_of
-from weft.comparison.matched import matched
-from weft.comparison.protocol import notes_of
-from weft.comparison.results import Matched
+from weft.comparison import StudyConfig, StudyResult
+from weft.comparison.contestants import Contestant
+from weft.comparison.matched import matched, statement
+from weft.comparison.protocol import notes_of, protocol_of
+from weft.comparison.results import Matched, Trial
+from weft.comparison.texts import StudyTexts
+from weft.core.config import parse
+from weft.training import parse_run
 
 TWO = {"a": {"config": LSTM}, "b": {"config": LSTM}}
 
@@ -34,6 +41,76 @@ def test_models_may_lie_on_both_sides_of_the_amount(tolerance: float, held: bool
     state = judged(tmp_path, {"kind": "state_bytes", "amount": 100, "tolerance": tolerance})["state bytes"]
     assert (state.held, state.missed) == (held, not held)
     assert state.tolerance == pytest.approx((1 + tolerance) / (1 - tolerance) - 1)
+
+
+def contestant(*, trained: bool) -> Contestant:
+    return Contestant("m", parse_run({"model": LSTM}), trained, {}, 1.0 if trained else None)
+
+
+@pytest.mark.parametrize(("trained", "changes", "said"), [
+    ([True, True], {"length": {"tokens": 1000}},
+     "Every model is trained for the whole steps in 1,000 tokens; widths are as the configurations say."),
+    ([True, False], {"length": {"seconds": 25}},
+     "Every model that gradients train is trained for as many steps as 25 seconds pay for, by its pace before the runs; "
+     "widths are as the configurations say. What counted models read stands in the notes."),
+    ([False, False], {"length": {"tokens": 1000}},
+     "Every model counts, from a budget of the whole steps in 1,000 tokens; what each has read stands in the notes."),
+    ([True], {"budget": {"kind": "parameters", "amount": 1000}, "length": {"steps": 3}},
+     "Widths are solved for 1,000 parameters, embeddings included (within 2%), and every model is trained for 3 steps.")])
+def test_the_budget_is_said_so_that_it_is_true_of_every_row(trained: list[bool], changes: dict[str, Any], said: str,
+                                                          tmp_path: Path) -> None:
+    study = study_of(tmp_path / "text.txt", TWO, **changes)
+    assert statement(study, [contestant(trained=each) for each in trained]) == said
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"seeds": 2}, "2 runs of every model; run i of each has the same pair of seeds, one for the initial weights and "
+     "dropout, one for the order of the data. Models take turns"),
+    ({"seeds": {"count": 3, "vary": "order"}}, "(fixed for all runs: the initial weights and dropout, so no interval "
+     "contains what another one would change)"),
+    ({"seeds": {"count": 3, "vary": "initialisation"}}, "(fixed for all runs: the order of the data, so"),
+    ({"models": {"a": {"config": LSTM}, "b": {"config": LSTM, "seed_offset": 9}}},
+     "1 run of every model; models have pairs of their own of seeds"),
+    ({"trials": {"count": 1}}, "No learning rate was tried: each model that gradients train has its configuration's."),
+    ({"trials": {"values": [0.5]}}, "No learning rate was tried: each model that gradients train has 0.5."),
+    ({"trials": {"values": [0.1, 0.2], "share": 1}}, "tries 2 learning rates (0.1, 0.2), each as long as a run, so that "
+     "the best is the run, with the attempt's own seeds"),
+    ({"trials": {"count": 4, "share": 0.5, "widest": 0}}, "tries 4 learning rates (around the configuration's own, each 3 "
+     "times the one before), each of 50% of a run's steps, with the attempt's own seeds; the best on the tuning text is "
+     "run. So what lies between runs contains the choice of the rate."),
+    ({"trials": {"count": 4}}, "Where the best of some model lies at the edge, all try one more on that side, up to 2 on "
+     "each."),
+    ({"test": "paired"}, "Student's t over paired runs, and a bootstrap"),
+    ({}, "Welch's t over the runs of both, and a bootstrap")])
+def test_how_it_was_done_is_said(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    study = parse(StudyConfig, {**study_of(tmp_path / "text.txt", TWO).model_dump(mode="json"), **changes})
+    texts = StudyTexts({}, tmp_path, tmp_path, "how", "text", ("", "", ""), 1, 1, 1, 0)
+    assert said in " ".join(protocol_of(study, texts, [contestant(trained=True)] * 2))
+
+
+def noted(result: StudyResult, tmp_path: Path) -> str:
+    config = study_of(tmp_path / "text.txt", TWO)
+    return " ".join(notes_of(config, (), result.entries, None, result.corpus, ()))
+
+
+def changed(result: StudyResult, **changes: Any) -> StudyResult:
+    """With these changes to the first run of the first model."""
+    first, *others = result.entries
+    runs = (dataclasses.replace(first.runs[0], **changes), *first.runs[1:])
+    return dataclasses.replace(result, entries=(dataclasses.replace(first, runs=runs), *others))
+
+
+def test_what_a_reader_must_beware_of_is_counted(tmp_path: Path) -> None:
+    result = study(1)
+    assert "edge" not in noted(result, tmp_path) and "lowest or highest" not in noted(result, tmp_path)
+    assert "the learning rate of 1 of 3 runs is the lowest or highest" in noted(changed(result, edge=True), tmp_path)
+    stopped = changed(result, status="interrupted", bits_per_byte=None, note="the disk was full")
+    assert ("transformer: 1 of 3 runs were interrupted (the disk was full), which says nothing of the model; the same "
+            "command tries them again.") in noted(stopped, tmp_path)
+    lost = changed(result, trials=(Trial(0.1, "diverged", None, 1.0), Trial(0.3, "diverged", None, 1.0)))
+    assert "in 1 of 3 attempts no trial finished" in noted(lost, tmp_path)
+    known = dataclasses.replace(result, corpus=dataclasses.replace(result.corpus, duplicated_documents=7))
+    assert "7 of the 61 documents of the test text stand in the training text, too" in noted(known, tmp_path)
 
 
 def test_a_missed_aim_is_a_note(tmp_path: Path) -> None:

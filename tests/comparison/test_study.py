@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from weft.comparison import StudyConfig, read_study
-from weft.comparison.study import TrialSettings, default_contexts
+from weft.comparison.attempts import Seeds
+from weft.comparison.study import default_contexts
 from weft.core.config import parse
 from weft.core.errors import ConfigError
 
@@ -31,7 +32,12 @@ def study(**changes: Any) -> StudyConfig:
     ({"length": {}}, "a length in nothing"),
     ({"training": {"steps": 5}}, "State it as the study's length: {steps: 5}"),
     ({"seeds": [{"seed": 1, "order_seed": 1}] * 2}, "a pair of seeds is given twice"),
-    ({"seeds": 0}, "at least 1 item"),
+    ({"seeds": 0}, "Input should be greater than 0, got 0."),
+    ({"seeds": []}, "at least 1 item"),
+    ({"seeds": {"count": 3, "vary": "order_"}}, "'both', 'initialisation' or 'order'"),
+    ({"seeds": {"cuont": 3}}, "Did you mean 'count'"),
+    ({"test": "t"}, "'welch' or 'paired'"),
+    ({"trials": {"widest": -1}}, "greater than or equal to 0"),
     ({"confidence": 1.5}, "less than 1"),
     ({"budget": {"kind": "parameter", "amount": 10}}, "'parameters'"),
     ({"seedz": 3}, "Did you mean 'seeds'"),
@@ -42,19 +48,33 @@ def test_what_a_study_cannot_say(changes: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_number_of_seeds_stands_for_pairs() -> None:
-    assert [(each.seed, each.order_seed) for each in study(seeds=2).seeds] == [(0, 0), (1, 1)]
+def pairs(config: StudyConfig) -> list[tuple[int, int]]:
+    return [(each.seed, each.order_seed) for each in config.seeds]
 
 
-def test_trials_have_seeds_that_no_run_has() -> None:
-    config = study(seeds=[{"seed": 7, "order_seed": 1}, {"seed": 2, "order_seed": 9}])
-    assert [(each.seed, each.order_seed) for each in config.trial_seeds] == [(8, 10), (9, 11)]
+def test_a_number_of_seeds_stands_for_pairs_of_different_numbers() -> None:
+    assert pairs(study(seeds=2)) == pairs(study(seeds={"count": 2})) == [(0, 1000), (1, 1001)]
+    assert pairs(study(seeds={"count": 2, "vary": "initialisation"})) == [(0, 1000), (1, 1000)]
+    assert pairs(study(seeds={"count": 2, "vary": "order"})) == [(0, 1000), (0, 1001)]
+    assert pairs(study(seeds=[{"seed": 7, "order_seed": 1}])) == [(7, 1)]
 
 
-def test_trials_lie_around_the_models_own_rate() -> None:
-    assert TrialSettings(count=3, ratio=2.0).rates(0.01) == pytest.approx([0.005, 0.01, 0.02])
-    assert TrialSettings(count=1).rates(0.01) == [0.01]
-    assert TrialSettings(values=[0.3, 0.1, 0.3]).rates(0.01) == [0.1, 0.3]
+def test_four_models_have_five_runs_and_fewer_have_three() -> None:
+    assert len(study().seeds) == len(study(seeds=None).seeds) == 3
+    many = {name: "lstm" for name in "abcd"}
+    assert len(study(models=many).seeds) == 5
+    assert len(study(models=many, seeds=2).seeds) == 2
+
+
+def test_a_model_may_have_seeds_of_its_own() -> None:
+    config = study(models={"a": "lstm", "again": {"config": "lstm", "seed_offset": 500}}, seeds=2)
+    assert config.seeds_of("a", 1) == Seeds(seed=1, order_seed=1001)
+    assert config.seeds_of("again", 1) == Seeds(seed=501, order_seed=1501)
+
+
+def test_a_study_is_read_back_as_it_was_stated() -> None:
+    config = study(seeds={"count": 4, "vary": "order"}, trials={"values": [0.1, 0.2]}, test="paired")
+    assert parse(StudyConfig, config.model_dump(mode="json", exclude_none=True)) == config
 
 
 @pytest.mark.parametrize(("changes", "widths", "length"), [

@@ -35,7 +35,7 @@ def test_exit_codes_tell_what_was_asked_wrongly_from_what_failed() -> None:
     assert asked == {"UserError", "ConfigError", "DataError", "TokenizerError", "CheckpointError", "InputError",
                      "StateError", "UnsupportedError", "MissingExtra"}
     assert {kind.__name__ for kind in kinds if kind.exit_code == 1} == {
-        "WeftError", "FailedError", "LawError", "TrainingError"}
+        "WeftError", "FailedError", "LawError", "TrainingError", "DivergedError"}
 
 
 @pytest.mark.parametrize(("name", "known", "hint"), [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import resource
 import signal
@@ -19,12 +20,14 @@ import torch
 from training.tiny_runs import ATTENTION, LSTM, same_weights, tiny_run
 from weft.checkpoints import load_checkpoint
 from weft.checkpoints import save as saving
-from weft.core.errors import ConfigError, TrainingError
+from weft.core.errors import ConfigError, DivergedError, TrainingError
 from weft.training import Event, Progress, RunConfig, Saved, parse_run, train
 from weft.training.folder import RunFolder
 from weft.training.interrupt import Terminated
 from weft.training.loop import require_finite
+from weft.training.material import prepare
 from weft.training.train import build_model
+from weft.training.trainer import Trainer
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -126,14 +129,14 @@ def test_a_description_that_cannot_be_written_leaves_no_run(
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "sgd", "lr": 1e20}, clip=None,
                    schedule={"kind": "constant", "warmup": 0.0})
-    with pytest.raises(TrainingError, match=r"step \d+: the loss became .* No checkpoint had been saved yet\. Lower "
-                                            r"training\.optimizer\.lr"):
+    with pytest.raises(DivergedError, match=r"diverged at step \d+: the loss became .* No checkpoint had been saved "
+                                            r"yet\. Lower training\.optimizer\.lr, lengthen"):
         train(run, tmp_path / "none")
     first: list[Path] = []
     run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "sgd", "lr": 1e20}, clip=None,
                    schedule={"kind": "wsd", "warmup": 0.99, "decay": 0.001})
     run = run.model_copy(update={"report": run.report.model_copy(update={"eval_every": 1})})
-    with pytest.raises(TrainingError, match=r"The last good checkpoint is .*checkpoints/0000000") as caught:
+    with pytest.raises(DivergedError, match=r"The last good checkpoint is .*checkpoints/0000000") as caught:
         train(run, tmp_path / "some", on_event=lambda e: first.append(e.path) if isinstance(e, Saved) else None)
     assert caught.value.exit_code == 1
     weights = load_checkpoint(first[-1]).model.state_dict().values()
@@ -145,7 +148,7 @@ def test_weights_that_a_step_itself_loses_are_never_saved(tmp_path: Path) -> Non
     run = tiny_run(tmp_path, LSTM, steps=3, optimizer={"kind": "sgd", "lr": 3e38}, clip=1e10,
                    schedule={"kind": "constant", "warmup": 0.0})
     run = parse_run(run.dump(), ["report.checkpoint_every=1", "report.eval_every=3"])
-    with pytest.raises(TrainingError, match=r"step \d: (the weights are no longer finite|the loss became)"):
+    with pytest.raises(DivergedError, match=r"at step \d: (the weights are no longer finite|the loss became)"):
         train(run, tmp_path / "run")
     for path in (tmp_path / "run").glob("checkpoints/[0-9]*"):
         assert all(bool(tensor.isfinite().all()) for tensor in load_checkpoint(path).model.state_dict().values())
@@ -153,8 +156,34 @@ def test_weights_that_a_step_itself_loses_are_never_saved(tmp_path: Path) -> Non
     require_finite(model, 1)
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] = torch.inf
-    with pytest.raises(TrainingError, match=r"step 7: the weights are no longer finite \(.*\)\. Lower training"):
+    with pytest.raises(DivergedError, match=r"at step 7: the weights are no longer finite \(.*\)\. Lower training"):
         require_finite(model, 7)
+
+
+def test_a_loss_far_above_a_uniform_guess_ends_the_run_at_once(tmp_path: Path) -> None:
+    """Adam moves each weight by about the rate however large the gradient is, so at 1e30 all stays finite for a while."""
+    run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "adamw", "lr": 1e9},
+                   schedule={"kind": "constant", "warmup": 0.0})
+    seen: list[Event] = []
+    with pytest.raises(DivergedError, match=r"diverged at step (\d+): the loss became [\d.e+]+ nats per token, where a "
+                                            r"uniform guess has 5\.\d\d\.") as caught:
+        train(run, tmp_path / "run", on_event=seen.append)
+    assert caught.value.step <= 3, "the first losses after the rate has come into force"
+
+
+def test_a_model_that_begins_far_above_a_uniform_guess_has_not_diverged(tmp_path: Path) -> None:
+    """What counts is the larger of a uniform guess and the first loss, which a resumed run knows, too."""
+    model = {**LSTM, "embedding": {"std": 1e4}}  # tied to the readout: logits of about 1e4
+    run = tiny_run(tmp_path, model, steps=4)
+    stream = prepare(run).train
+    tried = Trainer(run, build_model(run), stream, steps=4, device="cpu")
+    first = tried.advance().sums
+    assert first.nats / first.tokens > 100 * math.log(257)
+    tried.advance()
+    again = Trainer(run, build_model(run), stream, steps=4, device="cpu")
+    again.resume(tried.tensors(), step=2, seconds=0.0, where="")
+    assert again.tensors()["first_loss"].item() == first.nats / first.tokens
+    again.advance()
 
 
 def test_ctrl_c_saves_the_step_under_way_and_the_next_ends_at_once(tmp_path: Path) -> None:

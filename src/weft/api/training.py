@@ -36,7 +36,8 @@ def compare(models: Sequence[str | Path] = (), overrides: Iterable[str] = (), *,
     """Train models under one budget and say what each is worth, in ``out`` and as a result.
 
     What is finished in ``out`` is read back, so that the same call goes on where an interrupted study stopped. Each
-    run has a process of its own.
+    run has a process of its own. Trouble of a model, and of the machine, stands in the result; a study may end without
+    a finished run.
 
     Args:
         models: presets or paths.

@@ -14,7 +14,7 @@ from weft.cli.compare_table import print_study
 from weft.cli.options import Device, Json, Plugin, Threads, guarded, prepare, print_json
 
 if TYPE_CHECKING:
-    from weft.comparison import StudyProgress
+    from weft.comparison import StudyProgress, StudyResult
 
 Models = Annotated[list[str] | None, typer.Argument(
     metavar="MODEL... [key.path=value...]", help="Presets, or paths of configurations; and changes to the study.")]
@@ -28,9 +28,10 @@ def compare(models: Models = None,
                                                        "tokens, seconds or state_bytes.")] = None,
             steps: Annotated[int | None, typer.Option("--steps", min=1, help="How long each is trained.")] = None,
             tokens: Annotated[float | None, typer.Option("--tokens", help="The same in tokens.")] = None,
-            seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; 3.")] = None,
-            trials: Annotated[int | None, typer.Option("--trials", min=1, help="Learning rates tried for each model; "
-                                                       "3. With 1 each keeps its own.")] = None,
+            seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; 3, and 5 from four models "
+                                                      "on.")] = None,
+            trials: Annotated[int | None, typer.Option("--trials", min=1, help="Learning rates tried before each "
+                                                       "run; 3. With 1 each model keeps its own.")] = None,
             data: Annotated[Path | None, typer.Option("--data", help="A text, or a prepared folder.")] = None,
             out: Annotated[Path, typer.Option("--out", help="The study's folder.")] = Path("runs/compare"),
             report: Annotated[Path | None, typer.Option("--report", help="Write the report of this study's folder "
@@ -38,7 +39,8 @@ def compare(models: Models = None,
             device: Device = "cpu", threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
     """Train models under one budget and show what each is worth.
 
-    Leaves result.json and report.html in --out. The same command goes on where an interrupted study stopped.
+    Leaves result.json and report.html in --out. The same command goes on where an interrupted study stopped, and tries
+    again what was interrupted from outside. Fails where no run finished.
     """
     prepare(plugin)
     from weft import api
@@ -56,6 +58,17 @@ def compare(models: Models = None,
     else:
         print_study(result)
         typer.echo(f"report {out / 'report.html'}")
+    _require_some(result)
+
+
+def _require_some(result: StudyResult) -> None:
+    """A study of which no run finished has failed."""
+    from weft.core.errors import FailedError
+
+    runs = [run for entry in result.entries for run in entry.runs]
+    if not any(entry.finished for entry in result.entries):
+        raise FailedError(f"no run of this study finished; the first: {runs[0].note}", where=result.entries[0].name,
+                          remedy="The table above names the others.")
 
 
 def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -31,13 +31,14 @@ class Job:
     """A piece of work.
 
     Attributes:
-        kind: ``pace`` turns a budget in seconds into steps; ``trial`` is judged on the tuning text; ``run`` is measured
-            on the test text.
+        kind: ``pace`` turns a budget in seconds into steps; ``trial`` is judged on the tuning text alone; ``run`` is
+            measured on the test text.
         name: of the model.
         run: its configuration.
         folder: the piece's own.
-        text: folder of the documents that judge it.
-        corpus: hash of the whole text.
+        tuning: folder of the documents that learning rates are chosen on; None for a run that is no trial.
+        test: folder of the documents that every figure is measured on.
+        texts: hashes of the whole text and of these two parts of it.
         tokens: that a counted model may read; None: all.
         trained: by gradients.
         flops_per_token: of training.
@@ -51,8 +52,9 @@ class Job:
     name: str
     run: RunConfig
     folder: Path
-    text: Path
-    corpus: str
+    tuning: Path | None
+    test: Path
+    texts: tuple[str, ...]
     tokens: int | None
     trained: bool
     flops_per_token: float | None
@@ -69,8 +71,9 @@ class Job:
 
     def key_without_code(self) -> str:
         """The same of all but the code."""
-        left_out = ("folder", "text", "threads", "plugins")
+        left_out = ("folder", "test", "threads", "plugins")
         told = {key: value for key, value in self.to_json().items() if key not in left_out}
+        told["tuning"] = self.tuning is not None
         told["run"] = placed(told["run"], self.folder)
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -81,15 +84,17 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {"kind": self.kind, "name": self.name, "run": self.run.dump(), "folder": str(self.folder),
-                "text": str(self.text), "corpus": self.corpus, "tokens": self.tokens, "trained": self.trained,
+                "tuning": None if self.tuning is None else str(self.tuning), "test": str(self.test),
+                "texts": list(self.texts), "tokens": self.tokens, "trained": self.trained,
                 "flops_per_token": self.flops_per_token, "measure": self.measure.model_dump(mode="json"),
                 "device": self.device, "threads": self.threads, "plugins": list(self.plugins)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """What `to_json` gave."""
-        return cls(data["kind"], data["name"], parse_run(data["run"]), Path(data["folder"]), Path(data["text"]),
-                   data["corpus"], data["tokens"], data["trained"], data["flops_per_token"],
+        return cls(data["kind"], data["name"], parse_run(data["run"]), Path(data["folder"]),
+                   None if data["tuning"] is None else Path(data["tuning"]), Path(data["test"]), tuple(data["texts"]),
+                   data["tokens"], data["trained"], data["flops_per_token"],
                    parse(MeasureSettings, data["measure"]), data["device"], data["threads"], tuple(data["plugins"]))
 
 
@@ -98,15 +103,18 @@ class Outcome:
     """How a piece of work went.
 
     Attributes:
-        note: why it failed.
+        note: why it did not finish.
+        bits_per_byte: and ``loss``: on the test text; None for a trial that is no run.
+        tuning_bits_per_byte: on the tuning text; None for what is no trial.
         peak_memory_bytes: of the process during training.
         numbers: that the model learned or counted.
-        cluster_nats: and ``cluster_bytes``: for each document, or block, of the text that judged it.
+        cluster_nats: and ``cluster_bytes``: for each document, or block, of the test text.
     """
 
     status: Status
     note: str = ""
     bits_per_byte: float | None = None
+    tuning_bits_per_byte: float | None = None
     loss: float | None = None
     steps: int = 0
     tokens: int = 0

@@ -14,10 +14,9 @@ from typing import Any, Self, TypeAlias, final
 import torch
 
 from weft.checkpoints.atomic import write_file
-from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, read_outcome, write_outcome
+from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, read_outcome
 from weft.comparison.origin import empty
 from weft.comparison.work import Tell, do
-from weft.core.errors import FailedError
 
 Launch: TypeAlias = Callable[[Job, Tell], Outcome]
 LAST_LINES = 3
@@ -26,17 +25,21 @@ LAST_LINES = 3
 def done(job: Job, launch: Launch, tell: Tell) -> Outcome:
     """The outcome of a piece of work that was done before, or that is done now.
 
-    A folder that holds other work under this name is emptied first; work that was interrupted goes on.
+    A folder that holds other work under this name is emptied first; work that was interrupted goes on. Interrupted work
+    leaves no outcome, so that it is done when it is asked for again.
     """
     outcome = read_outcome(job)
     if outcome is not None:
         return outcome
     if _begun(job) != job.key():
         empty(job.folder)
-    job.folder.mkdir(parents=True, exist_ok=True)
-    write_file(job.folder / JOB_FILE, json.dumps({
-        "key": job.key(), "key_without_code": job.key_without_code(), **job.to_json(), "code": job.code()},
-        indent=1) + "\n")
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        write_file(job.folder / JOB_FILE, json.dumps({
+            "key": job.key(), "key_without_code": job.key_without_code(), **job.to_json(), "code": job.code()},
+            indent=1) + "\n")
+    except OSError as error:
+        return Outcome("interrupted", f"its folder cannot be written to ({error.strerror or error})")
     return launch(job, tell)
 
 
@@ -61,6 +64,7 @@ class OwnProcesses:
     def __init__(self) -> None:
         self._server: subprocess.Popen[bytes] | None = None
         self._worker: int | None = None
+        self._trouble = ""
 
     def __enter__(self) -> Self:
         return self
@@ -69,11 +73,13 @@ class OwnProcesses:
         self._close()
 
     def __call__(self, job: Job, tell: Tell) -> Outcome:
-        """Have ``job`` done, whose file lies in its folder.
+        """Have ``job`` done, whose file lies in its folder. A process that ends without an outcome, however that comes
+        about, was interrupted: its end says nothing of the model.
 
         Raises:
             KeyboardInterrupt: Ctrl-C; the process has saved its run then.
         """
+        self._trouble = ""
         try:
             code = self._done(job, tell)
         except KeyboardInterrupt:
@@ -81,11 +87,7 @@ class OwnProcesses:
             raise
         if code == 128 + signal.SIGINT:
             raise KeyboardInterrupt
-        outcome = read_outcome(job)
-        if outcome is None:
-            outcome = Outcome("failed", _reason(job, code))
-            write_outcome(job, outcome)
-        return outcome
+        return read_outcome(job) or Outcome("interrupted", self._trouble or _reason(job, code))
 
     def _done(self, job: Job, tell: Tell) -> int:
         """The exit code of the process that does a job; if that is lost, of the one that was to fork it."""
@@ -101,6 +103,8 @@ class OwnProcesses:
                 return int(told["code"])
             if "pid" in told:
                 self._worker = int(told["pid"])
+            elif "interrupted" in told:
+                self._trouble = str(told["interrupted"])
             elif "line" in told:
                 tell(str(told["line"]), int(told["step"]), int(told["steps"]))
         self._worker = None  # nobody is left to write
@@ -173,14 +177,3 @@ def _begun(job: Job) -> str | None:
     except (OSError, ValueError, KeyError):
         return None
     return str(key)
-
-
-def require_done(outcome: Outcome, where: str) -> Outcome:
-    """The outcome of work that the study cannot do without.
-
-    Raises:
-        FailedError: it failed.
-    """
-    if outcome.status != "finished":
-        raise FailedError(outcome.note, where=where, remedy="Correct its configuration, or leave the model out.")
-    return outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.comparison.contestants import Contestant
 from weft.comparison.results import BudgetKind, Entry, Matched
 from weft.comparison.study import BudgetSettings, StudyConfig
 
@@ -65,10 +66,18 @@ def kind_and_amount(study: StudyConfig, tokens: float) -> tuple[BudgetKind, floa
     return lengths[study.length.stated[0]]
 
 
-def statement(study: StudyConfig) -> str:
-    """The budget in a sentence."""
+def statement(study: StudyConfig, models: Sequence[Contestant]) -> str:
+    """The budget in a sentence that is true of every model."""
     unit, amount = study.training_budget
-    length = f"every model is trained for {_amount(unit, amount)}"
+    if not any(each.trained for each in models):
+        return f"Every model counts, from a budget of {_amount(unit, amount)}; what each has read stands in the notes."
+    counted = any(not each.trained for each in models)
+    every = "every model that gradients train" if counted else "every model"
+    length = f"{every} is trained for {_amount(unit, amount)}"
+    return _lengths(study, length) + (" What counted models read stands in the notes." if counted else "")
+
+
+def _lengths(study: StudyConfig, length: str) -> str:
     if not study.solves_width or study.budget is None:
         return f"{length[0].upper()}{length[1:]}; widths are as the configurations say."
     budget = study.budget
@@ -83,8 +92,9 @@ def statement(study: StudyConfig) -> str:
 
 
 def _amount(unit: str, amount: float) -> str:
-    return {"steps": f"{amount:,.0f} steps", "tokens": f"{amount:,.0f} tokens", "flops": f"{amount:g} FLOPs",
-            "seconds": f"{amount:g} seconds"}[unit]
+    return {"steps": f"{amount:,.0f} steps", "tokens": f"the whole steps in {amount:,.0f} tokens",
+            "flops": f"the whole steps in {amount:g} FLOPs",
+            "seconds": f"as many steps as {amount:g} seconds pay for, by its pace before the runs"}[unit]
 
 
 def _wanted(study: StudyConfig) -> set[str]:

@@ -15,8 +15,8 @@ from jaxtyping import Float64, Int64
 from weft.comparison.quantities import state_bytes
 from weft.comparison.results import DecodePoint, LengthPoint, PositionPoint, Sample
 from weft.comparison.study import MeasureSettings
-from weft.core.errors import FailedError, UserError
-from weft.core.model import LanguageModel
+from weft.core.errors import DivergedError, FailedError, UserError
+from weft.core.model import Counted, LanguageModel
 from weft.data import EvaluationWindows, TokenStream
 from weft.decoding import Row, Sampling, generate
 from weft.decoding.mode import evaluation_mode
@@ -92,12 +92,13 @@ class TokenScores:
         return tuple(points)
 
 
-def token_scores(model: LanguageModel, stream: TokenStream, context: int) -> TokenScores:
+def token_scores(model: LanguageModel, stream: TokenStream, context: int, step: int) -> TokenScores:
     """Score a stream in windows of ``context``, documents fenced, each token once: as `weft.evaluation.evaluate` does,
-    token by token.
+    token by token. ``step``: updates that the model has had, for the message of one that has diverged.
 
     Raises:
-        FailedError: the model gives NaN, or holds impossible what comes.
+        DivergedError: the model gives NaN, or, trained by gradients, holds impossible what comes.
+        FailedError: a counted one holds it impossible.
     """
     windows = EvaluationWindows(stream, context=context, rows=_rows(context))
     nats: list[np.ndarray] = []
@@ -115,7 +116,9 @@ def token_scores(model: LanguageModel, stream: TokenStream, context: int) -> Tok
     if not np.isfinite(found.nats).all():
         never = int(np.isinf(found.nats).sum())
         what = f"{never:,} tokens have probability zero under the model." if never else "the model gives NaN."
-        raise FailedError(what, where=stream.corpus, remedy="Smooth an n-gram; lower the learning rate of others.")
+        if isinstance(model, Counted):
+            raise FailedError(what, where=stream.corpus, remedy="Smooth the n-gram.")
+        raise DivergedError(f"on held-out text, {what}", step=step)
     return found
 
 

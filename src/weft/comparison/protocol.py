@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from weft.comparison.attempts import FEWEST_TRIALS
 from weft.comparison.contestants import Contestant
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
-from weft.comparison.results import CorpusFacts, Detectable, Entry, Matched
-from weft.comparison.statistics import detectable_differences, run_deviation
-from weft.comparison.study import FEWEST_TRIALS, StudyConfig
+from weft.comparison.results import CorpusFacts, Entry, Matched
+from weft.comparison.study import StudyConfig
 from weft.comparison.texts import StudyTexts
-from weft.comparison.trials import Search
-
-
-def detectable_in(study: StudyConfig, searches: Mapping[str, Search], pairs: int) -> tuple[tuple[Detectable, ...], str]:
-    """The smallest difference that the runs can be expected to show, known before the first of them, and what it
-    rests on."""
-    runs, stated = len(study.seeds), study.trials.deviation
-    if runs < 2:
-        return (detectable_differences(None, runs, study.confidence, pairs, "paired"),
-                "A single run per model cannot tell a difference from chance.")
-    test = (f"That is with a power of 0.8, in the paired t test over {runs} runs at level "
-            f"{1 - study.confidence:.2g} / {pairs} (the first step of Holm's correction)")
-    if stated is not None:
-        return (detectable_differences(stated, runs, study.confidence, pairs, "paired"),
-                f"{test}, for a standard deviation of {stated:g} bits per byte between runs, which the study states.")
-    deviation = run_deviation({name: found.repeats for name, found in searches.items()}, "paired")
-    if deviation is None:
-        return (detectable_differences(None, runs, study.confidence, pairs, "paired"),
-                "Not known: no two models have repeated trials, and the study states no deviation.")
-    return (detectable_differences(deviation, runs, study.confidence, pairs, "paired"),
-            f"{test}, for a standard deviation of {deviation:.2g} bits per byte between runs, as the best trial of "
-            "each model, repeated with other seeds, shows it; trials are shorter than runs, so it is a rough figure.")
 
 
 def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contestant]) -> tuple[str, ...]:
@@ -49,11 +27,9 @@ def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contesta
         "The figure is of the last checkpoint; none is chosen by its figure.",
         f"Curves, gaps and evaluations at other lengths use {study.measure.curve_bytes:,} bytes of the test text at "
         "most, the same documents for every model.",
-        _trials(study),
-        f"{len(study.seeds)} runs of every model; run i of each has the same pair of seeds, one for the initial "
-        "weights and dropout, one for the order of the data. Models take turns, so that a study that stops "
-        "early is fair.",
-        f"Intervals of differences: Student's t over paired runs, and a bootstrap of {study.measure.resamples:,} "
+        *(() if not any(each.trained for each in models) else (_trials(study),)),
+        _attempts(study),
+        f"Intervals of differences: {_test(study)}, and a bootstrap of {study.measure.resamples:,} "
         f"resamples clustered {clusters}. A pair's p-value is the larger of the two, corrected after Holm over all "
         f"pairs; a pair is tied where it is above {1 - study.confidence:.2g}.",
         "FLOPs: forward and backward pass, three times the forward pass; matrix products, convolutions, Fourier "
@@ -72,20 +48,32 @@ def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence
         if failed:
             notes.append(f"{entry.name}: {len(failed)} of {len(entry.runs)} runs did not finish ({failed[0].note})"
                          + ("; its mean is of the others." if entry.finished else "."))
+        stopped = [run for run in entry.runs if run.status == "interrupted"]
+        if stopped:
+            notes.append(f"{entry.name}: {len(stopped)} of {len(entry.runs)} runs were interrupted "
+                         f"({stopped[0].note}), which says nothing of the model; the same command tries them again.")
         pending = sum(run.status == "pending" for run in entry.runs)
         if pending:
             notes.append(f"{entry.name}: {pending} of {len(entry.runs)} runs are still to come.")
-        if entry.edge:
-            notes.append(f"{entry.name}: the best learning rate is the lowest or highest that was tried, so a better "
-                         "one may lie beyond.")
+        edged = [run for run in entry.finished if run.edge]
+        if edged:
+            notes.append(f"{entry.name}: the learning rate of {len(edged)} of {len(entry.finished)} runs is the lowest "
+                         "or highest that was tried for it, so a better one may lie beyond.")
+        lost = [run for run in entry.runs if run.trials and all(trial.bits_per_byte is None for trial in run.trials)
+                and run.status not in ("interrupted", "pending")]
+        if lost:
+            notes.append(f"{entry.name}: in {len(lost)} of {len(entry.runs)} attempts no trial finished, so that the "
+                         "configuration's own learning rate was taken.")
+    if corpus.duplicated_documents:
+        notes.append(f"{corpus.duplicated_documents:,} of the {corpus.validation_documents:,} documents of the test "
+                     "text stand in the training text, too: every figure is of text that was partly seen.")
     return tuple(notes)
 
 
 def _effort_notes(study: StudyConfig, models: Sequence[Contestant]) -> list[str]:
     notes, trained = [], [each for each in models if each.trained]
     if study.trials.number < FEWEST_TRIALS and trained:
-        none = study.trials.number < 2 and study.trials.values is None
-        tried = "No learning rate was" if none else f"Only {study.trials.number} learning rates were"
+        tried = f"Only {study.trials.number} learning rates were" if study.tries_rates else "No learning rate was"
         notes.append(f"{tried} tried for each model; a study that tunes tries at least {FEWEST_TRIALS}.")
     if len(study.seeds) < 3:
         notes.append(f"{len(study.seeds)} run{'s' if len(study.seeds) > 1 else ''} of each model tell little of the "
@@ -123,13 +111,35 @@ def _counted_notes(models: Sequence[Contestant], tokens: int | None, corpus: Cor
 
 def _trials(study: StudyConfig) -> str:
     settings = study.trials
-    if settings.number < 2 and settings.values is None:
-        return "No learning rate was tried: each model has its configuration's."
+    if not study.tries_rates:
+        whose = "its configuration's" if settings.values is None else f"{settings.values[0]:g}"
+        return f"No learning rate was tried: each model that gradients train has {whose}."
     rates = (f"{', '.join(f'{lr:g}' for lr in sorted(set(settings.values)))}" if settings.values is not None
-             else f"the configuration's own in the middle, each {settings.ratio:g} times the one before")
-    repeat = "" if settings.deviation is not None else ", and its best trial is repeated once with other seeds"
-    return (f"Every model that gradients train has {settings.number} trials of the learning rate ({rates}), each of "
-            f"{settings.share:.0%} of the budget, with seeds that no run has{repeat}.")
+             else f"around the configuration's own, each {settings.ratio:g} times the one before")
+    wider = ("" if not settings.widest else " Where the best of some model lies at the edge, all try one more on that "
+             f"side, up to {settings.widest} on each.")
+    long = ("as long as a run, so that the best is the run" if settings.share == 1
+            else f"of {settings.share:.0%} of a run's steps")
+    return (f"In each attempt every model that gradients train tries {settings.number} learning rates ({rates}), each "
+            f"{long}, with the attempt's own seeds; the best on the tuning text is run.{wider} So what lies between "
+            "runs contains the choice of the rate.")
+
+
+def _attempts(study: StudyConfig) -> str:
+    kinds = {name: {study.seeds_of(name, index) for index in range(len(study.seeds))} for name in study.models}
+    alike = all(pairs == next(iter(kinds.values())) for pairs in kinds.values())
+    whose = "run i of each has the same pair" if alike else "models have pairs of their own"
+    varied = {"the initial weights and dropout": {each.seed for each in study.seeds},
+              "the order of the data": {each.order_seed for each in study.seeds}}
+    fixed = [what for what, numbers in varied.items() if len(numbers) == 1 < len(study.seeds)]
+    stays = f" (fixed for all runs: {fixed[0]}, so no interval contains what another one would change)" if fixed else ""
+    runs = "1 run" if len(study.seeds) == 1 else f"{len(study.seeds)} runs"
+    return (f"{runs} of every model; {whose} of seeds, one for the initial weights and dropout, one for the order of "
+            f"the data{stays}. Models take turns, so that a study that stops early is fair.")
+
+
+def _test(study: StudyConfig) -> str:
+    return "Welch's t over the runs of both" if study.test == "welch" else "Student's t over paired runs"
 
 
 def _memory() -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from weft.comparison.attempts import Seeds, TrialSettings, pairs_of
 from weft.comparison.results import BudgetKind
 from weft.comparison.statistics import BOOTSTRAP
 from weft.core.config import Settings, rule
 from weft.training.config import BUDGETS
 
-FEWEST_TRIALS = 3
+RUNS, RUNS_OF_MANY, MANY = 3, 5, 4
+"""Runs of each model where the study does not say; and from so many models on, whose many pairs cost certainty."""
 SIZES = ("parameters", "state_bytes")
 """Budgets that say how large a model is, and not how long it is trained."""
 
@@ -27,12 +30,15 @@ class ModelSpec(Settings):
             ``d_ff``, ``d_hidden`` and ``d_embedding`` that the configuration states, in its own proportions. Empty:
             the model stays as it is.
         multiple: of which the first width must be; None: twice the least common multiple of all numbers of heads.
+        seed_offset: added to both seeds of every pair: the same model under another name then has runs of its own, with
+            which a study can be asked whether it finds a difference where there is none.
     """
 
     config: str | dict[str, Any]
     overrides: list[str] = Field(default_factory=list)
     width: dict[str, Annotated[float, Field(gt=0)]] | None = None
     multiple: int | None = Field(default=None, gt=0)
+    seed_offset: int = Field(default=0, ge=0)
 
 
 def _spec(value: Any) -> Any:
@@ -80,43 +86,6 @@ class LengthSettings(Settings):
         return self
 
 
-class TrialSettings(Settings):
-    """The search for a learning rate, the same effort for each model that is trained by gradients.
-
-    Attributes:
-        count: learning rates that are tried; 1: each model keeps its own, and none is tried.
-        ratio: between neighbours, which lie around the model's own.
-        values: the learning rates themselves, in place of ``count`` and ``ratio``.
-        share: of the training budget, for each trial.
-        deviation: standard deviation of the difference between two models from seed to seed, in bits per byte, where
-            it is known before; None: the best trial of each model is run once more with other seeds to see.
-    """
-
-    count: int = Field(default=FEWEST_TRIALS, gt=0)
-    ratio: float = Field(default=3.0, gt=1)
-    values: list[Annotated[float, Field(gt=0)]] | None = Field(default=None, min_length=1)
-    share: float = Field(default=0.25, gt=0, le=1)
-    deviation: float | None = Field(default=None, ge=0)
-
-    @property
-    def number(self) -> int:
-        """How many learning rates are tried."""
-        return self.count if self.values is None else len(set(self.values))
-
-    def rates(self, own: float) -> list[float]:
-        """The learning rates, rising, around a model's ``own``."""
-        if self.values is not None:
-            return sorted(set(self.values))
-        return [own * self.ratio ** (place - (self.count - 1) / 2) for place in range(self.count)]
-
-
-class Seeds(Settings):
-    """One run: ``seed`` for the initial weights and dropout, ``order_seed`` for the order of the data."""
-
-    seed: int = Field(ge=0)
-    order_seed: int = Field(ge=0)
-
-
 class MeasureSettings(Settings):
     """What is measured besides the figure at the end.
 
@@ -156,7 +125,10 @@ class StudyConfig(Settings):
         training: settings of training that all models share, such as ``context`` and ``batch_size``; these two and
             ``accumulation`` are the first model's where they are left open.
         differ: what models may keep to themselves all the same; it is shown.
-        seeds: pairs of seeds, or how many: 0, 1, 2, ... for both.
+        seeds: pairs of seeds, one for each attempt; or how many; or ``{count: 5, vary: both}``, where
+            ``initialisation`` and ``order`` vary one of the two alone. Three, and five from four models on.
+        test: of the difference of two models over their runs: ``welch``, of two independent samples, or ``paired``, run
+            by run, for seeds that models share; fixed before the runs.
         confidence: of every interval.
     """
 
@@ -169,16 +141,24 @@ class StudyConfig(Settings):
     training: dict[str, Any] = Field(default_factory=dict)
     differ: list[Literal["tokenizer", "context", "batch_tokens"]] = Field(default_factory=list)
     trials: TrialSettings = TrialSettings()
-    seeds: list[Seeds] = Field(default=[Seeds(seed=i, order_seed=i) for i in range(3)], min_length=1)
+    seeds: list[Seeds] = Field(min_length=1)
+    test: Literal["welch", "paired"] = "welch"
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     measure: MeasureSettings = MeasureSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number_of_runs(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or value.get("seeds") is not None:
+            return value
+        models = value.get("models")
+        many = isinstance(models, Mapping) and len(models) >= MANY
+        return {**value, "seeds": RUNS_OF_MANY if many else RUNS}
 
     @field_validator("seeds", mode="before")
     @classmethod
     def _count(cls, value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return [{"seed": index, "order_seed": index} for index in range(value)]
-        return value
+        return pairs_of(value)
 
     @field_validator("seeds")
     @classmethod
@@ -237,11 +217,14 @@ class StudyConfig(Settings):
         return self.budget.kind, self.budget.amount
 
     @property
-    def trial_seeds(self) -> tuple[Seeds, Seeds]:
-        """Two pairs of seeds that no run has."""
-        seed = 1 + max(each.seed for each in self.seeds)
-        order = 1 + max(each.order_seed for each in self.seeds)
-        return Seeds(seed=seed, order_seed=order), Seeds(seed=seed + 1, order_seed=order + 1)
+    def tries_rates(self) -> bool:
+        """Whether attempts choose a learning rate among several."""
+        return self.trials.number > 1
+
+    def seeds_of(self, name: str, index: int) -> Seeds:
+        """The pair of a model's attempt."""
+        pair, more = self.seeds[index], self.models[name].seed_offset
+        return Seeds(seed=pair.seed + more, order_seed=pair.order_seed + more)
 
 
 def default_contexts(context: int, reach: int) -> list[int]:

@@ -1,9 +1,11 @@
-"""`run_study`: solve, settle, try, run, judge; and go on where an earlier attempt stopped."""
+"""`run_study`: solve, settle, try, run, judge; and go on where an earlier call stopped."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -11,17 +13,18 @@ from typing import final
 
 import torch
 
-from weft.comparison.assemble import Account, assemble
+from weft.comparison.assemble import Account, Attempt, assemble
 from weft.comparison.contestants import Contestant, Find, changed, contestants
+from weft.comparison.detectable import detectable_in, told, tuned_first
 from weft.comparison.folder import StudyFolder
 from weft.comparison.jobs import Job, JobKind, Outcome, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
 from weft.comparison.origin import made_by_other_code
 from weft.comparison.progress import Clock, StudyListener
 from weft.comparison.results import StudyResult
-from weft.comparison.study import Seeds, StudyConfig
+from weft.comparison.study import StudyConfig
 from weft.comparison.texts import StudyTexts, prepare_texts
-from weft.comparison.trials import Search, search
+from weft.comparison.trials import Tuning, tune
 from weft.core.errors import FailedError
 from weft.core.registry import is_loaded, load_plugin
 from weft.training.compute import Compute
@@ -69,7 +72,8 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
     Raises:
         ConfigError: the study cannot be run; every problem is listed.
         DataError: the text cannot be used.
-        FailedError: how fast a model trains cannot be measured, which a budget in seconds needs.
+        FailedError: how fast a model trains cannot be measured, which a budget in seconds needs; or the study's own
+            files cannot be written.
         KeyboardInterrupt: Ctrl-C; the same call goes on.
     """
     for plugin in options.plugins if options else ():
@@ -78,13 +82,25 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
     models, notes = contestants(study, find)
     resolved = {"study": study.model_dump(mode="json", exclude={"models"}),
                 "runs": {each.name: each.run.dump() for each in models}}
-    with StudyFolder(Path(out), study.model_dump(mode="json", exclude_none=True), resolved) as folder:
+    with (StudyFolder(Path(out), study.model_dump(mode="json", exclude_none=True), resolved) as folder,
+          _written(folder.path)):
         chosen = options or Options()
         work = Study(study, models, notes, folder, chosen, on_progress)
         if not chosen.own_processes:
             return work.run(in_this_process)
         with OwnProcesses() as launch:
             return work.run(launch)
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    """Around what the study itself writes."""
+    try:
+        yield
+    except OSError as error:
+        raise FailedError(f"the study's files cannot be written ({error.strerror or error}).",
+                          where=str(error.filename or folder),
+                          remedy="Make room; the same command goes on from what is finished.") from error
 
 
 @final
@@ -109,18 +125,18 @@ class Study:
         paid = self._paid_steps()
         self.models = [self._settled(each, paid.get(each.name)) for each in self.models]
         self._expect()
-        searches = {each.name: search(each, self.study.trials, self.study.trial_seeds, self._trial)
-                    for each in self.models if each.trained}
-        self.models = [self._chosen(each, searches.get(each.name)) for each in self.models]
-        self.notes += [note for each in searches.values() for note in each.notes]
-        outcomes: dict[str, list[Outcome]] = {each.name: [] for each in self.models}
+        tunings = [self._tuned(index) for index in range(tuned_first(self.study))]
+        found, basis = detectable_in(self.study, math.comb(len(self.models), 2), tunings)
+        self.clock.tell("detectable difference", told(found, basis, len(self.study.seeds)), 0.0)
         account = Account(self.study, self.models, self.texts, self.folder, self.options.device, self.threads,
-                          self.options.command, tuple(self.notes), self._counted_tokens())
+                          self.options.command, tuple(self.notes), self._counted_tokens(), found, basis)
+        attempts: dict[str, list[Attempt]] = {each.name: [] for each in self.models}
         result = None
-        for index, seeds in enumerate(self.study.seeds):
+        for index in range(len(self.study.seeds)):
+            tuned = tunings[index] if index < len(tunings) else self._tuned(index)
             for each in self.models:
-                outcomes[each.name].append(self._run(each, index, seeds))
-            result = assemble(account, searches, outcomes)
+                attempts[each.name].append(self._attempt(each, index, tuned.get(each.name)))
+            result = assemble(account, attempts)
             self.folder.write_result(result)
         assert result is not None, "a study has at least one pair of seeds"
         return result
@@ -132,7 +148,7 @@ class Study:
         steps: dict[str, list[int]] = {each.name: [] for each in timed}
         for index in range(PACE_ROUNDS):
             for each in timed:
-                job = self._job("pace", each, self.folder.path / "pace" / each.name / str(index), self.texts.test)
+                job = self._job("pace", each, f"pace/{each.name}/{index}")
                 outcome = self._do(job, f"{each.name}, pace, {index + 1} of {PACE_ROUNDS}", work=0.0)
                 if outcome.status != "finished":
                     raise FailedError(f"its pace cannot be measured: {outcome.note}", where=each.name,
@@ -160,26 +176,53 @@ class Study:
             training.compute, dtype=DTYPES[training.dtype], device=self.options.device).matmul)
         return model.with_run({"training.compute.matmul": route})
 
-    def _chosen(self, model: Contestant, found: Search | None) -> Contestant:
-        return model if found is None else model.with_run({"training.optimizer.lr": found.lr})
+    def _tuned(self, index: int) -> dict[str, Tuning]:
+        """The learning rates of an attempt at every model that gradients train."""
+        return tune([each for each in self.models if each.trained], self.study.trials,
+                    lambda model, lr: self._trial(model, index, lr))
 
-    def _trial(self, model: Contestant, lr: float, seeds: Seeds, steps: int) -> Outcome:
-        place = self.folder.path / "trials" / model.name / f"{lr:.6g}-{seeds.seed}"
-        trial = model.with_run({
-            "training.optimizer.lr": lr, "training.steps": steps, "seed": seeds.seed,
-            "data.order_seed": seeds.order_seed, "report.eval_every": steps, "report.checkpoint_every": steps})
-        return self._do(self._job("trial", trial, place, self.texts.tuning), self._trial_name(model.name, lr, seeds),
-                        work=self._work(model, steps))
+    def _attempt(self, model: Contestant, index: int, tuned: Tuning | None) -> Attempt:
+        """The run of an attempt, ``tuned`` unless the model is counted."""
+        folder = f"runs/{model.name}/{index}"
+        if tuned is None:
+            return Attempt(None, False, (), self._run(model, index, None, folder), folder)
+        if (trial := tuned.interrupted) is not None:
+            note = f"the trial of learning rate {trial.lr:g} was interrupted: {trial.note}"
+            return Attempt(None, False, tuned.trials, Outcome("interrupted", note), folder)
+        if self._trials_are_runs(model) and tuned.lr in tuned.outcomes:
+            return Attempt(tuned.lr, tuned.edge, tuned.trials, tuned.outcomes[tuned.lr],
+                           self._trial_folder(model, index, tuned.lr))
+        return Attempt(tuned.lr, tuned.edge, tuned.trials, self._run(model, index, tuned.lr, folder), folder)
 
-    def _run(self, model: Contestant, index: int, seeds: Seeds) -> Outcome:
-        run = model.with_run({"seed": seeds.seed, "data.order_seed": seeds.order_seed})
-        job = self._job("run", run, self.folder.path / "runs" / model.name / str(index), self.texts.test)
+    def _trial(self, model: Contestant, index: int, lr: float) -> Outcome:
+        whole, steps = self._trials_are_runs(model), self.study.trials.steps(model.run.training.steps or 1)
+        short = {} if whole else {"training.steps": steps, "report.eval_every": steps, "report.checkpoint_every": steps}
+        trial = self._seeded(model, index, lr).with_run(short)
+        job = self._job("run" if whole else "trial", trial, self._trial_folder(model, index, lr), tuning=True)
+        return self._do(job, self._trial_name(model.name, index, lr), work=self._work(model, steps))
+
+    def _run(self, model: Contestant, index: int, lr: float | None, folder: str) -> Outcome:
+        job = self._job("run", self._seeded(model, index, lr), folder)
         return self._do(job, self._run_name(model.name, index), work=self._work(model, model.run.training.steps or 1))
 
-    def _job(self, kind: JobKind, model: Contestant, folder: Path, text: Path) -> Job:
-        return Job(kind, model.name, model.run, folder, text, self.texts.sha256,
-                   None if model.trained else self._counted_tokens(), model.trained, model.flops_per_token,
-                   self.study.measure, self.options.device, self.threads,
+    def _seeded(self, model: Contestant, index: int, lr: float | None) -> Contestant:
+        """With the seeds of an attempt, and a learning rate."""
+        seeds = self.study.seeds_of(model.name, index)
+        rate = {} if lr is None else {"training.optimizer.lr": lr}
+        return model.with_run({"seed": seeds.seed, "data.order_seed": seeds.order_seed, **rate})
+
+    def _trials_are_runs(self, model: Contestant) -> bool:
+        """Whether a trial is as long as a run, so that the best of them is the run."""
+        steps = model.run.training.steps or 1
+        return self.study.tries_rates and self.study.trials.steps(steps) >= steps
+
+    def _trial_folder(self, model: Contestant, index: int, lr: float) -> str:
+        return f"trials/{model.name}/{index}/{lr:g}"
+
+    def _job(self, kind: JobKind, model: Contestant, folder: str, *, tuning: bool = False) -> Job:
+        return Job(kind, model.name, model.run, self.folder.path / folder, self.texts.tuning if tuning else None,
+                   self.texts.test, self.texts.hashes, None if model.trained else self._counted_tokens(), model.trained,
+                   model.flops_per_token, self.study.measure, self.options.device, self.threads,
                    tuple(os.path.abspath(each) for each in self.options.plugins))
 
     def _counted_tokens(self) -> int | None:
@@ -196,23 +239,21 @@ class Study:
 
     def _expect(self) -> None:
         """Tell the clock what is to come; a trial's and a run's work are their operations."""
-        settings = self.study.trials
         for each in self.models:
             steps = each.run.training.steps or 1
-            if each.trained and (settings.number > 1 or settings.values is not None):
-                short = max(1, round(settings.share * steps))
-                for lr in settings.rates(each.run.training.optimizer.lr):
-                    self.clock.expect(self._trial_name(each.name, lr, self.study.trial_seeds[0]),
-                                      self._work(each, short))
             for index in range(len(self.study.seeds)):
-                self.clock.expect(self._run_name(each.name, index), self._work(each, steps))
+                if each.trained and self.study.tries_rates:
+                    work = self._work(each, self.study.trials.steps(steps))
+                    for lr in self.study.trials.rates(each.run.training.optimizer.lr):
+                        self.clock.expect(self._trial_name(each.name, index, lr), work)
+                if not (each.trained and self._trials_are_runs(each)):
+                    self.clock.expect(self._run_name(each.name, index), self._work(each, steps))
 
     def _work(self, model: Contestant, steps: int) -> float:
         return steps * model.tokens_per_step * (model.flops_per_token or 1.0)
 
-    def _trial_name(self, name: str, lr: float, seeds: Seeds) -> str:
-        again = "" if seeds == self.study.trial_seeds[0] else ", repeated"
-        return f"{name}, trial of lr {lr:.3g}{again}"
+    def _trial_name(self, name: str, index: int, lr: float) -> str:
+        return f"{name}, attempt {index + 1} of {len(self.study.seeds)}, trial of lr {lr:g}"
 
     def _run_name(self, name: str, index: int) -> str:
         return f"{name}, run {index + 1} of {len(self.study.seeds)}"
@@ -226,7 +267,9 @@ class Study:
             self.clock.begin(what)
         outcome = known or done(job, self.launch, lambda line, step, steps: self.clock.tell(what, line,
                                                                                             step / max(1, steps)))
-        found = "" if outcome.bits_per_byte is None else f", {outcome.bits_per_byte:.4f} bits/byte"
+        bits = outcome.tuning_bits_per_byte if job.tuning is not None else outcome.bits_per_byte
+        whose = " of the tuning text" if job.tuning is not None else ""
+        found = "" if bits is None else f", {bits:.4f} bits/byte{whose}"
         self.clock.finish(what, f"{outcome.status}{found}{f': {outcome.note}' if outcome.note else ''}",
                           now=known is None)
         return outcome

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.checkpoints.atomic import replacing
+from weft.checkpoints.atomic import replacing, write_file
 from weft.comparison.contestants import Contestant
+from weft.core.errors import DataError
 from weft.data import Corpus, read_text
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.manifest import read_manifest
 from weft.data.settings import DataSettings
 from weft.training.material import prepare_folder, read_texts
 
-TOKENS, TUNING, TEST = "tokens", "tuning", "test"
+TOKENS, TUNING, TEST, MANIFEST = "tokens", "tuning", "test", "texts.json"
+PARTS = ("the corpus", "the tuning text", "the test text")
+"""What the manifest has hashes of."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +32,10 @@ class StudyTexts:
         test: the same: every figure of the study is measured on it.
         how: the held-out text was parted, in a sentence.
         name: of the corpus.
-        sha256: of the corpus.
+        hashes: of the whole text, of ``tuning`` and of ``test``.
         train_bytes: of the training text.
         test_bytes: and ``test_documents``: of the text of the figures.
+        duplicated: documents of the test text that stand in the training text, too.
     """
 
     tokens: Mapping[str, Path]
@@ -37,32 +43,87 @@ class StudyTexts:
     test: Path
     how: str
     name: str
-    sha256: str
+    hashes: tuple[str, str, str]
     train_bytes: int
     test_bytes: int
     test_documents: int
+    duplicated: int
 
 
 def prepare_texts(contestants: list[Contestant], folder: Path) -> StudyTexts:
-    """Tokenise the text once and part what is held out; what stands in ``folder`` already is kept.
+    """Tokenise the text once and part what is held out.
+
+    What stands in ``folder`` is kept if it is of this text; where one of the held-out texts there is damaged it is made
+    again. A folder of another text is refused: its results are of that text, which may by now be training text.
 
     Args:
         contestants: the models; all read the same text.
         folder: takes the tokens and the two held-out texts.
 
     Raises:
-        DataError: the text cannot be read, has changed, or is too small to be parted twice.
+        DataError: the text cannot be read, has changed since the study began, or is too small to be parted twice.
         TokenizerError: a tokenizer cannot be made, or cannot express the text.
     """
     settings = source_settings(contestants[0].run.data)
     read = read_texts(settings)
     tuning, test, how = _halves(read.parts, settings)
+    hashes = (read.corpus_sha256, tuning.sha256, test.sha256)
+    _require_same_text(folder, hashes)
     for name, corpus in ((TUNING, tuning), (TEST, test)):
-        if not (folder / name).exists():
+        if not _stands(folder / name, corpus):
             _write(folder / name, corpus)
-    return StudyTexts(_tokens(contestants, settings, folder), folder / TUNING, folder / TEST, how,
-                      _name(settings, read.corpus), read.corpus_sha256, read.parts["train"].size_bytes,
-                      test.size_bytes, len(test.documents))
+    return StudyTexts(_tokens(contestants, settings, folder, read.parts), folder / TUNING, folder / TEST, how,
+                      _name(settings, read.corpus), hashes, read.parts["train"].size_bytes, test.size_bytes,
+                      len(test.documents), duplicated(read.parts["train"], test))
+
+
+def duplicated(train: Corpus, test: Corpus) -> int:
+    """Documents of ``test`` whose text is that of a document of ``train``."""
+    seen = {_digest(document.text) for document in train.documents}
+    return sum(_digest(document.text) in seen for document in test.documents if document.text)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8")).digest()
+
+
+def _require_same_text(folder: Path, hashes: tuple[str, str, str]) -> None:
+    """Write down of which text the folder is, or compare.
+
+    Raises:
+        DataError: it is of another.
+    """
+    manifest = folder / MANIFEST
+    if not manifest.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(manifest, json.dumps(dict(zip(PARTS, hashes, strict=True)), indent=1) + "\n")
+        return
+    try:
+        before = json.loads(manifest.read_bytes())
+        changed = [f"{part} (SHA-256 {before[part][:12]}, now {now[:12]})"
+                   for part, now in zip(PARTS, hashes, strict=True) if before[part] != now]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"the file is damaged ({error}), so it cannot be told which text the study is of.",
+                        where=str(manifest), remedy="Choose another folder for the study.") from None
+    if changed:
+        raise DataError(f"the text has changed since the study in {folder.parent} began: {', '.join(changed)}.",
+                        where="data", remedy="Put the text back, or choose another folder: what was found there is of "
+                        "the text as it was.")
+
+
+def _stands(folder: Path, corpus: Corpus) -> bool:
+    """Whether the folder holds just the documents of ``corpus``."""
+    if not folder.is_dir():
+        return False
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    return found == _files(corpus)
+
+
+def _files(corpus: Corpus) -> dict[str, bytes]:
+    """A file for each document that has text."""
+    digits = len(str(len(corpus.documents)))
+    return {f"{index:0{digits}d}.txt": document.text.encode("utf-8")
+            for index, document in enumerate(each for each in corpus.documents if each.text)}
 
 
 def _name(settings: DataSettings, described: str) -> str:
@@ -86,19 +147,35 @@ def few_documents(folder: Path, max_bytes: int) -> Corpus:
     return read_text(folder).limited(max_bytes)
 
 
-def _tokens(contestants: list[Contestant], settings: DataSettings, folder: Path) -> dict[str, Path]:
+def _tokens(contestants: list[Contestant], settings: DataSettings, folder: Path,
+            parts: Mapping[str, Corpus]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     made: dict[str, Path] = {}
     for each in contestants:
         config = each.run.tokenizer
         key = config.model_dump_json()
         if each.run.data.prepared is not None:
-            made[key] = each.run.data.prepared
+            made[key] = _of_this_text(each.run.data.prepared, parts)
         elif key not in made:
             made[key] = folder / (f"{TOKENS}-{each.name}" if made else TOKENS)
             prepare_folder(settings, config, made[key])
         found[each.name] = made[key]
     return found
+
+
+def _of_this_text(prepared: Path, parts: Mapping[str, Corpus]) -> Path:
+    """A folder whose tokens are of the text that is held out here.
+
+    Raises:
+        DataError: the text has changed since it was prepared.
+    """
+    before = read_manifest(prepared).parts
+    changed = [name for name, corpus in parts.items()
+               if name not in before or before[name].corpus_sha256 != corpus.sha256]
+    if changed:
+        raise DataError(f"the text has changed since it was prepared ({', '.join(changed)}).", where=str(prepared),
+                        remedy="Prepare it again, or put the text back.")
+    return prepared
 
 
 def _halves(parts: Mapping[str, Corpus], settings: DataSettings) -> tuple[Corpus, Corpus, str]:
@@ -113,7 +190,6 @@ def _halves(parts: Mapping[str, Corpus], settings: DataSettings) -> tuple[Corpus
 
 
 def _write(folder: Path, corpus: Corpus) -> None:
-    digits = len(str(len(corpus.documents)))
     with replacing(folder) as draft:
-        for index, document in enumerate(each for each in corpus.documents if each.text):
-            (draft / f"{index:0{digits}d}.txt").write_bytes(document.text.encode("utf-8"))
+        for name, content in _files(corpus).items():
+            (draft / name).write_bytes(content)

@@ -1,75 +1,99 @@
-"""The search for a learning rate: the same number of trials for each model, judged on text that is not reported."""
+"""The search for a learning rate within one attempt: the same rates' effort for each model, judged on text that is not
+reported, wider wherever a best rate lies at the edge."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from weft.comparison.attempts import Side, TrialSettings, beyond
 from weft.comparison.contestants import Contestant
 from weft.comparison.jobs import Outcome
 from weft.comparison.results import Trial
-from weft.comparison.study import Seeds, TrialSettings
 
-Try: TypeAlias = Callable[[Contestant, float, Seeds, int], Outcome]
-"""Runs a trial: the model, its learning rate, its seeds, and the number of steps."""
+Try: TypeAlias = Callable[[Contestant, float], Outcome]
+"""Runs a trial of a model with a learning rate, with the seeds of the attempt."""
 
 
 @dataclass(frozen=True)
-class Search:
-    """What the trials of one model found.
+class Tuning:
+    """What the trials of one model found in one attempt.
 
     Attributes:
         trials: by rising learning rate; empty when none were made.
         lr: the best; the model's own when none were made or none finished.
         edge: the best lies at the edge of those that were tried.
-        repeats: bits per byte with the best learning rate, for each pair of seeds that it was tried with.
-        notes: what a reader must know.
+        outcomes: of the trials, by learning rate.
     """
 
     trials: tuple[Trial, ...]
     lr: float
     edge: bool
-    repeats: tuple[float, ...]
-    notes: tuple[str, ...]
+    outcomes: Mapping[float, Outcome]
+
+    @property
+    def best(self) -> float | None:
+        """Bits per byte of the best trial on the tuning text."""
+        return next((trial.bits_per_byte for trial in self.trials if trial.lr == self.lr), None)
+
+    @property
+    def interrupted(self) -> Trial | None:
+        """A trial that was interrupted: nothing is chosen before it has been made."""
+        return next((trial for trial in self.trials if trial.status == "interrupted"), None)
 
 
-def search(contestant: Contestant, settings: TrialSettings, seeds: tuple[Seeds, Seeds], attempt: Try) -> Search:
-    """Try learning rates and choose.
+def tune(models: Sequence[Contestant], settings: TrialSettings, attempt: Try) -> dict[str, Tuning]:
+    """Try learning rates for every model, and choose one for each.
+
+    While the best of some model lies at the edge, every model tries one rate more on that side, up to
+    ``settings.widest`` on each: so all have the same effort, and none is favoured by where the rates were begun.
 
     Args:
-        contestant: a model that is trained by gradients, its steps settled.
+        models: that gradients train, their steps settled.
         settings: of the study.
-        seeds: of the trials, and of the one repetition that shows how much seeds matter where the study does not say.
         attempt: runs a trial.
     """
-    own, steps = contestant.run.training.optimizer.lr, contestant.run.training.steps
-    assert steps is not None, "steps are settled before the trials"
-    if settings.number < 2 and settings.values is None:
-        return Search((), own, False, (), ())
-    short = max(1, round(settings.share * steps))
-    tried: list[Trial] = []
-    for lr in settings.rates(own):
-        outcome = attempt(contestant, lr, seeds[0], short)
-        tried.append(Trial(lr, outcome.status, outcome.bits_per_byte, outcome.seconds, outcome.note))
-    best = best_of(tried)
-    if best is None:
-        note = f"{contestant.name}: no trial finished, so it keeps its own learning rate, {own:g}."
-        return Search(tuple(tried), own, False, (), (note,))
-    repeats = [trial.bits_per_byte for trial in (best,) if trial.bits_per_byte is not None]
-    if settings.deviation is None:
-        again = attempt(contestant, best.lr, seeds[1], short)
-        repeats += [] if again.bits_per_byte is None else [again.bits_per_byte]
-    return Search(tuple(tried), best.lr, at_edge(tried, best), tuple(repeats), ())
+    rates = {each.name: settings.rates(each.run.training.optimizer.lr) for each in models}
+    if settings.number < 2:
+        return {name: Tuning((), own[0], False, {}) for name, own in rates.items()}
+    outcomes: dict[str, dict[float, Outcome]] = {each.name: {} for each in models}
+    left: dict[Side, int] = {"below": settings.widest, "above": settings.widest}
+    while True:
+        for each in models:
+            for lr in rates[each.name]:
+                if lr not in outcomes[each.name]:
+                    outcomes[each.name][lr] = attempt(each, lr)
+        found = {each.name: _tuning(each, outcomes[each.name]) for each in models}
+        sides = [side for side in left if left[side] and any(_wants(each, side) for each in found.values())]
+        if not sides:
+            return found
+        for side in sides:
+            left[side] -= 1
+            for known in rates.values():
+                known.insert(0 if side == "below" else len(known), beyond(known, side))
 
 
-def best_of(trials: list[Trial]) -> Trial | None:
+def best_of(trials: Sequence[Trial]) -> Trial | None:
     """The fewest bits per byte; the lower learning rate of equals."""
     finished = [trial for trial in trials if trial.bits_per_byte is not None]
     return min(finished, key=lambda trial: (trial.bits_per_byte, trial.lr), default=None)
 
 
-def at_edge(trials: list[Trial], best: Trial) -> bool:
-    """Whether the best is the lowest or highest learning rate that was tried: a better one may lie beyond."""
-    rates = sorted(trial.lr for trial in trials)
-    return best.lr in (rates[0], rates[-1])
+def _tuning(model: Contestant, outcomes: Mapping[float, Outcome]) -> Tuning:
+    trials = tuple(_trial(lr, outcomes[lr]) for lr in sorted(outcomes))
+    best = best_of(trials)
+    if best is None:
+        return Tuning(trials, model.run.training.optimizer.lr, False, dict(outcomes))
+    return Tuning(trials, best.lr, best in (trials[0], trials[-1]), dict(outcomes))
+
+
+def _trial(lr: float, outcome: Outcome) -> Trial:
+    return Trial(lr, outcome.status, outcome.tuning_bits_per_byte, outcome.seconds, outcome.note)
+
+
+def _wants(found: Tuning, side: Side) -> bool:
+    """Whether a better rate may lie on this side: the best is the last there. Where all diverged, it lies below."""
+    if all(trial.status == "diverged" for trial in found.trials):
+        return side == "below"
+    return found.edge and found.lr == found.trials[0 if side == "below" else -1].lr

@@ -25,7 +25,7 @@ from weft.comparison.plain_data import build
 from weft.comparison.results import CurvePoint
 from weft.comparison.study import default_contexts
 from weft.comparison.texts import few_documents
-from weft.core.errors import CheckpointError, TrainingError, UnsupportedError, WeftError
+from weft.core.errors import CheckpointError, DivergedError, FailedError, TrainingError, UnsupportedError, WeftError
 from weft.core.model import Counted, LanguageModel, parameter_count
 from weft.core.strict_json import dumps
 from weft.data import TokenStream, encode_corpus, read_text
@@ -42,6 +42,7 @@ Tell: TypeAlias = Callable[[str, int, int], None]
 """A line for people, updates done, and updates of the whole run."""
 
 RUN_FOLDER, CURVE_FILE, MEMORY_FILE = "run", "curve.jsonl", "memory.txt"
+OUT_OF_MEMORY = "can't allocate memory"
 LONGER = 3
 """Windows up to this many doublings of the context, the context itself among them, are evaluated and decoded."""
 
@@ -49,37 +50,67 @@ LONGER = 3
 def do(job: Job, tell: Tell) -> Outcome:
     """Do a piece of work and write down how it went; an interrupted run goes on from its last checkpoint.
 
-    Trouble of the model's own (a loss that is not finite, a configuration that cannot be trained) is an outcome.
+    Trouble of the model's own (it has diverged, or its configuration cannot be trained) is an outcome. Trouble of the
+    machine (a full disk, want of memory) is none: it is told as ``interrupted`` and not written down.
     """
     try:
-        outcome = _done(job, tell)
-    except TrainingError as error:
-        outcome = Outcome("diverged", str(error))
-    except (WeftError, RuntimeError, MemoryError) as error:
-        outcome = Outcome("failed", f"{type(error).__name__}: {error}")
-    write_outcome(job, outcome)
+        outcome = _judged(job, tell)
+        write_outcome(job, outcome)
+    except (TrainingError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+        return Outcome("interrupted", str(error) or "there is not enough memory")
     return outcome
+
+
+def _judged(job: Job, tell: Tell) -> Outcome:
+    """How the model fared.
+
+    Raises:
+        TrainingError: a file could not be written.
+        OSError: the same.
+        MemoryError: there was not enough.
+    """
+    try:
+        return _done(job, tell)
+    except DivergedError as error:
+        return Outcome("diverged", str(error))
+    except (TrainingError, torch.OutOfMemoryError):
+        raise
+    except WeftError as error:
+        return Outcome("failed", str(error))
+    except RuntimeError as error:
+        if OUT_OF_MEMORY in str(error):  # which PyTorch's allocator on a processor tells in words alone
+            raise MemoryError(str(error)) from error
+        return Outcome("failed", f"its code raises {type(error).__name__}: {error}")
 
 
 def _done(job: Job, tell: Tell) -> Outcome:
     if job.kind == "pace":
         return _pace(job)
     watched = _train(job, tell) if job.trained else _count(job)
-    scores = token_scores(watched.model, watched.judge, job.run.context)
-    nats, sizes = scores.clusters()
-    outcome = Outcome("finished", bits_per_byte=scores.bits_per_byte, loss=scores.loss, steps=watched.steps,
-                      tokens=watched.tokens, seconds=watched.seconds, peak_memory_bytes=watched.peak,
-                      numbers=_numbers(watched.model))
+    tuned = None
+    if job.tuning is not None:
+        tuning = encode_corpus(read_text(job.tuning), watched.tokenizer)
+        tuned = token_scores(watched.model, tuning, job.run.context, watched.steps).bits_per_byte
+    outcome = Outcome("finished", tuning_bits_per_byte=tuned, steps=watched.steps, tokens=watched.tokens,
+                      seconds=watched.seconds, peak_memory_bytes=watched.peak, numbers=_numbers(watched.model))
     if job.kind == "trial":
         shutil.rmtree(job.folder / RUN_FOLDER, ignore_errors=True)
         return outcome
+    return _measured(job, watched, outcome)
+
+
+def _measured(job: Job, watched: Watched, outcome: Outcome) -> Outcome:
+    """What a run comes to on the test text, and what it costs."""
+    judge = encode_corpus(read_text(job.test), watched.tokenizer)
+    scores = token_scores(watched.model, judge, job.run.context, watched.steps)
+    nats, sizes = scores.clusters()
     contexts = job.measure.contexts or default_contexts(job.run.context, LONGER)
     decoded = job.measure.decode_contexts or contexts
-    return replace(outcome, curve=watched.curve, by_position=scores.by_position(), cluster_nats=tuple(nats),
-                   cluster_bytes=tuple(sizes),
+    return replace(outcome, bits_per_byte=scores.bits_per_byte, loss=scores.loss, curve=watched.curve,
+                   by_position=scores.by_position(), cluster_nats=tuple(nats), cluster_bytes=tuple(sizes),
                    by_length=by_length(watched.model, watched.few, contexts, job.run.context),
                    decode=decoding_cost(watched.model, watched.few, decoded, job.measure.decode_steps),
-                   sample=sample(watched.model, watched.tokenizer, watched.judge, job.measure))
+                   sample=sample(watched.model, watched.tokenizer, judge, job.measure))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +118,12 @@ class Watched:
     """A trained model and what was seen on the way.
 
     Attributes:
-        judge: the text that judges it.
-        few: a part of that, for curves and other lengths.
+        few: a part of the test text, for curves and other lengths.
         peak: bytes of memory during training.
     """
 
     model: LanguageModel
     tokenizer: Tokenizer
-    judge: TokenStream
     few: TokenStream
     steps: int
     tokens: int
@@ -124,9 +153,8 @@ def _train(job: Job, tell: Tell) -> Watched:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         result = train(job.run, place, device=job.device, on_event=watch)
     tokens = result.steps * tokens_per_step(job.run)
-    judge = encode_corpus(read_text(job.text), result.tokenizer)
-    return Watched(result.model, result.tokenizer, judge, watch.few(result.tokenizer), result.steps, tokens,
-                   result.seconds, watch.peak(), watch.curve())
+    return Watched(result.model, result.tokenizer, watch.few(result.tokenizer), result.steps, tokens, result.seconds,
+                   watch.peak(), watch.curve())
 
 
 def _resumed(job: Job, place: Path, watch: Watch) -> TrainResult:
@@ -169,7 +197,7 @@ class Watch:
         if step in {point.step for point in self.curve()}:
             return
         assert loaded.tokenizer is not None, "a run saves its tokenizer"
-        scores = token_scores(loaded.model, self.few(loaded.tokenizer), self.job.run.context)
+        scores = token_scores(loaded.model, self.few(loaded.tokenizer), self.job.run.context, step)
         tokens = step * tokens_per_step(self.job.run)
         point = CurvePoint(step, tokens, tokens * (self.job.flops_per_token or 0.0), float(loaded.facts["seconds"]),
                            scores.bits_per_byte, scores.loss)
@@ -179,7 +207,7 @@ class Watch:
     def few(self, tokenizer: Tokenizer) -> TokenStream:
         """The part of the text that curves are measured on."""
         if self._few is None:
-            self._few = encode_corpus(few_documents(self.job.text, self.job.measure.curve_bytes), tokenizer)
+            self._few = encode_corpus(few_documents(self.job.test, self.job.measure.curve_bytes), tokenizer)
         return self._few
 
     def curve(self) -> tuple[CurvePoint, ...]:
@@ -214,15 +242,17 @@ def _count(job: Job) -> Watched:
     begun = time.perf_counter()
     count(model, stream)
     seconds, peak = time.perf_counter() - begun, peak_memory_bytes()
-    save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,
-                    run=job.run.dump(), facts={"step": 1, "seconds": seconds})
+    try:
+        save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,
+                        run=job.run.dump(), facts={"step": 1, "seconds": seconds})
+    except (CheckpointError, FailedError) as error:  # as training tells it, of which the disk is the cause, too
+        raise TrainingError(error.what, where=error.where, remedy=error.remedy) from error
     # Of a part, the inputs count, as they do for models that gradients train; each window has one target more.
     tokens = len(stream) if stream is material.train else max(1, (job.tokens or 0) // job.run.context) * job.run.context
-    few = encode_corpus(few_documents(job.text, job.measure.curve_bytes), material.tokenizer)
-    judge = encode_corpus(read_text(job.text), material.tokenizer)
-    scores = token_scores(model, few, job.run.context)
+    few = encode_corpus(few_documents(job.test, job.measure.curve_bytes), material.tokenizer)
+    scores = token_scores(model, few, job.run.context, 1)
     point = CurvePoint(1, tokens, 0.0, seconds, scores.bits_per_byte, scores.loss)
-    return Watched(model, material.tokenizer, judge, few, 1, tokens, seconds, peak, (point,))
+    return Watched(model, material.tokenizer, few, 1, tokens, seconds, peak, (point,))
 
 
 def _numbers(model: LanguageModel) -> int:

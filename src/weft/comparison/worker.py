@@ -58,7 +58,9 @@ def work(path: str) -> int:
             load_plugin(Path(plugin))
         job = Job.from_json(data)
         torch.set_num_threads(job.threads)
-        do(job, tell)
+        outcome = do(job, tell)
+        if outcome.status == "interrupted":
+            _say({"interrupted": outcome.note})
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0

@@ -13,7 +13,8 @@
     │   └── MissingExtra     an optional dependency is not installed
     └── FailedError          exit code 1: the work was well asked for and failed
         ├── LawError         a law does not hold
-        └── TrainingError    training cannot go on (a loss that is not finite, ...)
+        └── TrainingError    training cannot go on (a file that cannot be written, ...)
+            └── DivergedError   the loss or the weights of a model are lost
 
 Every message says where, what was wrong, and what to do.
 """
@@ -106,6 +107,20 @@ class LawError(FailedError):
 
 class TrainingError(FailedError):
     """Training cannot go on."""
+
+
+class DivergedError(TrainingError):
+    """A model in training has diverged: its loss or its weights are lost, and going on would not bring them back.
+
+    Args:
+        what: has become of it.
+        step: updates done until then.
+    """
+
+    def __init__(self, what: str, *, step: int) -> None:
+        self.lost, self.step = what, step
+        super().__init__(f"diverged at step {step:,}: {what}", remedy="Lower training.optimizer.lr, lengthen "
+                         "training.schedule.warmup, or set training.clip.")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
-from weft.core.errors import CheckpointError, FailedError, OccupiedError, TrainingError
+from weft.core.errors import CheckpointError, DivergedError, FailedError, OccupiedError, TrainingError
 from weft.core.model import LanguageModel
 from weft.training.config import EVALUATIONS, POINTS, ReportSettings, RunConfig
 from weft.training.events import Event, Listener, Progress, Saved, Validated
@@ -62,7 +62,7 @@ class Run:
         """Measure ``model`` on the validation text.
 
         Raises:
-            TrainingError: it gives NaN.
+            FailedError: it gives NaN.
         """
         found = Validation(**self.world.lead(lambda: asdict(
             validate(model, self.material.validation, context=self.config.context,
@@ -75,7 +75,7 @@ class Run:
         """Write the checkpoint of ``step``.
 
         Raises:
-            TrainingError: the weights are not finite.
+            DivergedError: the weights are not finite.
             FailedError: the disk is full.
         """
         facts: dict[str, Any] = {"step": step, "seconds": seconds,
@@ -158,7 +158,8 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
     """Train to the last step.
 
     Raises:
-        TrainingError: the loss is not finite, or a file cannot be written; the message names the last checkpoint.
+        DivergedError: the loss or the weights are lost; the message names the last checkpoint.
+        TrainingError: a file cannot be written; the same.
         KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
     rhythm, interval, world = Rhythm.of(run.config.report, trainer.steps), begun.interval, run.world
@@ -174,7 +175,7 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
                     run.tell(interval.progress(trainer, report, use))
                 interval = Interval(trainer.seconds)
             if rhythm.due(rhythm.evaluation, trainer.step) and not world.largest(interrupts.pending):
-                validation = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
+                validation = _evaluated(run, trainer)
             # Asked once, so that a signal that comes just after is not obeyed before the step is saved.
             stopping = world.largest(interrupts.pending)
             if rhythm.due(rhythm.checkpoint, trainer.step) or stopping:
@@ -190,13 +191,29 @@ def require_finite(model: LanguageModel, step: int) -> None:
     """Refuse to save weights that are lost.
 
     Raises:
-        TrainingError: a parameter is not finite, or a buffer is NaN (masks may be infinite).
+        DivergedError: a parameter is not finite, or a buffer is NaN (masks may be infinite).
     """
     wrong = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     wrong += [name for name, buffer in model.named_buffers() if bool(buffer.isnan().any())]
     if wrong:
-        raise TrainingError(f"the weights are no longer finite ({wrong[0]}).", where=f"step {step}",
-                            remedy="Lower training.optimizer.lr, or set training.clip.")
+        raise DivergedError(f"the weights are no longer finite ({wrong[0]}).", step=step)
+
+
+def _evaluated(run: Run, trainer: Trainer) -> Validation:
+    """The weights of this step on the validation text.
+
+    Raises:
+        DivergedError: they give it no finite loss.
+    """
+    try:
+        found = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
+    except TrainingError:
+        raise
+    except FailedError as error:
+        raise DivergedError(f"on the validation text {error.what}", step=trainer.step) from error
+    if not math.isfinite(found.loss):
+        raise DivergedError("the model gives tokens of the validation text a probability of zero.", step=trainer.step)
+    return found
 
 
 def _caught_up(run: Run, trainer: Trainer, rhythm: Rhythm, begun: Begun) -> Validation | None:
@@ -204,7 +221,7 @@ def _caught_up(run: Run, trainer: Trainer, rhythm: Rhythm, begun: Begun) -> Vali
     due = trainer.step > 0 and rhythm.due(rhythm.evaluation, trainer.step)
     if begun.validation is not None or not due:
         return begun.validation
-    validation = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
+    validation = _evaluated(run, trainer)
     run.save(trainer.step, trainer.seconds, validation, trainer.tensors(), begun.interval)
     return validation
 
@@ -217,4 +234,6 @@ def _naming_the_last(run: Run) -> Iterator[None]:
     except (FailedError, CheckpointError, OccupiedError) as error:
         last = run.folder.last()
         kept = f"The last good checkpoint is {last}." if last else "No checkpoint had been saved yet."
+        if isinstance(error, DivergedError):
+            raise DivergedError(f"{error.lost} {kept}", step=error.step) from error
         raise TrainingError(f"{error.what} {kept}", where=error.where, remedy=error.remedy) from error

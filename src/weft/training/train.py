@@ -80,7 +80,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         MissingExtra: a report is asked for whose package is not installed.
         UnsupportedError: the run cannot be resumed to the same weights here.
         CheckpointError: there is something to resume, and it is damaged.
-        TrainingError: the loss is not finite, or the disk is full; the checkpoints stay.
+        DivergedError: the loss or the weights are lost; the checkpoints stay.
+        TrainingError: the disk is full; the same.
     """
     world = World(torch.device(device)) if world is None else world
     require_divisible(config, world.size)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.core.errors import ConfigError, TrainingError
+from weft.core.errors import ConfigError, DivergedError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, ModelState
 from weft.core.state import restore, state_arrays
@@ -29,6 +29,12 @@ from weft.training.parallel import World, require_divisible, require_parallel
 from weft.training.precision import Precision
 
 CARRIED = "carried."
+FIRST_LOSS = "first_loss"
+DIVERGED = 100.0
+"""Times the loss of a uniform guess, ln V, or that of the first step where it is larger, above which a run has
+diverged. Measured on five kinds of model with a vocabulary of 512 at rates from 0.03 to 10,000: runs that rose to as
+much as 90 times (rates of 3, some 300 times the best) came back to about a uniform guess, a few below it; of those that
+rose above 100 (rates from 30 on) none came back under 13 times."""
 
 
 class StepReport(NamedTuple):
@@ -78,12 +84,14 @@ class Trainer:
         self._forward = compiled(forward) if self.compute.compile else forward
         self.step, self.seconds = 0, 0.0
         self._state: ModelState | None = None
+        self._first_loss: float | None = None
 
     def advance(self) -> StepReport:
         """The next step.
 
         Raises:
-            TrainingError: the loss or the gradient is not finite; the weights are then those before the step.
+            DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
+                weights are then those before the step.
         """
         with self.compute.apply():
             return self._advance()
@@ -103,7 +111,7 @@ class Trainer:
         world.add_gradients(self.model)
         limit = math.inf if settings.clip is None else settings.clip
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-        self._require_finite(sums, norm)
+        self._require_converging(sums, norm)
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
         set_lr(self.optimizer, lr)
         self.optimizer.step()
@@ -116,13 +124,15 @@ class Trainer:
         """What the next step depends on besides the weights, the configuration and the step; for all ranks to call,
         because it holds the carried rows of all."""
         carried = {} if self._state is None else self.world.gather_rows(state_arrays(self._state))
-        return {**optimizer_tensors(self.optimizer, self.model),
+        first = {} if self._first_loss is None else {FIRST_LOSS: torch.tensor(self._first_loss, dtype=torch.float64)}
+        return {**optimizer_tensors(self.optimizer, self.model), **first,
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
 
     def resume(self, tensors: Mapping[str, Tensor], *, step: int, seconds: float, where: str) -> None:
         """Go on from ``step`` with what `tensors` gave there, in a world of any size; the weights are in the model
         already."""
         restore_optimizer(self.optimizer, self.model, tensors, where=where)
+        self._first_loss = float(tensors[FIRST_LOSS]) if FIRST_LOSS in tensors else None
         mine = self.world.rows(self.batches.rows)
         carried = {name.removeprefix(CARRIED): tensor[mine].to(self.device) for name, tensor in tensors.items()
                    if name.startswith(CARRIED)}
@@ -130,11 +140,15 @@ class Trainer:
         self._state = restore(empty, carried) if carried else None
         self.step, self.seconds = step, seconds
 
-    def _require_finite(self, sums: Sums, norm: float) -> None:
+    def _require_converging(self, sums: Sums, norm: float) -> None:
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
-            raise TrainingError(f"the loss became {sums.loss:g} with a gradient of norm {norm:g}.",
-                                where=f"step {self.step}", remedy="Lower training.optimizer.lr, lengthen "
-                                "training.schedule.warmup, or set training.clip.")
+            raise DivergedError(f"the loss became {sums.loss:g} with a gradient of norm {norm:g}.", step=self.step)
+        loss, uniform = sums.nats / max(1, sums.tokens), math.log(max(2, self.config.model.vocab_size))
+        if self._first_loss is None:
+            self._first_loss = loss
+        if loss > DIVERGED * max(uniform, self._first_loss):
+            raise DivergedError(f"the loss became {loss:.4g} nats per token, where a uniform guess has {uniform:.2f}.",
+                                step=self.step)
 
 
 def _stacks(model: LanguageModel) -> list[Stack]:
