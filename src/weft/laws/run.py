@@ -15,6 +15,7 @@ from weft.laws.continuation import continuation
 from weft.laws.coordinates import coordinates
 from weft.laws.forks import forks
 from weft.laws.inference import inference
+from weft.laws.inputs import inputs
 from weft.laws.memory import memory
 from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
@@ -46,6 +47,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "training": training,
     "seeds": seeds,
     "memory": memory,
+    "inputs": inputs,
     "compile": compile_whole,
 }
 
