@@ -23,7 +23,7 @@ STATEFUL = {
     ("split", r"rows advance by"), ("causality", r"tokens from 1 on replaced"), ("selection", r"rows \[2, 0, 0, 1\]"),
     ("selection", r"another sequence"), ("persistence", r"state saved and restored"), ("bounded", r"undeclared"),
     ("coordinates", r"fractions, without"), ("coordinates", r"fractions, with"), ("forks", r"clone, reserved"),
-    ("saving", r"after an empty piece"), ("saving", r"no row advanced, buffers reserved"), ("reuse", r"passed again"),
+    ("saving", r"after an empty piece"), ("saving", r"no row advanced, room reserved"), ("reuse", r"passed again"),
     ("memory", r"keeps alive"), ("memory", r"modules hold"),
 }
 PACKED_PIECES = {("packed", r"pieces 3\+1\+0\+7"), ("packed", r"pieces 4\+1\+2\+4")}

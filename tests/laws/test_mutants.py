@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from laws import mutants as wrong
+from laws import mutants_of_cases as cases
 from weft.blocks.pre import PreNormConfig
 from weft.core.config import Dims
 from weft.core.layer import Layer
@@ -158,19 +159,19 @@ CASES = [
     case(wrong.WritesBehindAutograd, wrong.Shift, plain, "split gradients", "causality, ragged"),
     case(wrong.HidesState, wrong.Shift, plain, "selection, persistence", "split, causality, ragged"),
     case(wrong.GrowsUndeclared, wrong.Shift, plain, "bounded", "split, causality, ragged"),
-    case(wrong.RoundsWhenContinued, GRU, plain, "continuation", "precision, split, packed"),
-    case(wrong.KeepsWholePositions, Attention, alibi, "coordinates", "split, packed, ragged"),
-    case(wrong.ForksShareBuffers, Attention, attention, "forks", "split, selection, persistence"),
-    case(wrong.PartsFromItsClock, GRU, in_block, "saving", "split, selection, persistence"),
-    case(wrong.TakesUsedStates, GRU, plain, "reuse", "split, selection, forks"),
-    case(wrong.LargerInTraining, MLP, perceptron, "training", "split, ragged, precision"),
-    case(wrong.NeverDrops, CrossAttention, dropping, "training", "split, ragged, selection"),
-    case(wrong.AlwaysDrops, CrossAttention, dropping, "training"),
-    case(wrong.TiresOfAnExpert, MixtureOfExperts, experts, "seeds", "split, ragged, selection, precision"),
-    case(wrong.KeepsTheChunk, wrong.Shift, plain, "memory", "bounded, split"),
-    case(wrong.TakesNotes, wrong.Shift, plain, "memory", "bounded, split, selection"),
-    case(wrong.IgnoresTypes, TokenEncoder, encoder, "inputs", "ragged, packed"),
-    case(wrong.ReadsOnTheHost, MLP, perceptron, "compile", "split, ragged, precision"),
+    case(cases.RoundsWhenContinued, GRU, plain, "continuation", "precision, split, packed"),
+    case(cases.KeepsWholePositions, Attention, alibi, "coordinates", "split, packed, ragged"),
+    case(cases.ForksShareBuffers, Attention, attention, "forks", "split, selection, persistence"),
+    case(cases.PartsFromItsClock, GRU, in_block, "saving", "split, selection, persistence"),
+    case(cases.TakesUsedStates, GRU, plain, "reuse", "split, selection, forks"),
+    case(cases.LargerInTraining, MLP, perceptron, "training", "split, ragged, precision"),
+    case(cases.NeverDrops, CrossAttention, dropping, "training", "split, ragged, selection"),
+    case(cases.AlwaysDrops, CrossAttention, dropping, "training"),
+    case(cases.TiresOfAnExpert, MixtureOfExperts, experts, "seeds", "split, ragged, selection, precision"),
+    case(cases.KeepsTheChunk, wrong.Shift, plain, "memory", "bounded, split"),
+    case(cases.TakesNotes, wrong.Shift, plain, "memory", "bounded, split, selection"),
+    case(cases.IgnoresTypes, TokenEncoder, encoder, "inputs", "ragged, packed"),
+    case(cases.ReadsOnTheHost, MLP, perceptron, "compile", "split, ragged, precision"),
     case(wrong.RoundsAccumulator, wrong.RunningSum, plain, "precision", "split, ragged"),
 ]
 

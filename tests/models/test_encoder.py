@@ -94,8 +94,8 @@ def test_segment_ids_fit_the_tokens_and_the_table() -> None:
     encoder = build(n_types=2)
     assert encoder.reads() == {"tokens": V, "types": 2} and build().reads() == {"tokens": V}
     tokens = ids()
-    with pytest.raises(InputError, match=r"inputs.types: shape \(\d, 1\) for tokens of shape .* Give one segment id for "
-                                         r"each token."):
+    with pytest.raises(InputError, match=r"inputs.types: shape \(\d, 1\) for tokens of shape .* Give one segment "
+                                         r"id for each token."):
         encoder(EncoderInputs(tokens=tokens, types=torch.zeros_like(tokens[:, :1])))
     with pytest.raises(InputError, match=r"inputs.types: a segment id outside 0 to 1. Give ids below n_types, or decl"):
         encoder(EncoderInputs(tokens=tokens, types=torch.full_like(tokens, 2)))

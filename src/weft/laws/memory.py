@@ -63,7 +63,7 @@ class _Made(TorchDispatchMode):
     """Adds up what operations return, views too, which makes no difference between early and late."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

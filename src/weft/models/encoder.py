@@ -67,8 +67,7 @@ class TokenEncoder(Encoder):
         """
         tokens = self._tokens(inputs)
         span = (WHOLE if span is None else span).resolve(None, tokens)
-        segments = None if self.types is None or inputs.types is None else self._segments(self.types, inputs.types, span)
-        x = self.embedding(tokens, span, segments)
+        x = self.embedding(tokens, span, self._segments(inputs.types, span))
         h: Tensor = self.norm(self.stack(x, None, span).y, span.ticks.valid)
         return span.clean(h)
 
@@ -76,13 +75,14 @@ class TokenEncoder(Encoder):
         sizes = {"tokens": self.embedding.tokens.num_embeddings}
         return sizes if self.types is None else {**sizes, "types": self.types.num_embeddings}
 
-    def _segments(self, table: nn.Embedding, types: Tensor, span: Span) -> Tensor:
+    def _segments(self, types: Tensor | None, span: Span) -> Tensor | None:
         """The vectors [B,S,D] of segment ids; what stands beyond a row's count may be no id at all."""
-        types = span.clean(types)
-        require((types >= 0) & (types < table.num_embeddings), InputError,
-                f"a segment id outside 0 to {table.num_embeddings - 1}.", where="inputs.types",
-                remedy="Give ids below n_types, or declare more types.")
-        found: Tensor = table(types)
+        if self.types is None or types is None:
+            return None
+        types, count = span.clean(types), self.types.num_embeddings
+        require((types >= 0) & (types < count), InputError, f"a segment id outside 0 to {count - 1}.",
+                where="inputs.types", remedy="Give ids below n_types, or declare more types.")
+        found: Tensor = self.types(types)
         return found
 
     def _tokens(self, inputs: EncoderInputs) -> Tensor:
