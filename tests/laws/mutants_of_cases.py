@@ -1,5 +1,5 @@
-"""Further mutants, of what a state goes through besides plain calls: continued in float32, forked, saved, used twice; of
-training mode, choices, memory, an encoder's inputs, and what a compiler meets.
+"""Further mutants, of what a state goes through besides plain calls: continued in float32, forked, saved, used twice;
+of training mode, choices, memory, an encoder's inputs, and what a compiler meets.
 """
 
 from __future__ import annotations

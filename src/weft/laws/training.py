@@ -95,4 +95,4 @@ def _without_dropout(part: nn.Module) -> None:
     else:
         assert isinstance(part, Attention | CrossAttention), "the parts that have a rate"
         scores = part.config.scores.model_copy(update={"dropout": 0.0})
-        part.config = part.config.model_copy(update={"scores": scores})  # type: ignore[assignment]
+        part.config = part.config.model_copy(update={"scores": scores})
