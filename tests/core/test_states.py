@@ -199,7 +199,7 @@ def test_restore_refuses_another_dtype_and_says_what_to_do() -> None:
         restore(pair(2, 3), arrays)
     wide = pair(2, 3).to(dtype=torch.float64)
     assert restore(wide.clone(), arrays).to(dtype=torch.float32).layers[0].keys.dtype is torch.float32
-    with pytest.raises(StateError, match="clock.seen: dtype torch.int32"):
+    with pytest.raises(StateError, match=r"clock.seen: dtype torch.int32"):
         restore(wide, arrays | {"clock.seen": torch.zeros(2, dtype=torch.int32)})
 
 

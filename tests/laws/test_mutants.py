@@ -12,21 +12,24 @@ import torch
 from torch import nn
 
 from laws import mutants as wrong
+from laws import mutants_of_cases as cases
 from weft.blocks.pre import PreNormConfig
 from weft.core.config import Dims
 from weft.core.layer import Layer
+from weft.core.model import Encoder
 from weft.feedforward.glu import GLU
 from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
-from weft.laws import LAWS, Report, examine, layer_subject, model_subject
+from weft.laws import LAWS, Report, encoder_subject, examine, layer_subject, model_subject
 from weft.laws.subject import Subject
 from weft.masks import Bidirectional, Causal, Window
-from weft.mixers.attention import Attention, AttentionConfig, head_sizes
+from weft.mixers.attention import Attention, AttentionConfig, ScoreSettings, head_sizes
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
 from weft.mixers.gated_convolution import GatedConvolution
 from weft.mixers.gru import GRU
 from weft.mixers.s4d import S4D, S4DConfig
 from weft.models.decoder import DecoderConfig
+from weft.models.encoder import TokenEncoder, TokenEncoderConfig
 from weft.models.readout import LinearReadout, LinearReadoutConfig
 from weft.norms.layernorm import LayerNormConfig
 
@@ -50,6 +53,26 @@ def rope(kind: type[Attention]) -> Attention:
 
 def cross(kind: type[CrossAttention]) -> CrossAttention:
     return kind(CrossAttentionConfig(n_heads=2), head_sizes(2, None, None, None, DIMS), DIMS)
+
+
+def alibi(kind: type[Attention]) -> Attention:
+    return attention(kind, position="alibi")
+
+
+def dropping(kind: type[CrossAttention]) -> CrossAttention:
+    config = CrossAttentionConfig(n_heads=2, scores=ScoreSettings(dropout=0.5))
+    return kind(config, head_sizes(2, None, None, None, DIMS), DIMS)
+
+
+def in_block(kind: type[GRU]) -> Layer:
+    """On a clock that others share."""
+    block = PreNormConfig.model_validate({"layers": ["gru"]}).build(DIMS)
+    block.layers[0] = kind(WIDTH)
+    return block
+
+
+def encoder(kind: type[TokenEncoder]) -> TokenEncoder:
+    return kind(TokenEncoderConfig.examples()[1])
 
 
 def experts(kind: type[MixtureOfExperts]) -> MixtureOfExperts:
@@ -136,6 +159,19 @@ CASES = [
     case(wrong.WritesBehindAutograd, wrong.Shift, plain, "split gradients", "causality, ragged"),
     case(wrong.HidesState, wrong.Shift, plain, "selection, persistence", "split, causality, ragged"),
     case(wrong.GrowsUndeclared, wrong.Shift, plain, "bounded", "split, causality, ragged"),
+    case(cases.RoundsWhenContinued, GRU, plain, "continuation", "precision, split, packed"),
+    case(cases.KeepsWholePositions, Attention, alibi, "coordinates", "split, packed, ragged"),
+    case(cases.ForksShareBuffers, Attention, attention, "forks", "split, selection, persistence"),
+    case(cases.PartsFromItsClock, GRU, in_block, "saving", "split, selection, persistence"),
+    case(cases.TakesUsedStates, GRU, plain, "reuse", "split, selection, forks"),
+    case(cases.LargerInTraining, MLP, perceptron, "training", "split, ragged, precision"),
+    case(cases.NeverDrops, CrossAttention, dropping, "training", "split, ragged, selection"),
+    case(cases.AlwaysDrops, CrossAttention, dropping, "training"),
+    case(cases.TiresOfAnExpert, MixtureOfExperts, experts, "seeds", "split, ragged, selection, precision"),
+    case(cases.KeepsTheChunk, wrong.Shift, plain, "memory", "bounded, split"),
+    case(cases.TakesNotes, wrong.Shift, plain, "memory", "bounded, split, selection"),
+    case(cases.IgnoresTypes, TokenEncoder, encoder, "inputs", "ragged, packed"),
+    case(cases.ReadsOnTheHost, MLP, perceptron, "compile", "split, ragged, precision"),
     case(wrong.RoundsAccumulator, wrong.RunningSum, plain, "precision", "split, ragged"),
 ]
 
@@ -145,6 +181,8 @@ def subject(build: Callable[[Any], nn.Module], kind: type) -> Subject:
     module = build(kind).double()
     if isinstance(module, Layer):
         return layer_subject(kind.__name__, module, WIDTH)
+    if isinstance(module, Encoder):
+        return encoder_subject(kind.__name__, module, 11)
     return model_subject(kind.__name__, module)  # type: ignore[arg-type]
 
 

@@ -218,7 +218,8 @@ def test_two_absolute_schemes_and_other_misplaced_positions(fields: dict[str, An
     assert caught.value.problems == (message,)
 
 
-@pytest.mark.parametrize("mask", ["bidirectional", "symmetric_window(4, 4)", "causal | global(0)", "~causal", "documents"])
+@pytest.mark.parametrize("mask", ["bidirectional", "symmetric_window(4, 4)", "causal | global(0)", "~causal",
+                                  "documents"])
 def test_a_mask_that_lets_tokens_see_later_ones_is_refused_where_it_stands(mask: str) -> None:
     ahead = {"kind": "attention", "n_heads": 2, "mask": mask}
     blocks = [{"kind": "pre", "layers": ["gru"]}, {"repeat": 2, "of": [{"kind": "pre", "layers": ["gru", ahead]}]}]
@@ -226,8 +227,8 @@ def test_a_mask_that_lets_tokens_see_later_ones_is_refused_where_it_stands(mask:
         parse(DecoderConfig, {"vocab_size": 11, "d_model": 8, "blocks": blocks}).build()
     problem, = caught.value.problems
     assert re.match(r"blocks\.1\.of\.0\.layers\.1\.mask: the mask .* lets a token see later ones, so a decoder, which "
-                    r"predicts the next token, would read what it shall predict\. Give a causal mask, such as 'causal', "
-                    r"'causal & window\(64\)' or 'causal \| prefix', or build an encoder\.", problem)
+                    r"predicts the next token, would read what it shall predict\. Give a causal mask, such as "
+                    r"'causal', 'causal & window\(64\)' or 'causal \| prefix', or build an encoder\.", problem)
 
 
 @pytest.mark.parametrize("mask", ["causal", "causal & window(4)", "causal | prefix", "causal & documents"])

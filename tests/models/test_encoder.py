@@ -88,3 +88,17 @@ def test_segments_start_with_the_embedding_s_spread() -> None:
 def test_inputs_that_it_does_not_read(inputs: EncoderInputs, message: str) -> None:
     with pytest.raises(InputError, match=message):
         build()(inputs)
+
+
+def test_segment_ids_fit_the_tokens_and_the_table() -> None:
+    encoder = build(n_types=2)
+    assert encoder.reads() == {"tokens": V, "types": 2} and build().reads() == {"tokens": V}
+    tokens = ids()
+    with pytest.raises(InputError, match=r"inputs.types: shape \(\d, 1\) for tokens of shape .* Give one segment "
+                                         r"id for each token."):
+        encoder(EncoderInputs(tokens=tokens, types=torch.zeros_like(tokens[:, :1])))
+    with pytest.raises(InputError, match=r"inputs.types: a segment id outside 0 to 1. Give ids below n_types, or decl"):
+        encoder(EncoderInputs(tokens=tokens, types=torch.full_like(tokens, 2)))
+    beyond = torch.zeros_like(tokens)
+    beyond[:, 1:] = 99
+    encoder(EncoderInputs(tokens=tokens, types=beyond), Span(count=torch.ones(len(tokens), dtype=torch.int64)))

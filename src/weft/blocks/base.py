@@ -85,10 +85,10 @@ def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims,
 
 
 def _ahead(part: PartConfig, dims: Dims) -> ConfigError:
-    masked = "mask" in type(part).model_fields
-    given = f"the mask {getattr(part, 'mask')!r}" if masked else f"{part.kind!r}"
-    return dims.problem("mask" if masked else "", f"{given} lets a token see later ones, so a decoder, which predicts "
-                        "the next token, would read what it shall predict.",
+    mask = dict(part).get("mask")
+    given = f"{part.kind!r}" if mask is None else f"the mask {mask!r}"
+    return dims.problem("" if mask is None else "mask", f"{given} lets a token see later ones, so a decoder, which "
+                        "predicts the next token, would read what it shall predict.",
                         "Give a causal mask, such as 'causal', 'causal & window(64)' or 'causal | prefix', or build an "
                         "encoder.")
 

@@ -181,8 +181,14 @@ class Encoder(Part, ABC):
         return frozenset({Trait.BIDIRECTIONAL})
 
     @abstractmethod
+    def reads(self) -> dict[str, int]:
+        """The fields of `EncoderInputs` that it reads, ``tokens`` or ``patches`` among them, and their sizes: how many
+        ids of tokens or types there are, how many features a patch has, 2 for ``globals_``. The others it refuses."""
+
+    @abstractmethod
     def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
-        """Hidden vectors; zero beyond each row's count."""
+        """Hidden vectors; zero beyond each row's count. Of what `reads` names, all but tokens and patches may be left
+        out."""
 
 
 def parameter_count(module: nn.Module) -> int:

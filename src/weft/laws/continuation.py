@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import torch
 
-from weft.core.span import Span
 from weft.laws.choices import watched
 from weft.laws.pieces import few, in_pieces
 from weft.laws.precision import BOUNDS, agreement, cast, memory_in, tensor_in
@@ -18,8 +17,8 @@ LAW = "continuation"
 
 
 def continuation(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """float32 in pieces of several tokens against float64 in one call, gradients off, within the bound of law 8: with
-    buffers that grow and reserved ones, and with rows that advance by different counts."""
+    """float32 in pieces of several tokens against float64 in one call, gradients off, within the bound of law 8, with
+    buffers that grow and reserved ones."""
     if not (subject.stateful and subject.differentiable) or any(
             p.dtype != torch.float64 for p in subject.module.parameters()):
         return
@@ -32,10 +31,8 @@ def continuation(subject: Subject, generator: torch.Generator) -> Iterator[Findi
             exact = subject.whole(x, memory).y
         for capacity in (None, subject.steps):
             state = twin.start(2, memory_in(memory, kind), capacity, subject.steps)
-            count = torch.full((2,), 1, device=x.device)
             with watched(twin.module) as found:
-                y, _ = in_pieces(twin, tensor_in(x, kind), state, few(subject.steps),
-                                 lambda first, end, one=count: Span(count=one * (end - first)))
+                y, _ = in_pieces(twin, tensor_in(x, kind), state, few(subject.steps))
             room = "growing" if capacity is None else "reserved"
             yield from agreement(subject, LAW, f"float32, several tokens at once, {room} buffers", y, exact, found,
                                  wanted, BOUNDS[kind])

@@ -34,12 +34,14 @@ def memory(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     with torch.no_grad():
         state = subject.start(2, source, subject.steps, subject.steps)
         grows = any(spec.grows is not None for _, spec in state.tensors().values())
-        _, state = go_on(subject, x[:, :EARLY - 1], state)
-        made, state = _step(subject, x[:, EARLY - 1:EARLY], state)
+        # Chunks with memory of their own, so that a state that keeps a view of one is seen to keep it all.
+        chunks = [piece.clone() for piece in x.split([EARLY - 1, 1, subject.steps - EARLY - 1, 1], 1)]
+        _, state = go_on(subject, chunks[0], state)
+        made, state = _step(subject, chunks[1], state)
         early, beside = _kept(state), _held(subject)
-        _, state = go_on(subject, x[:, EARLY:-1], state)
+        _, state = go_on(subject, chunks[2], state)
         chunk = _kept(state)
-        late, state = _step(subject, x[:, -1:], state)
+        late, state = _step(subject, chunks[3], state)
     yield Finding(LAW, f"bytes that a state keeps alive: {early} after {EARLY} tokens, {chunk} after a chunk, "
                   f"{_kept(state)} after a step behind it", float(max(chunk, _kept(state)) > early), 0.5)
     if not grows and Trait.DECLARED_LENGTH not in subject.traits:
@@ -61,7 +63,7 @@ class _Made(TorchDispatchMode):
     """Adds up what operations return, views too, which makes no difference between early and late."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

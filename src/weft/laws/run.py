@@ -18,6 +18,7 @@ from weft.laws.continuation import continuation
 from weft.laws.coordinates import coordinates
 from weft.laws.forks import forks
 from weft.laws.inference import inference
+from weft.laws.inputs import inputs
 from weft.laws.length import Row, allowed, row
 from weft.laws.long_laws import LONG_LAWS
 from weft.laws.memory import memory
@@ -52,6 +53,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "training": training,
     "seeds": seeds,
     "memory": memory,
+    "inputs": inputs,
     "compile": compile_whole,
 }
 

@@ -26,27 +26,24 @@ def saving(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         return
     x = subject.inputs(3, subject.steps, generator)
     memory = subject.memory(3, generator)
-    for capacity in (None, subject.steps):
-        for case, state, read in _states(subject, x, memory, capacity):
-            room = "" if capacity is None else ", buffers reserved"
-            yield from _compare(subject, f"saved {case}{room}", state, x[:, read:], memory)
+    for case, state, read in _states(subject, x, memory):
+        yield from _compare(subject, f"saved {case}", state, x[:, read:], memory)
 
 
-def _states(subject: Subject, x: Tensor, memory: Memory | None,
-            capacity: int | None) -> Iterator[tuple[str, LayerState, int]]:
-    """States, in words, and how many tokens they have read."""
-    def start() -> LayerState:
+def _states(subject: Subject, x: Tensor, memory: Memory | None) -> Iterator[tuple[str, LayerState, int]]:
+    """States, in words, and how many tokens they have read; of two no capacity was declared."""
+    def start(capacity: int | None = subject.steps) -> LayerState:
         return subject.start(3, memory, capacity, subject.steps)
 
     with torch.no_grad():
-        yield "before the first token", start(), 0
-        _, state = go_on(subject, x[:, :0], start())
+        yield "before the first token, room reserved", start(), 0
+        _, state = go_on(subject, x[:, :0], start(None))
         yield "after an empty piece", state, 0
-        _, state = in_pieces(subject, x, start(), [3, 0])
+        _, state = in_pieces(subject, x, start(None), [3, 0])
         yield "after three tokens and an empty piece", state, 3
         _, state = go_on(subject, x[:, :3], start())
         _, state = go_on(subject, x[:, 3:5], state, Span(count=torch.zeros(3, dtype=torch.int64, device=x.device)))
-        yield "after a call in which no row advanced", state, 3
+        yield "after a call in which no row advanced, room reserved", state, 3
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,22 +26,28 @@ def training(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     x = subject.inputs(2, subject.steps, generator)
     memory = subject.memory(2, generator)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        base = subject.whole(x, memory).y
+        base = _whole(subject, x, memory)
         plain = _training(subject, keep=None)
         if Trait.BATCH_STATISTICS in subject.traits:
-            first, second = (_training(subject, keep=None).whole(x, memory).y for _ in range(2))
+            first, second = (_whole(_training(subject, keep=None), x, memory) for _ in range(2))
             yield Finding(LAW, "in training, twice", difference(second, first), subject.bound)
-        elif not _varies(lambda: plain.whole(x, memory).y):
-            yield Finding(LAW, "in training without dropout, whole", difference(plain.whole(x, memory).y, base),
+        elif not _varies(partial(_whole, plain, x, memory)):
+            yield Finding(LAW, "in training without dropout, whole", difference(_whole(plain, x, memory), base),
                           subject.bound)
             if subject.stateful:
                 yield Finding(LAW, "in training without dropout, in pieces",
                               difference(_pieces(plain, x, memory), base), subject.bound)
-        yield Finding(LAW, "evaluation draws random numbers", float(_varies(lambda: subject.whole(x, memory).y)), 0.5)
+        drawn = _varies(partial(_whole, subject, x, memory))
+        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), 0.5)
         for place in _dropouts(subject.module):
             one = _training(subject, keep=place)
-            yield Finding(LAW, f"the dropout of {place or 'the part'} changes nothing in training",
-                          float(not _varies(lambda one=one: one.whole(x, memory).y)), 0.5)
+            applied = _varies(partial(_whole, one, x, memory))
+            yield Finding(LAW, f"{place or 'the part'} {'drops' if applied else 'drops nothing'} in training",
+                          float(not applied), 0.5)
+
+
+def _whole(subject: Subject, x: Tensor, memory: Memory | None) -> Tensor:
+    return subject.whole(x, memory).y
 
 
 def _pieces(subject: Subject, x: Tensor, memory: Memory | None) -> Tensor:
@@ -85,7 +92,7 @@ def _rate(part: nn.Module) -> float:
 def _without_dropout(part: nn.Module) -> None:
     if isinstance(part, nn.Dropout):
         part.p = 0.0
-    elif isinstance(part, Attention):
-        part.config = part.config.model_copy(update={"scores": part.config.scores.model_copy(update={"dropout": 0.0})})
-    elif isinstance(part, CrossAttention):
-        part.config = part.config.model_copy(update={"scores": part.config.scores.model_copy(update={"dropout": 0.0})})
+    else:
+        assert isinstance(part, Attention | CrossAttention), "the parts that have a rate"
+        scores = part.config.scores.model_copy(update={"dropout": 0.0})
+        part.config = part.config.model_copy(update={"scores": scores})

@@ -108,7 +108,8 @@ def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> St
                     for buffer, chunk in ((state.keys, k), (state.values, v)))
     positions = state.positions
     if positions is not None:
-        positions = _write_positions(pad_to(_room_for_positions(positions, state.clock, ticks), 1, room, 0), slots, ticks)
+        wide = _room_for_positions(positions, state.clock, ticks)
+        positions = _write_positions(pad_to(wide, 1, room, 0), slots, ticks)
     new = KeyValueState(after, keys, values, positions, state.capacity)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)

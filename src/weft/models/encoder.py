@@ -8,6 +8,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.checks import require
 from weft.core.config import Dims
 from weft.core.errors import InputError
 from weft.core.model import Encoder, EncoderInputs
@@ -61,22 +62,38 @@ class TokenEncoder(Encoder):
         """Hidden vectors [B,S,D], zero beyond each row's count.
 
         Raises:
-            InputError: the inputs lack tokens, or hold what this encoder does not read.
+            InputError: the inputs lack tokens, hold what this encoder does not read, or types of another shape or
+                outside its table.
         """
         tokens = self._tokens(inputs)
         span = (WHOLE if span is None else span).resolve(None, tokens)
-        segments = None if self.types is None or inputs.types is None else self.types(inputs.types)
-        x = self.embedding(tokens, span, segments)
+        x = self.embedding(tokens, span, self._segments(inputs.types, span))
         h: Tensor = self.norm(self.stack(x, None, span).y, span.ticks.valid)
         return span.clean(h)
 
+    def reads(self) -> dict[str, int]:
+        sizes = {"tokens": self.embedding.tokens.num_embeddings}
+        return sizes if self.types is None else {**sizes, "types": self.types.num_embeddings}
+
+    def _segments(self, types: Tensor | None, span: Span) -> Tensor | None:
+        """The vectors [B,S,D] of segment ids; what stands beyond a row's count may be no id at all."""
+        if self.types is None or types is None:
+            return None
+        types, count = span.clean(types), self.types.num_embeddings
+        require((types >= 0) & (types < count), InputError, f"a segment id outside 0 to {count - 1}.",
+                where="inputs.types", remedy="Give ids below n_types, or declare more types.")
+        found: Tensor = self.types(types)
+        return found
+
     def _tokens(self, inputs: EncoderInputs) -> Tensor:
-        given = {"patches": inputs.patches, "globals_": inputs.globals_,
-                 "types": None if self.types is not None else inputs.types}
-        for name, value in given.items():
-            if value is not None:
+        known = self.reads()
+        for name, value in vars(inputs).items():
+            if value is not None and name not in known:
                 raise InputError(f"this encoder does not read {name}.", where=f"inputs.{name}",
                                  remedy="Leave it out, or declare an encoder that does (n_types for types).")
         if inputs.tokens is None:
             raise InputError("missing: this encoder reads tokens.", where="inputs.tokens", remedy="Give ids [B,S].")
+        if inputs.types is not None and inputs.types.shape != inputs.tokens.shape:
+            raise InputError(f"shape {tuple(inputs.types.shape)} for tokens of shape {tuple(inputs.tokens.shape)}.",
+                             where="inputs.types", remedy="Give one segment id for each token.")
         return inputs.tokens
