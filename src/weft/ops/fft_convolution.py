@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import differentiate, operator, transformed
 
 
 def direct_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) -> Float[Tensor, "B H T"]:
@@ -26,7 +26,7 @@ def fft_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) -> 
     Computes in the dtype given, which must be float32 or float64. One operator to the compiler, which makes no code
     for complex numbers; the backward transforms again, so that no spectrum is kept.
     """
-    y: Tensor = _forward(u, kernel)
+    y: Tensor = _run(u, kernel) if transformed() else _forward(u, kernel)
     return y
 
 
@@ -72,7 +72,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    gradients: tuple[Tensor, Tensor] = _backward(grad, *ctx.saved_tensors)
+    # A backward pass that is itself differentiated consists of PyTorch's operators.
+    work = _run_backward if torch.is_grad_enabled() else _backward
+    gradients: tuple[Tensor, Tensor] = work(grad, *ctx.saved_tensors)
     return gradients
 
 
