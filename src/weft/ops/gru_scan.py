@@ -69,13 +69,13 @@ def _run_shapes(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor,
     return projected.new_empty(steps, batch, size), projected.new_empty(steps, batch, 4, size)
 
 
-def _run_backward(grad_outputs: Tensor, grad_gates: Tensor | None, weight: Tensor, bias: Tensor, h0: Tensor,
-                  starts: Tensor | None, outputs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _run_backward(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
+                  outputs: Tensor, gates: Tensor, grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of projected, weight, bias and h0. The factors of a step's gradient are worked out for all steps at
     once, so that the loop is left with one product and four element-wise operations. ``grad_gates`` is of what the
     backward pass keeps: it has a gradient where that pass is differentiated."""
     if grad_gates is not None:
-        return _backward_steps(grad_outputs, grad_gates, weight, bias, h0, starts, outputs, gates)
+        return _backward_steps(grad_outputs, weight, bias, h0, starts, outputs, gates, grad_gates)
     steps = len(outputs)
     slopes, to_n = _slopes(found(h0, outputs, starts), gates)
     z = gates[:, :, 1]
@@ -105,8 +105,8 @@ def _of_parameters(grad_recurrent: Tensor, grad_n: Tensor, before: Tensor) -> tu
     return grad_projected, grad_weight, grad_recurrent[:, :, 2].sum((0, 1))
 
 
-def _backward_steps(grad_outputs: Tensor, grad_gates: Tensor | None, weight: Tensor, bias: Tensor, h0: Tensor,
-                    starts: Tensor | None, outputs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_steps(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
+                    outputs: Tensor, gates: Tensor, grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`_run_backward` in operators that can be differentiated again."""
     before = found(h0, outputs, starts)
     slopes, to_n = _slopes(before, gates)
@@ -130,8 +130,9 @@ def _of_gates(grad_gates: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([(grad_r + to_n * u_n) * r * (1 - r), grad_z * z * (1 - z), to_n * r + grad_u], dim=2), to_n
 
 
-def _backward_shapes(grad_outputs: Tensor, grad_gates: Tensor | None, weight: Tensor, bias: Tensor, h0: Tensor,
-                     starts: Tensor | None, outputs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_shapes(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
+                     outputs: Tensor, gates: Tensor,
+                     grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     steps, batch, size = outputs.shape
     return (gates.new_empty(steps, batch, 3 * size), weight.new_empty(weight.shape), bias.new_empty(bias.shape),
             h0.new_empty(h0.shape))
@@ -145,8 +146,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _gradient(ctx: Any, grad_outputs: Tensor | None, grad_gates: Tensor | None) -> tuple[Tensor | None, ...]:
     outputs = ctx.saved_tensors[-2]
     work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
-    return *work(torch.zeros_like(outputs) if grad_outputs is None else grad_outputs, grad_gates,
-                 *ctx.saved_tensors), None
+    given = torch.zeros_like(outputs) if grad_outputs is None else grad_outputs
+    return *work(given, *ctx.saved_tensors, grad_gates), None
 
 
 _forward = operator("gru_scan", _run, _run_shapes)

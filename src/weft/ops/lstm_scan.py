@@ -77,14 +77,14 @@ def _run_shapes(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
     return projected.new_empty(shape), projected.new_empty(shape), projected.new_empty(projected.shape)
 
 
-def _run_backward(grad_outputs: Tensor, grad_cells: Tensor, grad_gates: Tensor | None, weight: Tensor, h0: Tensor,
-                  c0: Tensor, starts: Tensor | None, outputs: Tensor, cells: Tensor,
-                  gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _run_backward(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
+                  starts: Tensor | None, outputs: Tensor, cells: Tensor, gates: Tensor,
+                  grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of projected, weight, h0 and c0. The factors of a step's gradient are worked out for all steps at
     once, so that the loop is left with one product and five element-wise operations. ``grad_gates`` is of what the
     backward pass keeps: it has a gradient where that pass is differentiated."""
     if grad_gates is not None:
-        return _backward_steps(grad_outputs, grad_cells, grad_gates, weight, h0, c0, starts, outputs, cells, gates)
+        return _backward_steps(grad_outputs, grad_cells, weight, h0, c0, starts, outputs, cells, gates, grad_gates)
     steps, batch, size = outputs.shape
     forget = gates.view(steps, batch, 4, size)[:, :, 1]
     to_cell, to_three, to_out = _slopes(found(c0, cells, starts), cells, gates.view(steps, batch, 4, size))
@@ -114,9 +114,9 @@ def _slopes(c_before: Tensor, cells: Tensor, gates: Tensor) -> tuple[Tensor, Ten
     return o * (1 - tanh * tanh), three, tanh * o * (1 - o)
 
 
-def _backward_steps(grad_outputs: Tensor, grad_cells: Tensor, grad_gates: Tensor | None, weight: Tensor, h0: Tensor,
-                    c0: Tensor, starts: Tensor | None, outputs: Tensor, cells: Tensor,
-                    gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_steps(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
+                    starts: Tensor | None, outputs: Tensor, cells: Tensor, gates: Tensor,
+                    grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`_run_backward` in operators that can be differentiated again."""
     split = gates.unflatten(2, (4, -1))
     to_cell, to_three, to_out = _slopes(found(c0, cells, starts), cells, split)
@@ -143,9 +143,9 @@ def _of_activations(gates: Tensor) -> Tensor:
     return torch.stack([i * (1 - i), f * (1 - f), 1 - g * g, o * (1 - o)], dim=2)
 
 
-def _backward_shapes(grad_outputs: Tensor, grad_cells: Tensor, grad_gates: Tensor | None, weight: Tensor, h0: Tensor,
-                     c0: Tensor, starts: Tensor | None, outputs: Tensor, cells: Tensor,
-                     gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_shapes(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
+                     starts: Tensor | None, outputs: Tensor, cells: Tensor, gates: Tensor,
+                     grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return gates.new_empty(gates.shape), weight.new_empty(weight.shape), h0.new_empty(h0.shape), c0.new_empty(c0.shape)
 
 
@@ -159,7 +159,7 @@ def _gradient(ctx: Any, grad_outputs: Tensor | None, grad_cells: Tensor | None,
     blank = ctx.saved_tensors[-2]
     given = [torch.zeros_like(blank) if grad is None else grad for grad in (grad_outputs, grad_cells)]
     work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
-    return *work(*given, grad_gates, *ctx.saved_tensors), None
+    return *work(*given, *ctx.saved_tensors, grad_gates), None
 
 
 _forward = operator("lstm_scan", _run, _run_shapes)
