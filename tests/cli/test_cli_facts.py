@@ -66,13 +66,13 @@ def test_list_of_a_group_tells_states_traits_and_sources(weft: Any) -> None:
     assert "rope" in told.out and "attention\n" not in told.out
     assert "traits  declared_length" in told.out and "source  Press et al. 2022, section 3" in told.out
     found = weft("list", "mixer", "--json").json()
-    assert {"lstm": "2 d_hidden numbers"}.items() <= {each["kind"]: each["state_size"] for each in found}.items()
+    assert {each["kind"]: each["state_size"] for each in found}["lstm"] == "2 d_hidden float32 numbers"
 
 
 def test_list_of_a_part_tells_everything_about_it(weft: Any) -> None:
     told = weft("list", "lstm")
     for expected in ("mixer lstm", "c_t = f c_{t-1} + i g", "d_hidden     integer > 0 or null  null",
-                     "forget_bias  number               0.0", "state: 2 d_hidden numbers",
+                     "forget_bias  number               0.0", "state: 2 d_hidden float32 numbers",
                      "Hochreiter & Schmidhuber 1997", "defined in: weft.mixers.lstm"):
         assert expected in told.out
     page, = weft("list", "rope", "--json").json()

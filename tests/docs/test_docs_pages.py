@@ -39,7 +39,7 @@ def test_the_catalogue_has_every_part(built: Path) -> None:
         assert f"`{part.kind}`" in page, part.kind
         assert part.source in page, part.kind
     assert all(f"`{mask.kind}" in page for mask in known_masks())
-    assert "declared_length" in page and "2 d_hidden numbers" in page
+    assert "declared_length" in page and "2 d_hidden float32 numbers" in page
 
 
 def test_the_command_line_page_has_every_command_and_its_options(built: Path) -> None:

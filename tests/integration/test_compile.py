@@ -133,6 +133,35 @@ def test_traced_whole_and_equal_to_eager(config: PartConfig) -> None:
     check(config, "aot_eager")
 
 
+BEGINS = torch.tensor([[False, False, True, True, False], [False, True, False, False, False]])
+
+
+@pytest.mark.parametrize("config", [param for param in MODELS if param.id.startswith(("mixer", "attention, window"))])
+def test_packed_documents_are_traced_whole_and_equal_to_eager(config: PartConfig) -> None:
+    """Documents that begin inside a row, in a call that goes on from a state and in one without."""
+    model = build(config)
+
+    def both(x: Tensor, state: ModelState | None, source: Tensor) -> tuple[Tensor, Tensor]:
+        span = Span(begins=BEGINS, memory=memory(model, source))
+        return model(x, None, span).y, model(x, state, span).y
+
+    with torch.no_grad():
+        found, wanted = ([*run(tokens(), model.init_state(2, memory=memory(model, tokens(4))), tokens(4))]
+                         for run in (compiled("eager")(both), both))
+    assert_close(found, wanted, **CLOSE)
+
+
+def test_packed_state_spaces_are_trained_in_one_graph() -> None:
+    model = build(decoder({"kind": "s4d", "d_state": 4}))
+
+    def loss(x: Tensor) -> Tensor:
+        return model(x, None, Span(begins=BEGINS)).y.square().sum()
+
+    found, wanted = ([value := run(tokens()), *torch.autograd.grad(value, list(model.parameters()))]
+                     for run in (compiled("aot_eager")(loss), loss))
+    assert_close(found, wanted, **CLOSE)
+
+
 @pytest.mark.parametrize("name", INDUCED)
 def test_compiled_by_inductor_and_equal_to_eager(name: str) -> None:
     check(decoder(INDUCED[name]), "inductor")

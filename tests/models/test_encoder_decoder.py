@@ -74,7 +74,7 @@ def test_it_is_the_transformer_with_three_way_tied_embeddings() -> None:
 
 def test_tied_embeddings_are_one() -> None:
     model = build()
-    assert model.encoder.embedding.tokens is model.embedding.tokens
+    assert model.encoder.embedding.tokens.weight is model.embedding.tokens.weight
     assert model.readout.weight is model.embedding.tokens.weight
     apart = build(tied_source=False)
     assert apart.encoder.embedding.tokens is not apart.embedding.tokens

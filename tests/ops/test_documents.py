@@ -1,67 +1,87 @@
-"""Packed documents as rows and back."""
+"""Packed documents as rows and back, and the convolution that hears none but its own document."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 import torch
 from torch import Tensor
 
-from weft.core.clock import Clock
-from weft.core.span import Span
-from weft.ops.documents import SHORTEST, each_document
+from weft.ops.documents import SHORTEST, groups_of
+from weft.ops.fft_convolution import direct_convolution
+from weft.ops.packed_convolution import packed_convolution
+
+STEPS = 4 * SHORTEST
 
 
-def sums(rows: Tensor, carried: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A mixer to test with: running sums, which start from what is carried."""
-    start = rows.new_zeros(len(rows), rows.shape[2]) if carried is None else carried
-    y = start[:, None] + rows.cumsum(1)
-    if carried is None:
-        return y, None
-    every = torch.cat([start[:, None], y], 1)
-    return y, every[torch.arange(len(rows)), count]
-
-
-def by_hand(x: Tensor, start: Tensor, begins: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    total, outputs = start, []
-    for t in range(count):
-        total = x[t] + (torch.zeros_like(total) if begins[t] else total)
-        outputs.append(total)
-    return torch.stack([*outputs, *[torch.zeros_like(start)] * (len(x) - count)]), total
-
-
-def test_documents_of_all_lengths_across_a_carried_state() -> None:
-    torch.manual_seed(0)
-    steps = 4 * SHORTEST
-    x, carried = torch.randn(4, steps, 2, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)
-    x.requires_grad_()
-    begins = torch.zeros(4, steps, dtype=torch.bool)
+def documents() -> tuple[Tensor, Tensor]:
+    """Documents of 1 to 64 tokens, a row with padding, one without tokens and one of one document."""
+    begins = torch.zeros(4, STEPS, dtype=torch.bool)
     begins[0, [0, 1, 2, 40]] = True
-    begins[1, [3, 20]] = True
-    count = torch.tensor([steps, 30, 0, steps])
-    clock = Clock.start(4).replace(seen=torch.tensor([5, 5, 7, 1]))
-    span = Span(begins=begins, count=count).resolve(clock, x)
-    y, after = each_document(x, carried, span, sums)
-    y = span.clean(y)
-    expected = [by_hand(x[b], carried[b], begins[b], int(count[b])) for b in range(4)]
-    torch.testing.assert_close(y, torch.stack([e[0] for e in expected]), rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(after, torch.stack([e[1] for e in expected]), rtol=1e-13, atol=1e-13)
-    weight = torch.randn_like(y)
-    got, wanted = (torch.autograd.grad((v * weight).sum(), x)[0] for v in (y, torch.stack([e[0] for e in expected])))
-    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    begins[1, [3, 20, 50]] = True  # the last lies in the padding
+    return begins, torch.tensor([STEPS, 30, 0, STEPS])
+
+
+def by_hand(u: Tensor, kernel: Tensor) -> Tensor:
+    starts, count = documents()
+    rows = []
+    for b in range(len(u)):
+        ends = [0, *[t for t in range(1, int(count[b])) if starts[b, t]], int(count[b])]
+        parts = [direct_convolution(u[b:b + 1, i:j].transpose(1, 2), kernel[:, : j - i]).transpose(1, 2)
+                 for i, j in pairwise(ends) if j > i]
+        rows.append(torch.cat([*parts, u.new_zeros(1, STEPS - int(count[b]), u.shape[2])], 1))
+    return torch.cat(rows)
+
+
+@pytest.fixture
+def inputs() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+            for shape in ((4, STEPS, 2), (2, STEPS))]
+
+
+def test_every_document_is_convolved_alone_to_the_second_derivative(inputs: list[Tensor]) -> None:
+    def derivatives(y: Tensor) -> list[Tensor]:
+        first = torch.autograd.grad(y.square().sum(), inputs, create_graph=True)
+        once = torch.autograd.grad(y.square().sum(), inputs, retain_graph=True)
+        return [y, *first, *once, *torch.autograd.grad(sum(g.square().sum() for g in first), inputs)]
+
+    found, wanted = derivatives(packed_convolution(*inputs, *documents())), derivatives(by_hand(*inputs))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-9)
+
+
+def test_the_operators_are_well_formed(inputs: list[Tensor]) -> None:
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    args = (*inputs, *documents())
+    found = torch.library.opcheck(torch.ops.weft.packed_convolution.default, args, test_utils=tests)
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_a_broken_document_breaks_no_other(inputs: list[Tensor]) -> None:
+    u, kernel = (x.detach() for x in inputs)
+    u[0, 2] = torch.nan
+    y = packed_convolution(u, kernel, *documents())
+    assert y[0, 2:40].isnan().all() and y[0, :2].isfinite().all() and y[0, 40:].isfinite().all()
+    assert y[1:].isfinite().all()
 
 
 def test_padding_at_most_doubles_long_documents() -> None:
     """One long document beside many short ones must not pad those to its length."""
-    steps, seen = 1024, []
-
-    def run(rows: Tensor, carried: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:
-        seen.append((rows.shape[0] * rows.shape[1], int(count.sum()), int(count.max())))
-        return rows, None
-
-    begins = torch.zeros(2, steps, dtype=torch.bool)
+    begins = torch.zeros(2, 1024, dtype=torch.bool)
     begins[0, ::20] = True
-    x = torch.randn(2, steps, 3)
-    y, after = each_document(x, None, Span(begins=begins).resolve(None, x), run)
-    torch.testing.assert_close(y, x, rtol=0, atol=0)
-    assert after is None
-    assert sum(tokens for _, tokens, _ in seen) == 2 * steps
-    assert all(work <= 2 * tokens for work, tokens, longest in seen if longest > SHORTEST)
+    groups = list(groups_of(begins, None))
+    assert sum(int(group.inside.sum()) for group in groups) == 2 * 1024
+    for group in groups:
+        longest = int(group.inside.sum(1).max())
+        assert longest <= SHORTEST or group.inside.numel() <= 2 * group.inside.sum()
+
+
+def test_groups_are_put_back_where_they_stood() -> None:
+    begins, count = documents()
+    x = torch.randn(4, STEPS, 3)
+    y = torch.zeros_like(x)
+    for group in groups_of(begins, count):
+        group.put(y, group.rows(x))
+    torch.testing.assert_close(y, x * (torch.arange(STEPS) < count[:, None])[..., None], rtol=0, atol=0)

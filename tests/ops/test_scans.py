@@ -32,6 +32,30 @@ CASES: dict[str, tuple[Scan, Scan, list[tuple[int, ...]]]] = {
 }
 
 
+def twice(function: Scan, args: list[Tensor], starts: Tensor | None) -> list[Tensor]:
+    """Gradients of the gradients' squares, by a backward pass that is differentiated, twice in a row."""
+    values = function(*args, starts)
+    loss = sum(v.square().sum() for v in (values if isinstance(values, tuple) else (values,)))
+    found = []
+    for _ in range(2):
+        grads = torch.autograd.grad(loss, args, create_graph=True)
+        loss = sum(grad.square().sum() for grad in grads)
+        found += torch.autograd.grad(loss, args, retain_graph=True)
+    return found
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_second_and_third_derivatives_are_those_of_the_steps(name: str, reset: bool) -> None:
+    steps, scan, shapes = CASES[name]
+    torch.manual_seed(0)
+    args = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    starts = torch.rand(T, B) < 0.4 if reset else None
+    for expected, got in zip(twice(steps, args, starts), twice(scan, args, starts), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_scan_equals_steps(name: str, reset: bool) -> None:

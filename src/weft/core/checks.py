@@ -17,5 +17,13 @@ def require(condition: Tensor, error: type[UserError], what: str, *, where: str,
     """Raise ``error(what, where=where, remedy=remedy)`` unless every entry of ``condition`` is true."""
     if torch.compiler.is_compiling() or condition.device.type not in ("cpu", "meta"):
         torch._assert_async(condition.all(), f"{where}: {what} {remedy}")
-    elif condition.device.type == "cpu" and not bool(condition.all()):
+    elif condition.device.type == "cpu" and not bool(_whole(condition).all()):
         raise error(what, where=where, remedy=remedy)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The tensor with all that transforms of `torch.func` (`vmap`, `grad`) have wrapped it into taken off: every entry
+    of every row of a batch."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor

@@ -19,6 +19,7 @@ from weft.core.span import Memory, Span
 from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLUConfig
 from weft.ops import expert_dispatch
+from weft.ops.operator import transformed
 
 Dispatch = Literal["auto", "grouped", "dense"]
 
@@ -45,7 +46,8 @@ class MixtureOfExperts(Chooser):
 
     ``dispatch``: ``grouped`` runs each expert on its own tokens and reads the group sizes on the host, which
     ``torch.compile(fullgraph=True)`` and CUDA graphs cannot do; ``dense`` runs every expert on every token, N/k times
-    the arithmetic, in static shapes. ``auto`` is grouped, and dense while compiling.
+    the arithmetic, in static shapes. ``auto`` is grouped, and dense while compiling and in `torch.func.vmap` and its
+    like.
     """
 
     def __init__(self, d_model: int, experts: list[Pointwise], top_k: int, *, renormalise: bool = True,
@@ -86,7 +88,7 @@ class MixtureOfExperts(Chooser):
 
     def _dispatch(self, rows: Tensor, chosen: Tensor, gates: Tensor, valid: Tensor | None) -> Tensor:
         experts = [_single(expert) for expert in self.experts]
-        if self.dispatch == "dense" or (self.dispatch == "auto" and torch.compiler.is_compiling()):
+        if self.dispatch == "dense" or (self.dispatch == "auto" and (torch.compiler.is_compiling() or transformed())):
             return expert_dispatch.dense(rows, experts, chosen, gates)
         return expert_dispatch.grouped(rows, experts, chosen, gates, valid)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.config import Dims
 from weft.core.registry import register
@@ -33,6 +34,11 @@ class Elman(Recurrent):
     """The Elman network: h_t = f(W_x x_t + W_h h_{t-1} + b), h_0 = 0, f tanh, sigmoid or relu.
 
     State: h, d_hidden numbers a row. One bias, where PyTorch's nn.RNN adds up two.
+
+    Under a sigmoid, whose slope is at most 1/4, weights start uniform between -b and b, b = 4 sqrt(6 / (inputs +
+    outputs)) (Glorot and Bengio 2010, equation 16, with the factor 4 for the sigmoid that their later code adds), and
+    biases at 0: started as the others are, a stack of two hardly hears its input, and learns no more than how often
+    tokens occur.
     """
 
     gates = 1
@@ -41,6 +47,15 @@ class Elman(Recurrent):
                  activation: Activation = "tanh") -> None:
         super().__init__(d_model, d_hidden, bias)
         self.activation = activation
+        if activation == "sigmoid":
+            self._start_for_a_sigmoid()
+
+    def _start_for_a_sigmoid(self) -> None:
+        for weight in (self.input.weight, self.recurrent_weight):
+            bound = 4 * math.sqrt(6 / sum(weight.shape))
+            nn.init.uniform_(weight, -bound, bound)
+        if self.input.bias is not None:
+            nn.init.zeros_(self.input.bias)
 
     def scan(self, projected: Tensor, before: tuple[Tensor, ...], starts: Tensor | None) -> tuple[Tensor, ...]:
         weight = self.recurrent_weight.to(projected.dtype)

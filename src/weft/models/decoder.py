@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import SHAREABLE, Dims, PartConfig, PartField, Settings, rule
+from weft.core.config import SHAREABLE, Dims, PartConfig, PartField, Settings, Shared, rule
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel, ModelConfig, ModelState
 from weft.core.output import Output
@@ -35,17 +37,27 @@ class DecoderState(ModelState):
 
 
 class EmbeddingSettings(Settings):
-    """Token embeddings: ``scale`` (factor; None: 1), ``dropout``, a ``norm`` on the sum with positions, and the
-    standard deviation ``std`` they start with. ``round_scale``: the factor is rounded to the dtype of the embeddings
+    """Token embeddings: ``scale`` (factor; None: 1; ``sqrt_width``: the root of their number of features), ``dropout``,
+    a ``norm`` on the sum with positions, and the standard deviation ``std`` they start with (``inverse_sqrt_width``:
+    one over that root); what is left out of scale and std is as the positions prescribe, if they do (sinusoidal ones,
+    `PositionConfig.embedding_defaults`). ``round_scale``: the factor is rounded to the dtype of the embeddings
     before the product is (Gemma; sqrt(3072) is 55.5 in bfloat16), which in float32 changes only its last bits. With
     ``d_embedding`` (None: no map) they have that many features, which a linear map without bias brings to d_model."""
 
     d_embedding: int | None = Field(default=None, gt=0)
-    scale: float | None = None
+    scale: float | Literal["sqrt_width"] | None = None
     round_scale: bool = False
     dropout: float = Field(default=0.0, ge=0, lt=1)
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
-    std: float = Field(default=0.02, gt=0)
+    std: Annotated[float, Field(gt=0)] | Literal["inverse_sqrt_width"] = 0.02
+
+    def factor(self, width: int) -> float:
+        """What embeddings of ``width`` features are multiplied by."""
+        return width ** 0.5 if self.scale == "sqrt_width" else 1.0 if self.scale is None else self.scale
+
+    def deviation(self, width: int) -> float:
+        """The standard deviation that embeddings of ``width`` features start with."""
+        return width ** -0.5 if self.std == "inverse_sqrt_width" else self.std
 
 
 class StackedConfig(ModelConfig):
@@ -58,6 +70,13 @@ class StackedConfig(ModelConfig):
     blocks: Blocks
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_positions_prescribe(cls, data: Any) -> Any:
+        """Written into the configuration, so that a checkpoint says what its embeddings are, whatever is prescribed
+        later."""
+        return _prescribed(data) if isinstance(data, Mapping) else data
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.blocks:
@@ -66,6 +85,28 @@ class StackedConfig(ModelConfig):
             if not name.isidentifier() or name in dir(nn.ModuleDict()):
                 raise rule("shared", f"{name!r} cannot name a part.", "Choose another word, such as 'table'.")
         return self
+
+
+def _prescribed(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a model of blocks with what its positions prescribe for embeddings. What is wrong in them is left
+    for their own checks to tell."""
+    given, scheme = data.get("embedding", {}), _scheme(data.get("position"), data.get("shared"))
+    fields = given.model_dump(exclude_unset=True) if isinstance(given, EmbeddingSettings) else given
+    if scheme is None or not scheme.embedding_defaults or not isinstance(fields, Mapping):
+        return data
+    return {**data, "embedding": {**scheme.embedding_defaults, **fields}}
+
+
+def _scheme(position: Any, shared: Any) -> PositionConfig | None:
+    """The positions of a model, perhaps declared under ``shared``."""
+    try:
+        found = None if position is None else PartField("position").resolve(position)
+        if isinstance(found, Shared) and isinstance(shared, Mapping) and found.shared in shared:
+            found = PartField("position").resolve(shared[found.shared])
+    except PydanticCustomError:
+        return None
+    return found if isinstance(found, PositionConfig) else None
+
 
 
 class Embedding(nn.Module):
@@ -84,8 +125,8 @@ class Embedding(nn.Module):
         narrow = settings.d_embedding
         self.tokens = nn.Embedding(dims.vocab_size, width if narrow is None else narrow)
         self.projection = None if narrow is None else nn.Linear(narrow, width, bias=False)
-        nn.init.normal_(self.tokens.weight, std=settings.std)
-        self.scale, self.round_scale = 1.0 if settings.scale is None else settings.scale, settings.round_scale
+        nn.init.normal_(self.tokens.weight, std=settings.deviation(self.tokens.embedding_dim))
+        self.scale, self.round_scale = settings.factor(self.tokens.embedding_dim), settings.round_scale
         self.norm = settings.norm.build(dims.at("embedding", "norm"))
         self.dropout = Dropout(settings.dropout)
 

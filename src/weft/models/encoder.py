@@ -53,7 +53,7 @@ class TokenEncoder(Encoder):
         self.embedding, self.shared, dims = build_embedding(config, dims)
         self.types = nn.Embedding(config.n_types, config.d_model) if config.n_types else None
         if self.types is not None:
-            nn.init.normal_(self.types.weight, std=config.embedding.std)
+            nn.init.normal_(self.types.weight, std=config.embedding.deviation(config.d_model))
         self.stack = build_stack(config.blocks, dims)
         self.norm = config.norm.build(dims.at("norm"))
         self.shared.require_used()

@@ -71,7 +71,8 @@ class EncoderDecoder(Decoder):
         if source != own:
             raise Dims(own).problem("tied_source", f"token embeddings of {source} features in the encoder, {own} in "
                                     "the decoder.", "Give both the same positions, or untie.")
-        encoder.embedding.tokens = self.embedding.tokens
+        # The weight and not the module: torch.func.functional_call loses a module that stands in two places.
+        encoder.embedding.tokens.weight = self.embedding.tokens.weight
 
     def encode(self, inputs: EncoderInputs, span: Span | None = None) -> Memory:
         """The source's hidden vectors and counts."""

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig, widen, widen_optional
+from weft.ops.operator import transformed
 from weft.ops.rematerialize import cheap
 
 
@@ -35,9 +36,22 @@ class LayerNorm(Norm):
 
         def normalised() -> Tensor:
             weight, bias = widen_optional(self.weight), widen_optional(self.bias)
-            return F.layer_norm(wide, (self.size,), weight, bias, self.eps).to(dtype)
+            work = _written_out if transformed() else _fused
+            return work(wide, weight, bias, self.eps).to(dtype)
 
         return cheap(normalised(), normalised)
+
+
+def _fused(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def _written_out(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """For `torch.func`, whose second derivatives of the fused operator are wrong by the weight's (torch 2.13)."""
+    centred = x - x.mean(-1, keepdim=True)
+    y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
 
 
 @register

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from weft.core.errors import UnsupportedError
 from weft.ops.dropout import dropout
+from weft.ops.operator import transformed
 
 Backend = Literal["auto", "reference", "sdpa"]
 Feature = Literal["softcap", "value_terms", "weights"]
@@ -90,6 +91,8 @@ def choose(call: AttentionInputs, backend: Backend = "auto") -> tuple[str, str]:
         return backend, "named by the user"
     if needs - OFFERS["sdpa"]:
         return "reference", f"only the reference expresses {', '.join(sorted(needs))}"
+    if transformed():
+        return "reference", "torch.func knows no second derivatives of the fused kernel"
     if call.q.shape[1] == 1 and call.q.device.type == "cpu" and not torch.is_grad_enabled():
         return "grouped_rows", "one query on a CPU: the queries of a group as rows read each key once"
     if call.bias is not None and call.bias.requires_grad and call.q.device.type == "cpu":

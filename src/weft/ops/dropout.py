@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.layer import Part
+from weft.ops.operator import transformed
 
 LOTS = 1 << 16
 RARE = 1 / 1024
@@ -34,7 +35,8 @@ def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     if p == 0:
         return x
     # The compiler draws within the kernels that it makes; elsewhere than on a CPU there is a fused kernel.
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or not RARE <= p <= 1 - RARE:
+    drawn = torch.compiler.is_compiling() or x.device.type != "cpu" or not RARE <= p <= 1 - RARE
+    if drawn or transformed():  # of which `vmap` says whether rows draw alike
         return F.dropout(x, p)
     dropped = round(p * LOTS)
     y: Tensor = _Dropout.apply(x, _kept(x, dropped), LOTS / (LOTS - dropped))  # type: ignore[no-untyped-call]

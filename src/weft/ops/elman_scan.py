@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import Kernel, differentiate, operator, transformed
 from weft.ops.recurrence import found, resets
 
 Activation = Literal["tanh", "sigmoid", "relu"]
@@ -36,7 +36,7 @@ def elman_steps(projected: Float[Tensor, "T B H"], weight: Float[Tensor, "H H"],
 def elman_scan(projected: Float[Tensor, "T B H"], weight: Float[Tensor, "H H"], h: Float[Tensor, "B H"],
                activation: Activation, starts: Bool[Tensor, "T B"] | None = None) -> Float[Tensor, "T B H"]:
     """`elman_steps`, fast over many steps."""
-    if projected.shape[0] == 1:
+    if projected.shape[0] == 1 or transformed():
         return elman_steps(projected, weight, h, activation, starts)
     outputs: Tensor = _forward(projected, weight, h, starts, activation)
     return outputs
@@ -81,6 +81,19 @@ def _run_backward(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tens
     return grad_projected, grad_projected.flatten(0, 1).t() @ found(h0, outputs, starts).flatten(0, 1), dh
 
 
+def _backward_steps(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | None, outputs: Tensor,
+                    activation: str) -> tuple[Tensor, Tensor, Tensor]:
+    """`_run_backward` in operators that can be differentiated again."""
+    slopes, found_grads, dh = _slope(outputs, activation), list[Tensor](), torch.zeros_like(h0)
+    steps = list(zip(grad_outputs.unbind(0), slopes.unbind(0), resets(starts, len(outputs)), strict=True))
+    for grad, slope, reset in reversed(steps):
+        found_grads.append((dh + grad) * slope)
+        dh = found_grads[-1] @ weight
+        dh = dh if reset is None else dh.masked_fill(reset, 0)
+    grad_projected = torch.stack(found_grads[::-1])
+    return grad_projected, grad_projected.flatten(0, 1).t() @ found(h0, outputs, starts).flatten(0, 1), dh
+
+
 def _backward_shapes(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | None, outputs: Tensor,
                      activation: str) -> tuple[Tensor, Tensor, Tensor]:
     return outputs.new_empty(outputs.shape), weight.new_empty(weight.shape), h0.new_empty(h0.shape)
@@ -92,7 +105,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gradient(ctx: Any, grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-    return *_backward(grad_outputs, *ctx.saved_tensors, ctx.activation), None, None
+    work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
+    return *work(grad_outputs, *ctx.saved_tensors, ctx.activation), None, None
 
 
 _forward = operator("elman_scan", _run, _run_shapes)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import differentiate, operator, transformed
 
 
 def direct_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) -> Float[Tensor, "B H T"]:
@@ -26,7 +26,7 @@ def fft_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) -> 
     Computes in the dtype given, which must be float32 or float64. One operator to the compiler, which makes no code
     for complex numbers; the backward transforms again, so that no spectrum is kept.
     """
-    y: Tensor = _forward(u, kernel)
+    y: Tensor = run(u, kernel) if transformed() else _forward(u, kernel)
     return y
 
 
@@ -41,7 +41,8 @@ def transform_size(least: int) -> int:
     return best
 
 
-def _run(u: Tensor, kernel: Tensor) -> Tensor:
+def run(u: Tensor, kernel: Tensor) -> Tensor:
+    """`fft_convolution` in PyTorch's operators, u [B,H,T], kernel [H,T]."""
     steps = u.shape[2]
     size = transform_size(2 * steps - 1)
     product = torch.fft.rfft(u, n=size) * torch.fft.rfft(kernel, n=size)
@@ -53,8 +54,8 @@ def _shapes(u: Tensor, kernel: Tensor) -> Tensor:
     return u.new_empty(u.shape)
 
 
-def _run_backward(grad: Tensor, u: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """Correlations: du_s = sum_t g_t k_{t-s}, dk_l = sum over rows and t of g_t u_{t-l}."""
+def run_backward(grad: Tensor, u: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of both, correlations: du_s = sum_t g_t k_{t-s}, dk_l = sum over rows and t of g_t u_{t-l}."""
     steps = u.shape[2]
     size = transform_size(2 * steps - 1)
     spectrum = torch.fft.rfft(grad, n=size)
@@ -72,10 +73,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    gradients: tuple[Tensor, Tensor] = _backward(grad, *ctx.saved_tensors)
+    # A backward pass that is itself differentiated consists of PyTorch's operators.
+    work = run_backward if torch.is_grad_enabled() else _backward
+    gradients: tuple[Tensor, Tensor] = work(grad, *ctx.saved_tensors)
     return gradients
 
 
-_forward = operator("fft_convolution", _run, _shapes)
-_backward = operator("fft_convolution_backward", _run_backward, _backward_shapes)
+_forward = operator("fft_convolution", run, _shapes)
+_backward = operator("fft_convolution_backward", run_backward, _backward_shapes)
 differentiate("fft_convolution", _gradient, _save)

@@ -10,13 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from weft.ops.operator import again, transformed
 from weft.ops.rematerialize import cheap
 
 
 def gated_product(gate: Float[Tensor, "... F"], up: Float[Tensor, "... F"],
                   activation: Callable[[Tensor], Tensor]) -> Float[Tensor, "... F"]:
     """``activation(gate) * up``; the activation works on each number by itself."""
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # which decides itself what to keep
+    kept = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # which decides itself what to keep
+    if not kept or transformed():
         return activation(gate) * up
     y: Tensor = _GatedProduct.apply(gate, up, activation)  # type: ignore[no-untyped-call]
     return cheap(y, lambda: _product(gate, up, activation))
@@ -44,7 +46,7 @@ class _GatedProduct(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         gate, up = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives are wanted
-            return (*torch.autograd.grad(ctx.activation(gate) * up, [gate, up], dy, create_graph=True), None)
+            return (*again(ctx.activation(gate) * up, [gate, up], dy), None)
         with torch.enable_grad():
             leaf = gate.detach().requires_grad_()
             active = ctx.activation(leaf)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import Kernel, differentiate, operator, transformed
 from weft.ops.recurrence import found, resets
 
 
@@ -37,7 +37,7 @@ def gru_steps(projected: Float[Tensor, "T B 3H"], weight: Float[Tensor, "3H H"],
 def gru_scan(projected: Float[Tensor, "T B 3H"], weight: Float[Tensor, "3H H"], bias: Float[Tensor, " H"],
              h: Float[Tensor, "B H"], starts: Bool[Tensor, "T B"] | None = None) -> Float[Tensor, "T B H"]:
     """`gru_steps`, fast over many steps."""
-    if projected.shape[0] == 1:
+    if projected.shape[0] == 1 or transformed():
         return gru_steps(projected, weight, bias, h, starts)
     outputs: Tensor = _forward(projected, weight, bias, h, starts)[0]
     return outputs
@@ -70,13 +70,15 @@ def _run_shapes(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor,
 
 
 def _run_backward(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
-                  outputs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                  outputs: Tensor, gates: Tensor, grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of projected, weight, bias and h0. The factors of a step's gradient are worked out for all steps at
-    once, so that the loop is left with one product and four element-wise operations."""
-    steps, before = len(outputs), found(h0, outputs, starts)
-    r, z, u_n, n = gates.unbind(2)
-    to_n = (1 - z) * (1 - n * n)
-    slopes = torch.stack([to_n * u_n * r * (1 - r), (before - n) * z * (1 - z), to_n * r], dim=2)
+    once, so that the loop is left with one product and four element-wise operations. ``grad_gates`` is of what the
+    backward pass keeps: it has a gradient where that pass is differentiated."""
+    if grad_gates is not None:
+        return _backward_steps(grad_outputs, weight, bias, h0, starts, outputs, gates, grad_gates)
+    steps = len(outputs)
+    slopes, to_n = _slopes(found(h0, outputs, starts), gates)
+    z = gates[:, :, 1]
     grad_recurrent, grad_h = slopes.new_empty(slopes.shape), outputs.new_empty(outputs.shape)
     buffers = list(zip(grad_outputs.unbind(0), slopes.unbind(0), z.unbind(0), grad_recurrent.unbind(0),
                        grad_recurrent.flatten(2).unbind(0), grad_h.unbind(0), resets(starts, steps), strict=True))
@@ -86,24 +88,66 @@ def _run_backward(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor
         torch.mul(slope, total[:, None], out=place)
         dh = torch.addmm(total * keep, d_recurrent, weight)
         dh = dh if reset is None else dh.masked_fill(reset, 0)
-    grad_projected = torch.cat([grad_recurrent[:, :, :2], (grad_h * to_n)[:, :, None]], dim=2).flatten(2)
+    return *_of_parameters(grad_recurrent, grad_h * to_n, found(h0, outputs, starts)), dh
+
+
+def _slopes(before: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+    """dh'/d(x_r + U_r h, x_z + U_z h, U_n h + b) [T,B,3,H] and dh'/dx_n [T,B,H]."""
+    r, z, u_n, n = gates.unbind(2)
+    to_n = (1 - z) * (1 - n * n)
+    return torch.stack([to_n * u_n * r * (1 - r), (before - n) * z * (1 - z), to_n * r], dim=2), to_n
+
+
+def _of_parameters(grad_recurrent: Tensor, grad_n: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of projected, weight and bias from those of the recurrent products and of x_n."""
+    grad_projected = torch.cat([grad_recurrent[:, :, :2], grad_n[:, :, None]], dim=2).flatten(2)
     grad_weight = grad_recurrent.flatten(2).flatten(0, 1).t() @ before.flatten(0, 1)
-    return grad_projected, grad_weight, grad_recurrent[:, :, 2].sum((0, 1)), dh
+    return grad_projected, grad_weight, grad_recurrent[:, :, 2].sum((0, 1))
+
+
+def _backward_steps(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
+                    outputs: Tensor, gates: Tensor, grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`_run_backward` in operators that can be differentiated again."""
+    before = found(h0, outputs, starts)
+    slopes, to_n = _slopes(before, gates)
+    more, more_n = _of_gates(torch.zeros_like(gates) if grad_gates is None else grad_gates, gates)
+    totals, recurrent, dh = list[Tensor](), list[Tensor](), torch.zeros_like(h0)
+    steps = list(zip(grad_outputs.unbind(0), slopes.unbind(0), gates[:, :, 1].unbind(0), more.unbind(0),
+                     resets(starts, len(outputs)), strict=True))
+    for grad, slope, keep, extra, reset in reversed(steps):
+        totals.append(dh + grad)
+        recurrent.append(slope * totals[-1][:, None] + extra)
+        dh = totals[-1] * keep + recurrent[-1].flatten(1) @ weight
+        dh = dh if reset is None else dh.masked_fill(reset, 0)
+    grad_n = torch.stack(totals[::-1]) * to_n + more_n
+    return *_of_parameters(torch.stack(recurrent[::-1]), grad_n, before), dh
+
+
+def _of_gates(grad_gates: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+    """What gradients of r, z, U_n h + b and n add to those of the recurrent products [T,B,3,H] and of x_n."""
+    (r, z, u_n, n), (grad_r, grad_z, grad_u, grad_n) = gates.unbind(2), grad_gates.unbind(2)
+    to_n = grad_n * (1 - n * n)
+    return torch.stack([(grad_r + to_n * u_n) * r * (1 - r), grad_z * z * (1 - z), to_n * r + grad_u], dim=2), to_n
 
 
 def _backward_shapes(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
-                     outputs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                     outputs: Tensor, gates: Tensor,
+                     grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     steps, batch, size = outputs.shape
     return (gates.new_empty(steps, batch, 3 * size), weight.new_empty(weight.shape), bias.new_empty(bias.shape),
             h0.new_empty(h0.shape))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[1:], *output)
 
 
-def _gradient(ctx: Any, grad_outputs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return *_backward(grad_outputs, *ctx.saved_tensors), None
+def _gradient(ctx: Any, grad_outputs: Tensor | None, grad_gates: Tensor | None) -> tuple[Tensor | None, ...]:
+    outputs = ctx.saved_tensors[-2]
+    work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
+    given = torch.zeros_like(outputs) if grad_outputs is None else grad_outputs
+    return *work(given, *ctx.saved_tensors, grad_gates), None
 
 
 _forward = operator("gru_scan", _run, _run_shapes)

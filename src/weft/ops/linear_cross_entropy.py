@@ -22,7 +22,7 @@ from torch import Tensor
 
 from weft.core.errors import UnsupportedError
 from weft.ops.linear_log_prob import linear_logits
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import differentiate, operator, transformed
 from weft.ops.wide_linear import widens
 
 PIECE_ENTRIES = 1 << 22
@@ -46,7 +46,8 @@ def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"]
                          smoothing: float = 0.0, z_loss: float = 0.0,
                          piece_entries: int = PIECE_ENTRIES) -> CrossEntropy:
     """The two sums over ``scored`` tokens; softmax and sums in float32 or better, and so is the gradient of ``weight``
-    while pieces are added to it. It can be differentiated once.
+    while pieces are added to it. It can be differentiated once; under transforms of `torch.func` it is the plain sum of
+    all tokens at once, which has every derivative.
 
     Args:
         h: hidden vectors.
@@ -59,12 +60,23 @@ def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"]
         z_loss: weight of (log Z)^2.
         piece_entries: logits held at once; a piece is never less than one token.
     """
+    if transformed():
+        return _plain(linear_logits(h, weight, bias, softcap), targets, scored, smoothing, z_loss)
     learned = [x for x in (h, weight, bias) if x is not None]
     gradients = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
     step = max(1, piece_entries // weight.shape[0])
     found = _summed(h.flatten(0, -2), weight, bias, targets.flatten(), scored.flatten(), softcap, smoothing, z_loss,
                     step, gradients)
     return CrossEntropy(found[0].detach(), found[1])
+
+
+def _plain(z: Tensor, targets: Tensor, scored: Tensor, smoothing: float, z_loss: float) -> CrossEntropy:
+    """Both sums, from all logits."""
+    z = z.to(torch.promote_types(z.dtype, torch.float32))
+    log_z = z.logsumexp(-1)
+    nats = log_z - z.gather(-1, targets[..., None])[..., 0]
+    own = (1 - smoothing) * nats + smoothing * (log_z - z.mean(-1)) + z_loss * log_z.square()
+    return CrossEntropy(torch.where(scored, nats, 0.0).sum().detach(), torch.where(scored, own, 0.0).sum())
 
 
 def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scored: Tensor, softcap: float | None,

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from weft.ops.operator import transformed
+
 CHUNK_ENTRIES = 1 << 22
 """Logits held at once. Above it tokens go in pieces, and the pieces are computed again in the backward pass."""
 
@@ -40,7 +42,8 @@ def linear_log_prob(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"], bia
         return _piece(rows, weight, bias, wanted, softcap).view_as(targets)
     pieces = []
     for part, goals in zip(rows.split(step), wanted.split(step), strict=True):
-        again = torch.is_grad_enabled() and (part.requires_grad or weight.requires_grad)
+        learned = part.requires_grad or weight.requires_grad
+        again = torch.is_grad_enabled() and learned and not transformed()  # which cannot compute anything again
         pieces.append(checkpoint(_piece, part, weight, bias, goals, softcap, use_reentrant=False) if again
                       else _piece(part, weight, bias, goals, softcap))
     return torch.cat(pieces).view_as(targets)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import Kernel, differentiate, operator, transformed
 from weft.ops.recurrence import found, resets
 
 
@@ -41,7 +41,7 @@ def lstm_steps(projected: Float[Tensor, "T B 4H"], weight: Float[Tensor, "4H H"]
 def lstm_scan(projected: Float[Tensor, "T B 4H"], weight: Float[Tensor, "4H H"], h: Float[Tensor, "B H"],
               c: Float[Tensor, "B H"], starts: Bool[Tensor, "T B"] | None = None) -> tuple[Tensor, Tensor]:
     """`lstm_steps`, fast over many steps."""
-    if projected.shape[0] == 1:
+    if projected.shape[0] == 1 or transformed():
         return lstm_steps(projected, weight, h, c, starts)
     outputs, cells, _ = _forward(projected, weight, h, c, starts)
     return outputs, cells
@@ -78,10 +78,13 @@ def _run_shapes(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
 
 
 def _run_backward(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
-                  starts: Tensor | None, outputs: Tensor, cells: Tensor,
-                  gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                  starts: Tensor | None, outputs: Tensor, cells: Tensor, gates: Tensor,
+                  grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of projected, weight, h0 and c0. The factors of a step's gradient are worked out for all steps at
-    once, so that the loop is left with one product and five element-wise operations."""
+    once, so that the loop is left with one product and five element-wise operations. ``grad_gates`` is of what the
+    backward pass keeps: it has a gradient where that pass is differentiated."""
+    if grad_gates is not None:
+        return _backward_steps(grad_outputs, grad_cells, weight, h0, c0, starts, outputs, cells, gates, grad_gates)
     steps, batch, size = outputs.shape
     forget = gates.view(steps, batch, 4, size)[:, :, 1]
     to_cell, to_three, to_out = _slopes(found(c0, cells, starts), cells, gates.view(steps, batch, 4, size))
@@ -111,18 +114,52 @@ def _slopes(c_before: Tensor, cells: Tensor, gates: Tensor) -> tuple[Tensor, Ten
     return o * (1 - tanh * tanh), three, tanh * o * (1 - o)
 
 
+def _backward_steps(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
+                    starts: Tensor | None, outputs: Tensor, cells: Tensor, gates: Tensor,
+                    grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`_run_backward` in operators that can be differentiated again."""
+    split = gates.unflatten(2, (4, -1))
+    to_cell, to_three, to_out = _slopes(found(c0, cells, starts), cells, split)
+    more = torch.zeros_like(gates) if grad_gates is None else grad_gates * _of_activations(split).flatten(2)
+    parts, dh, dc = list[Tensor](), torch.zeros_like(h0), torch.zeros_like(c0)
+    steps = list(zip(grad_outputs.unbind(0), grad_cells.unbind(0), to_cell.unbind(0), to_three.unbind(0),
+                     to_out.unbind(0), split[:, :, 1].unbind(0), more.unbind(0), resets(starts, len(outputs)),
+                     strict=True))
+    for grad_h, grad_c, cell, three, out, f, extra, reset in reversed(steps):
+        dh = dh + grad_h
+        dc = dc + grad_c + dh * cell
+        parts.append(torch.cat([(three * dc[:, None]).flatten(1), out * dh], dim=1) + extra)
+        dh, dc = parts[-1] @ weight, dc * f
+        if reset is not None:
+            dh, dc = dh.masked_fill(reset, 0), dc.masked_fill(reset, 0)
+    grad_projected = torch.stack(parts[::-1])
+    grad_weight = grad_projected.flatten(0, 1).t() @ found(h0, outputs, starts).flatten(0, 1)
+    return grad_projected, grad_weight, dh, dc
+
+
+def _of_activations(gates: Tensor) -> Tensor:
+    """The slopes [T,B,4,H] of the gates' activations, from the gates after them."""
+    i, f, g, o = gates.unbind(2)
+    return torch.stack([i * (1 - i), f * (1 - f), 1 - g * g, o * (1 - o)], dim=2)
+
+
 def _backward_shapes(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
-                     starts: Tensor | None, outputs: Tensor, cells: Tensor,
-                     gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                     starts: Tensor | None, outputs: Tensor, cells: Tensor, gates: Tensor,
+                     grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return gates.new_empty(gates.shape), weight.new_empty(weight.shape), h0.new_empty(h0.shape), c0.new_empty(c0.shape)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[1:], *output)
 
 
-def _gradient(ctx: Any, grad_outputs: Tensor, grad_cells: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return *_backward(grad_outputs, grad_cells, *ctx.saved_tensors), None
+def _gradient(ctx: Any, grad_outputs: Tensor | None, grad_cells: Tensor | None,
+              grad_gates: Tensor | None) -> tuple[Tensor | None, ...]:
+    blank = ctx.saved_tensors[-2]
+    given = [torch.zeros_like(blank) if grad is None else grad for grad in (grad_outputs, grad_cells)]
+    work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
+    return *work(*given, *ctx.saved_tensors, grad_gates), None
 
 
 _forward = operator("lstm_scan", _run, _run_shapes)

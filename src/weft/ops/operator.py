@@ -1,13 +1,21 @@
-"""`operator`: make a Python function one operator to `torch.compile`, with a backward of its own."""
+"""`operator`: make a Python function one operator to `torch.compile`, with a backward of its own; `transformed`: where
+such operators give way to those of PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 Kernel = Callable[..., Any]
+
+
+def transformed() -> bool:
+    """Whether a transform of `torch.func` is at work (`grad`, `vmap`, `jvp`, `hessian`). They know the derivatives and
+    batches of PyTorch's operators alone, so that a plain form must serve."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def operator(name: str, kernel: Kernel, shapes: Kernel) -> Kernel:
@@ -26,6 +34,19 @@ def operator(name: str, kernel: Kernel, shapes: Kernel) -> Kernel:
     torch.library.register_fake(full, shapes)
     found: Kernel = getattr(torch.ops.weft, name).default
     return found
+
+
+def again(y: Tensor, inputs: Sequence[Tensor | None], dy: Tensor) -> list[Tensor | None]:
+    """The gradients of ``inputs``, for a backward pass that is differentiated itself; None for those that need none.
+
+    Args:
+        y: worked out again from the inputs, by operators of PyTorch's.
+        inputs: as they were given.
+        dy: the gradient of ``y``.
+    """
+    wanted = [x for x in inputs if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+    return [None if x is None or not x.requires_grad else next(found) for x in inputs]
 
 
 def differentiate(name: str, gradient: Kernel, save: Kernel) -> None:

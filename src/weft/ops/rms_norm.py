@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.ops.operator import again, transformed
 from weft.ops.rematerialize import cheap
 
 FEW = 8192
@@ -25,7 +26,8 @@ def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, " D"] | None, eps: 
     """The normalised vectors, worked out in the dtype of ``scale`` or in float32 if that is wider, and rounded once to
     that of ``x``."""
     # The compiler fuses the chain and decides itself what to keep; elsewhere than on a CPU there is a fused kernel.
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() or x.device.type == "cpu"):
+    fused = torch.compiler.is_compiling() or not (torch.is_grad_enabled() or x.device.type == "cpu")
+    if fused or transformed():
         return _plain(x, scale, eps)
     if not torch.is_grad_enabled():
         return _of_few(x, scale, eps) if x.numel() <= FEW else _normalised(x, scale, eps)[0]
@@ -74,16 +76,10 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, r = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives are wanted: the chain has them
-            return (*_again(x, scale, ctx.eps, dy), None)
+            return (*again(_plain(x, scale, ctx.eps), [x, scale], dy), None)
         n, dy = _wide(x) * r, _wide(dy)
         product = dy * n
         along = product.mean(-1, keepdim=True) if scale is None else (product @ scale)[..., None] / x.shape[-1]
         dx = (dy.clone() if scale is None else dy * scale).addcmul_(n, along, value=-1).mul_(r)
         return dx.to(x.dtype), None if scale is None else product.flatten(0, -2).sum(0), None
 
-
-def _again(x: Tensor, scale: Tensor | None, eps: float, dy: Tensor) -> tuple[Tensor | None, ...]:
-    if scale is None:
-        return *torch.autograd.grad(_plain(x, None, eps), x, dy, create_graph=True), None
-    found = torch.autograd.grad(_plain(x, scale, eps), [x, scale], dy, create_graph=True, allow_unused=True)
-    return tuple(found)

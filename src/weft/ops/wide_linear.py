@@ -14,6 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.ops.operator import transformed
+
 PIECE_ENTRIES = 1 << 20
 """Wide numbers of a matrix that exist at once, 4 MiB: they stay in a cache, and leave no large holes in memory."""
 
@@ -34,6 +36,8 @@ def wide_linear(x: Float[Tensor, "... in"], weight: Float[Tensor, "out in"],
                 bias: Float[Tensor, " out"] | None = None) -> Float[Tensor, "... out"]:
     """x W^T + b, and its gradients, as products in float32, each rounded once to the dtype of what it belongs to. For
     the backward pass the narrow tensors are kept; wide ones exist for some rows at a time."""
+    if transformed():
+        return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
     y: Tensor = _WideLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return y
 

@@ -12,7 +12,9 @@ Schemes see positions (`Ticks.position`, `Keys.position`), masks see order. Each
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -69,6 +71,10 @@ class PositionConfig(PartConfig):
     built by `build_for_heads` instead."""
 
     group: ClassVar[str] = "position"
+
+    embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """What token embeddings need under this scheme: fields of the model's ``embedding`` and their values, for those
+    that the configuration leaves out."""
 
     def build(self, dims: Dims) -> PositionScheme:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")

@@ -1,7 +1,9 @@
 """Naive position codes, for study: each shows why a position is not simply a number.
 
-A code of n features is set beside the token embedding (``join: concatenate``, which then has n features less) or
-added to it (``join: add``, the code repeated along the features: feature d gets code d mod n).
+A code of n features is set beside the token embedding (``join: concatenate``, which then has n features less, so that
+a readout cannot be tied to it) or added to it (``join: add``, the code repeated along the features: feature d gets code
+d mod n). Added, a code of one feature is the same number in all of them, which the first layer normalisation takes off
+again: the model then has no positions at all.
 """
 
 from __future__ import annotations
@@ -59,11 +61,11 @@ class NaiveConfig(PositionConfig):
     """Base of naive codes."""
 
     source: ClassVar[str] = "folklore; Vaswani et al. 2017, section 3.5, is the answer to it"
-    join: Join = "add"
+    join: Join = "concatenate"
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(join="concatenate")]
+        return [cls(), cls(join="add")]
 
 
 @register
@@ -124,7 +126,7 @@ class BinaryCodeConfig(NaiveConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(digits=3), cls(join="concatenate", digits=4)]
+        return [cls(digits=3), cls(join="add", digits=4)]
 
 
 class BinaryCode(NaiveCode):
@@ -151,7 +153,7 @@ class SineCodeConfig(NaiveConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(join="concatenate", frequency=1.0)]
+        return [cls(), cls(join="add", frequency=1.0)]
 
 
 class SineCode(NaiveCode):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -19,7 +21,11 @@ from weft.positions.coordinates import one_dimensional
 
 @register
 class SinusoidalConfig(PositionConfig):
-    """Fixed sines and cosines, one wavelength for every pair of features.
+    """Fixed sines and cosines, one wavelength for every pair of features, added to embeddings of their own size.
+
+    The waves are of size one, so embeddings are too where the configuration does not say otherwise: drawn with standard
+    deviation d_model^-1/2 and multiplied by d_model^1/2 (section 3.4 of the paper, and its released code). Those that
+    start at 0.02 drown in the waves.
 
     Attributes:
         layout: ``interleaved`` (sin, cos, sin, cos, ...; Vaswani) or ``halves`` (all sines, then all cosines; Marian,
@@ -29,7 +35,9 @@ class SinusoidalConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "sinusoidal"
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3.5"
+    source: ClassVar[str] = "Vaswani et al. 2017, sections 3.4 and 3.5"
+    embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"scale": "sqrt_width",
+                                                                         "std": "inverse_sqrt_width"})
     layout: Literal["interleaved", "halves"] = "interleaved"
     base: float = Field(default=10000.0, gt=1)
     exponent: Literal["vaswani", "fairseq"] = "vaswani"

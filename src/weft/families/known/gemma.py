@@ -46,7 +46,7 @@ def embedding_scale(raw: Raw, facts: Facts) -> Facts:
 
 def require_scale(facts: Facts) -> dict[str, Any]:
     """Nothing to write, if it is sqrt(d_model)."""
-    if facts["embedding_scale"] != math.sqrt(facts["d_model"]):
+    if facts["embedding_scale"] not in ("sqrt_width", math.sqrt(facts["d_model"])):
         raise KeyProblem(f"embeddings are scaled by {facts['embedding_scale']}; this family scales them by "
                          "sqrt(hidden_size) and has no key for it.")
     return {}

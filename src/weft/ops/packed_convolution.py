@@ -1,0 +1,73 @@
+"""The convolution of `fft_convolution` over packed documents: no document hears another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from weft.ops import fft_convolution as whole
+from weft.ops.documents import groups_of
+from weft.ops.operator import Kernel, differentiate, operator, transformed
+
+
+def packed_convolution(u: Float[Tensor, "B T H"], kernel: Float[Tensor, "H T"], starts: Bool[Tensor, "B T"],
+                       count: Int64[Tensor, " B"] | None) -> Float[Tensor, "B T H"]:
+    """y_t = sum of k_l u_{t-l} over the tokens of t's document; zero beyond each row's count.
+
+    One operator to the compiler: it reads on the host where the documents begin.
+
+    Args:
+        u: inputs, in float32 or float64.
+        kernel: at least as long as the longest document.
+        starts: where a document begins; a row's first token begins one.
+        count: tokens of each row; None: all.
+    """
+    run = _run if transformed() else _forward
+    y: Tensor = run(u, kernel, starts, count)
+    return y
+
+
+def _run(u: Tensor, kernel: Tensor, starts: Tensor, count: Tensor | None) -> Tensor:
+    y = torch.zeros_like(u)
+    for group in groups_of(starts, count):
+        rows = group.rows(u).transpose(1, 2)
+        group.put(y, whole.run(rows, kernel[:, : rows.shape[2]]).transpose(1, 2))
+    return y
+
+
+def _run_shapes(u: Tensor, kernel: Tensor, starts: Tensor, count: Tensor | None) -> Tensor:
+    return torch.empty_like(u)
+
+
+def _run_backward(grad: Tensor, u: Tensor, kernel: Tensor, starts: Tensor,
+                  count: Tensor | None) -> tuple[Tensor, Tensor]:
+    grad_u, grad_kernel = torch.zeros_like(u), torch.zeros_like(kernel)
+    for group in groups_of(starts, count):
+        above, rows = group.rows(grad).transpose(1, 2), group.rows(u).transpose(1, 2)
+        length = rows.shape[2]
+        to_rows, to_kernel = whole.run_backward(above, rows, kernel[:, :length])
+        group.put(grad_u, to_rows.transpose(1, 2))
+        grad_kernel = grad_kernel + torch.nn.functional.pad(to_kernel, (0, kernel.shape[1] - length))
+    return grad_u, grad_kernel
+
+
+def _backward_shapes(grad: Tensor, u: Tensor, kernel: Tensor, starts: Tensor,
+                     count: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(u), torch.empty_like(kernel)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    work: Kernel = _run_backward if torch.is_grad_enabled() else _backward
+    return *work(grad, *ctx.saved_tensors), None, None
+
+
+_forward = operator("packed_convolution", _run, _run_shapes)
+_backward = operator("packed_convolution_backward", _run_backward, _backward_shapes)
+differentiate("packed_convolution", _gradient, _save)
