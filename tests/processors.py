@@ -36,11 +36,11 @@ SETTINGS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("AVX2", {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
     ("AVX512", {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}),
     ("AVX2", {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}),
-    ("DEFAULT", {"OMP_NUM_THREADS": "2", "MKL_DYNAMIC": "FALSE"}),
-    ("DEFAULT", {"OMP_NUM_THREADS": "4", "MKL_DYNAMIC": "FALSE"}),
+    ("DEFAULT", {"OMP_NUM_THREADS": "2", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE"}),
+    ("DEFAULT", {"OMP_NUM_THREADS": "4", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE"}),
 )
 """What the processor must be able to do, and the variables of a setting. Left to itself MKL takes no more threads than
-there are cores, and torch as many as MKL."""
+there are cores, and torch as many as MKL; threads that wait must not hold cores that others need."""
 
 DIGITS = """
 import torch
