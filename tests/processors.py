@@ -26,6 +26,9 @@ ARITHMETIC = ("analysis", "blocks", "checkpoints", "comparison", "decoding", "ev
               "integration", "laws", "masks", "mixers", "models", "norms", "ops", "oracles", "positions", "training")
 """Folders whose tests compute with floating-point numbers."""
 
+OTHERS = ("architecture", "cli", "core", "data", "docs", "examples", "mutants", "tokenizers")
+"""Folders that run once."""
+
 CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")
 """What torch calls the instructions it uses, each with all before it."""
 
