@@ -82,6 +82,14 @@ def test_bootstrap_intervals_cover_as_often_as_they_say() -> None:
     assert covered / 300 == pytest.approx(0.9, abs=0.07)  # four standard errors
 
 
+def test_both_models_are_resampled_alike() -> None:
+    """What makes a document hard for both leaves no doubt about their difference."""
+    hard = np.random.default_rng(6).normal(500.0, 100.0, 50)
+    found = bootstrap_test(_clusters(hard + 30.0), _clusters(hard), 0.95, seed=0, resamples=200)
+    wanted = pytest.approx(30.0 / 100 / math.log(2), rel=1e-9)
+    assert (found.interval.low, found.interval.high) == (wanted, wanted)
+
+
 def test_equal_clusters_leave_no_doubt_that_there_is_no_difference() -> None:
     same = _clusters(np.arange(30.0))
     assert bootstrap_test(same, same, 0.95, seed=0) == (Interval(0.0, 0.0, 0.0), 0.0, 1.0)
