@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test test-interop test-gguf table lint docs clean
+.PHONY: help install run figures test test-interop test-gguf test-processors mutants table lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages; leaves runs/six_ages/report.html"
@@ -13,6 +13,9 @@ help:
 	@echo "make test-interop  the tests against transformers"
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
+	@echo "make test-processors  the tests as other processors and other numbers of threads run them: about an hour"
+	@echo "make mutants  mistakes put into the source one by one, which the tests must see: about 25 minutes;"
+	@echo "              make mutants ONLY='beam-* sampling-*' for some"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   the documentation, into docs/_build/html"
 
@@ -45,6 +48,15 @@ test-interop: $(STAMP)
 test-gguf: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[gguf]' 'llama-cpp-python>=0.3.16'
 	$(PYTEST) tests/llamacpp
+
+# Held to older instructions, one library at a time, and on 1, 2 and 4 threads.
+test-processors: $(STAMP)
+	cd tests && PYTHONDONTWRITEBYTECODE= ../$(BIN)/python -m processors
+
+# Mistakes in copies of the source; each must turn a test red. ONLY: names of mutants, * for anything.
+ONLY ?= *
+mutants: $(STAMP)
+	cd tests && PYTHONDONTWRITEBYTECODE= ../$(BIN)/python -m mutants.run $(foreach name,$(ONLY),'$(name)')
 
 # The largest difference from transformers that each family of models shows.
 table: $(STAMP)

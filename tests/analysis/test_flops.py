@@ -108,6 +108,14 @@ def test_a_convolutions_backward_pass_by_hand() -> None:
     assert tally.total() - forward == pytest.approx((3 * rows + 2) * D * each, abs=1)
 
 
+@pytest.mark.parametrize(("kind", "gates"), [("lstm", 4), ("gru", 3), ("elman", 1)])
+def test_a_recurrent_step_of_training_by_hand(kind: str, gates: int) -> None:
+    """Every product, those of the scan too, has two more in the backward pass."""
+    batch = 2
+    step = training_step(*shapes(config({"kind": kind, "d_hidden": D})), batch, T)
+    assert step.flops == 3 * batch * T * (2 * gates * D * (D + D) + 2 * D * V)
+
+
 def every_layer() -> list[Any]:
     parts = [*REGISTRY.parts("mixer"), *REGISTRY.parts("feedforward")]
     return [pytest.param(part.examples()[0], id=f"{part.group}.{part.kind}") for part in parts]

@@ -121,19 +121,20 @@ def test_the_manifest_missing_or_damaged(saved: Path) -> None:
 
 def test_renamed_unexpected_and_misshapen_tensors_are_told_at_once(saved: Path) -> None:
     def change(tensors: dict[str, torch.Tensor]) -> None:
-        first, second, *_ = sorted(tensors)
+        first, second, third, *_ = sorted(tensors)
         tensors["extra"] = torch.ones(1)
         tensors[f"{first}s"] = tensors.pop(first)
-        tensors[second] = torch.ones(3, 5, 7)
+        tensors[second], tensors[third] = torch.ones(3, 5, 7), torch.cat([tensors[third]] * 2)
 
     names = sorted(read_tensors(saved / "model.safetensors"))
     retensor(saved, change)
     found = message(saved)
-    assert "4 tensors do not fit the model" in found
+    assert "5 tensors do not fit the model" in found
     assert f"{names[0]}: missing, shape [19, 8]." in found
     assert f"{names[0]}s: unexpected. Did you mean '{names[0]}'?" in found
     assert "extra: unexpected." in found
     assert f"{names[1]}: shape [3, 5, 7] where the model has [" in found
+    assert f"{names[2]}: shape [" in found
     assert "model.safetensors" in found
 
 

@@ -28,6 +28,12 @@ def test_wrong_shapes_are_named(name: str, value: torch.Tensor, shape: str) -> N
         Span(**{name: value}).resolve(None, X)
 
 
+@pytest.mark.parametrize("count", [[0, 4], [-1, 3]])
+def test_a_count_outside_the_chunk_is_refused(count: list[int]) -> None:
+    with pytest.raises(InputError, match=r"span.count: a count outside 0 to 3. Rows of 3 tokens can advance by 0 to 3"):
+        Span(count=torch.tensor(count)).resolve(None, X)
+
+
 def test_full_and_packed_are_facts_of_what_is_given() -> None:
     assert WHOLE.full
     assert not WHOLE.packed

@@ -107,6 +107,12 @@ def test_select_repeats_and_reorders_and_shares_no_memory() -> None:
     assert chosen.batch() == 3
 
 
+@pytest.mark.parametrize("row", [-1, 2])
+def test_a_row_outside_the_state_is_refused(row: int) -> None:
+    with pytest.raises(StateError, match=r"State.select: a row outside a state of 2 rows. Give rows from 0 to 1"):
+        pair(2, 1).select([0, row])
+
+
 def test_concat_pads_what_grows_with_its_fill() -> None:
     joined = concat([pair(1, 1), pair(2, 3, 100.0)])
     assert joined.clock.seen.tolist() == [0, 100, 101]

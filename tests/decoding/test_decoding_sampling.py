@@ -50,6 +50,16 @@ def test_min_p(p: float) -> None:
     assert kept(keep_min_p(LOGITS, p)) == wanted
 
 
+def test_equal_logits_at_the_border() -> None:
+    """Probabilities of 1/4 are exact. Top-k keeps all that equal the k-th; top-p stops as soon as the sum is p, the
+    lowest ids first."""
+    assert kept(keep_top_k(torch.tensor([[1.0, 2.0, 0.0, 2.0]]), 1)) == [{1, 3}]
+    flat = torch.zeros(1, 4, dtype=torch.float64)
+    assert [kept(keep_top_p(flat, p)) for p in (0.25, 0.5, 0.5 + 1e-9, 1.0)] == [
+        [{0}], [{0, 1}], [{0, 1, 2}], [{0, 1, 2, 3}]]
+    assert kept(keep_min_p(flat, 1.0)) == [{0, 1, 2, 3}]
+
+
 def test_what_is_kept_keeps_its_logit() -> None:
     for narrowed in (keep_top_k(LOGITS, 3), keep_top_p(LOGITS, 0.7), keep_min_p(LOGITS, 0.2)):
         left = narrowed > -math.inf

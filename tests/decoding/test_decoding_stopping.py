@@ -6,6 +6,7 @@ import pytest
 
 from weft.decoding.stopping import GrowingText
 from weft.tokenizers import ByteTokenizer
+from weft.tokenizers.pieces import PieceTable
 
 TOKENIZER = ByteTokenizer()
 
@@ -29,6 +30,11 @@ def grown(text: str, stops: list[str]) -> tuple[list[str], bool]:
 def test_text_ends_before_the_first_stop_string(text: str, stops: list[str], wanted: str, stopped: bool) -> None:
     pieces, ended = grown(text, stops)
     assert ("".join(pieces), ended) == (wanted, stopped)
+
+
+def test_a_piece_that_holds_two_stops_and_half_a_character() -> None:
+    growing = GrowingText(PieceTable([b"xEyE\xc3"], {}).stream(specials=False), ["yE", "E"])
+    assert (growing.push(0), growing.stopped, growing.finish()) == ("x", True, "")
 
 
 def test_pieces_come_as_early_as_is_safe() -> None:

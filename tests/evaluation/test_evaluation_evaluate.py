@@ -90,6 +90,7 @@ def test_whole_documents_carry_their_state(name: str, scored: bool) -> None:
     """Chunks of 5 tokens, ragged documents: the same as each document in one call."""
     model, stream = KINDS[name], stream_of(scored=scored)
     found = evaluate(model, stream, context=5, mode="documents", batch_size=3)
+    assert found.bytes == stream.tokens.sum()  # ids are bytes, and what no token predicts has none
     starts = [*np.flatnonzero(stream.begins).tolist(), len(stream)]
     nats, count = 0.0, 0
     for first, following in pairwise(starts):

@@ -51,8 +51,8 @@ def test_groups_become_parts() -> None:
 
 
 def test_pairs_are_moved_and_the_rest_stays() -> None:
-    """Two heads of 5 features, 4 of them turned, and a row of values."""
-    assert RotaryOrder(2, 5, 4).read([numbers(11)])[0].tolist() == [0, 2, 1, 3, 4, 5, 7, 6, 8, 9, 10]
+    """Two heads of 5 features, 4 of them turned, and two rows of values."""
+    assert RotaryOrder(2, 5, 4).read([numbers(12)])[0].tolist() == [0, 2, 1, 3, 4, 5, 7, 6, 8, 9, 10, 11]
 
 
 def test_a_template_and_its_facts_give_each_other() -> None:

@@ -84,6 +84,19 @@ def test_a_scale_that_happens_to_be_the_usual_one_is_written(d_head: int, scaled
     assert family.read(again)[0] == config
 
 
+def test_a_layer_s_number_divides_its_scale() -> None:
+    raw = {"n_embd": 8, "n_head": 2, "n_layer": 3, "scale_attn_by_inverse_layer_idx": True}
+    assert families()["gpt2"].read(raw)[1]["scales"] == [None, 1 / 4, pytest.approx(1 / 6)]  # of 1/sqrt(4), the usual
+
+
+@pytest.mark.parametrize(("name", "fact", "value"), [
+    ("llama", "eps", 1e-6), ("mistral", "eps", 1e-6), ("mixtral", "eps", 1e-5), ("phi3", "eps", 1e-5),
+    ("gemma", "eps", 1e-6), ("gpt2", "eps", 1e-5), ("gpt_neox", "rot", 96 // 4), ("mixtral", "rope_base", 1e6)])
+def test_a_key_that_is_left_out_has_the_value_of_transformers(name: str, fact: str, value: float) -> None:
+    """The defaults of its classes of configuration, for files that do not say."""
+    assert families()[name].read({})[1][fact] == value
+
+
 def test_null_says_nothing() -> None:
     assert families()["falcon"].read({"bias": None})[1]["bias"] is False
     assert families()["mixtral"].read({"router_aux_loss_coef": None})[1]["balance_loss"] == pytest.approx(

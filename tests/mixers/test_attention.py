@@ -101,6 +101,7 @@ def test_queries_and_keys_are_normalised_before_they_are_turned(position: str | 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
 @pytest.mark.parametrize(("mask", "rule"), [
     ("causal & window(3)", lambda i, j: masks.window(i, j, 3)),
+    (f"window({T - 1})", lambda i, j: masks.window(i, j, T - 1)),  # one token more than the plain causal kernel serves
     ("bidirectional", lambda i, j: True),
     ("symmetric_window(1, 2)", lambda i, j: -1 <= j - i <= 2),
     ("strided(3)", lambda i, j: masks.strided(i, j, 3)),

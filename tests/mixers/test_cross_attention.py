@@ -114,6 +114,14 @@ def test_padding_of_the_source_is_not_read() -> None:
     assert_close(counted[0], counted[1], rtol=0, atol=0)
 
 
+def test_weights_are_dropped_only_in_training() -> None:
+    layer, plain = build(scores={"dropout": 0.5}), build()
+    x, span = random(1, T, D), Span(memory=Memory(random(1, S, D, seed=1)))
+    wanted = plain(x, None, span).y
+    assert_close(layer(x, None, span).y, wanted, rtol=1e-12, atol=1e-13)
+    assert not torch.allclose(layer.train()(x, None, span).y, wanted, rtol=1e-3)
+
+
 def test_a_memory_is_required() -> None:
     with pytest.raises(InputError, match=r"memory: cross-attention has no memory to read. Give memory= to init_state,"):
         build()(random(1, T, D))

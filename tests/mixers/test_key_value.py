@@ -210,6 +210,17 @@ def test_one_token_sees_the_window_and_no_empty_slot() -> None:
     assert stored.k.shape[1] == 3
 
 
+def test_one_token_whose_place_is_a_plain_fact_goes_there_too() -> None:
+    """Rows that are level, with the number of tokens known, are written at a slot that no tensor is read for."""
+    with torch.no_grad():
+        state = kept(put(rolling(), [[0], [10]], bound=1, uniform=True))
+        for step in range(1, 5):
+            stored = put(state, [[step], [10 + step]], bound=step + 1, uniform=True)
+            state = kept(stored)
+    assert table(state.keys) == [[3, 4, 2], [13, 14, 12]]
+    assert sorted(seen(stored, 2)[1], key=lambda pair: pair[1]) == [(12, 2), (13, 3), (14, 4)]
+
+
 def test_an_empty_chunk_keeps_the_state() -> None:
     for start in (growing(1, capacity=4), rolling(1)):
         state = kept(put(start, [[1, 2]]))

@@ -110,6 +110,17 @@ def test_pieces_equal_the_whole_in_values_and_gradients(settings: dict[str, Any]
         assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
+def test_embeddings_and_hidden_units_are_dropped_only_in_training() -> None:
+    sizes = {"order": 3, "d_embedding": 50, "d_hidden": 60, "direct": True}
+    plain, model, tokens = build(**sizes), build(**sizes, dropout=0.5), draw(2)
+    assert_close(model.eval().hidden(tokens).y, plain.hidden(tokens).y, **EXACT)
+    units, known = model.train().hidden(tokens).y.split([60, 100], dim=-1)
+    for dropped in (units, known):  # about half of at least 1,000 numbers
+        assert 0.4 < (dropped == 0).double().mean() < 0.6
+    whole = plain.hidden(tokens).y[..., 60:]
+    assert_close(known[known != 0], 2 * whole[known != 0], **EXACT)
+
+
 def test_rows_that_advance_by_counts_hold_their_last_tokens() -> None:
     model, tokens = build(order=4), draw(3)
     first = model.hidden(tokens[:, :5], model.init_state(3), Span(count=torch.tensor([5, 2, 0]))).state

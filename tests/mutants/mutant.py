@@ -16,6 +16,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -61,9 +62,14 @@ class Mutant:
 def same_code(one: str, other: str) -> bool:
     """Whether two texts of Python differ in comments and spaces at most; one that is no Python differs."""
     try:
-        return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
+        return _code(one) == _code(other)
     except SyntaxError:
         return False
+
+
+@lru_cache(maxsize=256)
+def _code(text: str) -> str:
+    return ast.dump(ast.parse(text))
 
 
 def read(lists: Path = LISTS) -> list[Mutant]:

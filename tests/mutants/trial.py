@@ -17,10 +17,13 @@ FOREIGN = ("numpy", "torch", "torch.nn.attention.flex_attention", "torch.utils.f
 LONGEST = 300.0
 """Seconds after which a trial is stopped."""
 
+RAN = 100
+"""Added to pytest's exit status by a process that came to run it; one that did not ends with less."""
+
 
 def trial(source: Path, names: Sequence[str], tests: Path, *, longest: float = LONGEST) -> tuple[int, str]:
     """pytest's exit status and output for the tests ``names`` on the code in ``source``, up to the first failure; a
-    negative status is a signal."""
+    negative status says that pytest did not run to its end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(FOREIGN))
     log = source / "output.txt"
@@ -30,9 +33,8 @@ def trial(source: Path, names: Sequence[str], tests: Path, *, longest: float = L
     if process.is_alive():
         process.kill()
         process.join()
-    status = process.exitcode
-    assert status is not None, "the process has ended"
-    return status, log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    assert process.exitcode is not None, "the process has ended"
+    return process.exitcode - RAN, log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
 def _run(source: Path, names: list[str], tests: Path, log: Path) -> None:
@@ -43,9 +45,9 @@ def _run(source: Path, names: list[str], tests: Path, log: Path) -> None:
     os.environ |= {"PYTHONPATH": str(source), "HYPOTHESIS_STORAGE_DIRECTORY": str(source / ".hypothesis")}
     sys.path.insert(0, str(source))
     found = importlib.util.find_spec("weft")
-    if found is None or not str(found.origin).startswith(str(source)):
-        sys.exit(f"not the copy: {found}")
+    assert found is not None and str(found.origin).startswith(str(source)), f"{found} is not the copy"
+    assert not any(name.split(".")[0] == "weft" for name in sys.modules), "Weft has been imported before the fork"
     import pytest
 
-    sys.exit(pytest.main(["-n", "0", "-x", "--tb=short", "-p", "no:cacheprovider",
-                          "-W", "ignore::pytest.PytestAssertRewriteWarning", *names]))
+    sys.exit(RAN + pytest.main(["-n", "0", "-x", "--tb=short", "-p", "no:cacheprovider",
+                                "-W", "ignore::pytest.PytestAssertRewriteWarning", *names]))

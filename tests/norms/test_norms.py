@@ -69,6 +69,13 @@ def test_rmsnorm_without_weight_and_as_it_starts() -> None:
     assert_close(RMSNorm(D, unit_offset=True).double()(x), RMSNorm(D).double()(x), **EXACT)
 
 
+def test_epsilons_left_out_of_a_configuration_are_the_usual_ones() -> None:
+    """Of numbers so small that they decide: torch's for layer normalisation, the oracle's (Llama's) for the other."""
+    x = 1e-3 * random(5, D)
+    assert_close(LayerNormConfig().build_size(D).double()(x), nn.LayerNorm(D).double()(x), **EXACT)
+    assert_close(RMSNormConfig().build_size(D).double()(x), torch.from_numpy(oracle.rmsnorm(x.numpy())), **EXACT)
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [(LayerNorm(D), nn.LayerNorm(D)), (RMSNorm(D), nn.RMSNorm(D, eps=1e-6))])
 def test_norms_are_torchs(ours: Norm, theirs: nn.Module) -> None:
     scrambled(ours)

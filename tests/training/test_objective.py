@@ -44,7 +44,8 @@ def wanted(logits: Tensor, targets: Tensor, scored: Tensor, settings: ObjectiveS
     return summed + settings.z_loss * z.logsumexp(-1).square().sum()
 
 
-@pytest.mark.parametrize("settings", [ObjectiveSettings(), ALL], ids=["plain", "all"])
+@pytest.mark.parametrize("settings", [ObjectiveSettings(), ALL, ObjectiveSettings(label_smoothing=0.2),
+                                      ObjectiveSettings(z_loss=0.1)], ids=["plain", "all", "smoothed", "z"])
 def test_a_readout_that_is_not_linear_gives_the_same_loss_a_piece_at_a_time(settings: ObjectiveSettings) -> None:
     generator = torch.Generator().manual_seed(1)
     shape = (2, PIECE_TOKENS)
