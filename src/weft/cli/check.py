@@ -77,7 +77,8 @@ def _columns(result: CheckResult) -> dict[str, tuple[Report, str]]:
              "long": (result.long, f"a twin that reaches farther: rows of {result.long.steps:,} tokens"),
              "far": (result.far, _far(result))}
     if result.wide is not None:
-        found["wide"] = (result.wide, f"a twin of full width: {result.wide_changes}; rows of {result.wide.steps} tokens")
+        found["wide"] = (result.wide, f"a twin of full width: {result.wide_changes}; rows of {result.wide.steps} "
+                                      "tokens")
     if result.own is not None:
         found["own"] = (result.own, f"the model itself, in {result.dtype}: rows of {result.own.steps} tokens")
     if result.own_long is not None:

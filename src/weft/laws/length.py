@@ -17,6 +17,7 @@ from weft.core.layer import LayerState, borders_of
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
+from weft.laws.report import Finding
 from weft.laws.subject import Subject
 
 LEAST = 257
@@ -92,6 +93,14 @@ def row(subject: Subject, generator: torch.Generator, rows: int = 2) -> Row:
     with torch.no_grad():
         y = subject.whole(x, memory, Span(prefix=prefix)).y
     return Row(subject, x, memory, prefix, y, _marks(subject), generator)
+
+
+def finite(y: Tensor, subject: Subject) -> Finding:
+    """The outputs [B,T,...] of the whole row are numbers; a model of counts may say minus infinity."""
+    wrong = ~y.isfinite() if subject.differentiable else y.isnan()
+    tokens = wrong.transpose(0, 1).flatten(1).any(1).nonzero().flatten()
+    return Finding("finite", f"outputs that are no numbers in a row of {subject.steps:,} tokens", float(wrong.sum()),
+                   0.5, int(tokens[0]) + 1 if tokens.numel() else None)
 
 
 def _marks(subject: Subject) -> tuple[int, ...]:

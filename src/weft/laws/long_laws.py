@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from weft.core.inference import inference_form
+from weft.core.layer import LayerState
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.core.state import restore, state_arrays
@@ -98,29 +99,46 @@ def _row_of(row: Row, b: int) -> Memory | None:
     return None if row.memory is None else row.memory.select(torch.tensor([b], device=row.x.device))
 
 
-def continuation(row: Row) -> Iterator[Finding]:
-    """A state near the end of the row: its rows selected, written to a file and read back, and what has grown."""
-    subject, steps = row.subject, row.steps
-    if not subject.stateful:
+def selection(row: Row) -> Iterator[Finding]:
+    """Rows of a state near the end of the row, reordered and forked."""
+    if not row.subject.stateful:
         return
-    early = max(steps - 7, 3)
+    early, state = _late(row)
     with torch.no_grad():
-        first = subject.start(2, row.memory, None, steps)
-        shapes = {path: (tensor.shape, spec) for path, (tensor, spec) in first.tensors().items()}
-        state = in_pieces(row, [early])[1]
-        late, expected = row.x[:, early:], row.y[:, early:]
-        picked = subject.call(late[[1, 0, 1]], state.select([1, 0, 1]), Span()).y
-        yield compare("selection", f"rows [1, 0, 1] after {early} tokens", picked, expected[[1, 0, 1]], subject.bound)
-        back = restore(subject.start(2, row.memory, None, None), load(save(state_arrays(state))))
-        found, kept = (subject.call(late, each, Span()).y for each in (back, state.clone()))
-        yield compare("persistence", f"state saved after {early} tokens and restored", found, kept, 1e-300)
-        after = subject.call(late, state, Span()).state
-    assert after is not None, "a call with a state returns one"
-    grown = [path for path, (tensor, _) in after.tensors().items() if path in shapes and any(
-        dim != shapes[path][1].grows and a != b
-        for dim, (a, b) in enumerate(zip(shapes[path][0], tensor.shape, strict=True)))]
-    yield Finding("bounded", f"fields that grew undeclared after {steps} tokens: {', '.join(grown) or 'none'}",
+        found = row.subject.call(row.x[[1, 0, 1], early:], state.select([1, 0, 1]), Span()).y
+    yield compare("selection", f"rows [1, 0, 1] after {early} tokens", found, row.y[[1, 0, 1], early:],
+                  row.subject.bound)
+
+
+def persistence(row: Row) -> Iterator[Finding]:
+    """A state near the end of the row, written to a file and read back."""
+    if not row.subject.stateful:
+        return
+    early, state = _late(row)
+    with torch.no_grad():
+        back = restore(row.subject.start(2, row.memory, None, None), load(save(state_arrays(state))))
+        found, kept = (row.subject.call(row.x[:, early:], each, Span()).y for each in (back, state))
+    yield compare("persistence", f"state saved after {early} tokens and restored", found, kept, 1e-300)
+
+
+def bounded(row: Row) -> Iterator[Finding]:
+    """Fields that do not declare a growing dimension have their shape still near the end of the row."""
+    if not row.subject.stateful:
+        return
+    early, state = _late(row)
+    begun = row.subject.start(2, row.memory, None, row.steps).tensors()
+    grown = [path for path, (tensor, spec) in state.tensors().items() if path in begun and any(
+        dim != spec.grows and a != b for dim, (a, b) in
+        enumerate(zip(begun[path][0].shape, tensor.shape, strict=True)))]
+    yield Finding("bounded", f"fields that grew undeclared after {early} tokens: {', '.join(grown) or 'none'}",
                   float(len(grown)), 0.5)
+
+
+def _late(row: Row) -> tuple[int, LayerState]:
+    """Tokens up to near the end of the row, and the state after them."""
+    early = max(row.steps - 7, 3)
+    with torch.no_grad():
+        return early, in_pieces(row, [early])[1]
 
 
 def packed(row: Row) -> Iterator[Finding]:
@@ -209,13 +227,15 @@ LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
     "split": split,
     "causality": causality,
     "ragged": ragged,
-    "continuation": continuation,
+    "selection": selection,
     "packed": packed,
+    "persistence": persistence,
+    "bounded": bounded,
     "precision": precision,
     "readout": readout,
     "inference": inference,
 }
-"""By name; "continuation" yields findings of selection, persistence and bounded."""
+"""By the names of the laws on short rows."""
 
 FAR_LAWS = ("split", "causality")
 """What is run on rows so long that each takes its time."""

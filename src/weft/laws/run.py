@@ -14,7 +14,7 @@ from weft.core.layer import Layer
 from weft.core.model import LanguageModel
 from weft.laws.causality import causality
 from weft.laws.inference import inference
-from weft.laws.length import Row, allowed, row
+from weft.laws.length import Row, allowed, finite, row
 from weft.laws.long_laws import LONG_LAWS
 from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
@@ -55,10 +55,10 @@ def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, .
 
     def whole() -> Iterator[Finding]:
         made.append(row(subject, torch.Generator().manual_seed(seed), rows))
-        return iter(())
+        yield finite(made[0].y, subject)
 
-    findings = list(guarded(laws[0], subject, whole))
-    for name in laws if made else ():
+    findings = list(guarded("finite", subject, whole))
+    for name in laws if findings[0].holds else ():  # what is not a number agrees with nothing
         own = replace(made[0], generator=torch.Generator().manual_seed(seed))
         findings += guarded(name, subject, partial(LONG_LAWS[name], own))
     return Report(subject.name, tuple(findings), steps)
