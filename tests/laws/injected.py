@@ -177,7 +177,13 @@ class WrongAbove64(Average):
 
 
 class Cell:
-    """What every copy of a state has in common, by the number of its rows and the tokens they have seen."""
+    """What every copy of a state has in common, by the number of its rows and the tokens they have seen. Any two are
+    equal, so that states are joined."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cell)
 
     def __init__(self) -> None:
         self.averages: dict[tuple[int, ...], Tensor] = {}
@@ -194,7 +200,8 @@ class SharedState(AverageState):
 
 
 class SharesForks(Average):
-    """Keeps its averages in a cell that copies of the state share: of two that are as far, the later one counts."""
+    """Keeps its averages in a cell that copies of the state share: of two that are as far, the first to go on
+    takes what the second left."""
 
     state_type = SharedState
 
@@ -205,7 +212,7 @@ class SharesForks(Average):
 
     def before(self, x: Tensor, state: LayerState | None) -> Tensor:
         found = super().before(x, state)
-        return state.cell.averages.get(state.key(), found) if isinstance(state, SharedState) else found
+        return state.cell.averages.pop(state.key(), found) if isinstance(state, SharedState) else found
 
     def after(self, average: Tensor, state: LayerState | None, span: Span) -> LayerState | None:
         found = super().after(average, state, span)

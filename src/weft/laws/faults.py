@@ -72,6 +72,8 @@ def _innermost(subject: Subject, report: Report, run: Runner, documented: Mappin
     explained: set[str] = set()
     for inner, more, holds in _inner(subject):
         wanted = broken - explained if holds else broken
+        if not wanted:
+            continue
         part = run(inner, {law.removesuffix(" gradients") for law in wanted})
         own = [finding for finding in part.broken() if finding.law in wanted]
         if own:

@@ -59,7 +59,8 @@ def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, .
 
     findings = list(guarded("finite", subject, whole))
     for name in laws if findings[0].holds else ():  # what is not a number agrees with nothing
-        own = replace(made[0], generator=torch.Generator().manual_seed(seed))
+        # The seed of the row itself would draw its tokens once more, in place of others.
+        own = replace(made[0], generator=torch.Generator().manual_seed(seed + 1))
         findings += guarded(name, subject, partial(LONG_LAWS[name], own))
     return Report(subject.name, tuple(findings), steps)
 

@@ -9,7 +9,7 @@ from weft.laws.report import Finding
 
 ORDER = ("finite", "causality", "split", "split gradients", "training", "stability", "ragged", "ragged gradients",
          "packed", "packed gradients", "bounded", "persistence", "saving", "forks", "selection", "coordinates",
-         "memory", "compile", "inference", "continuation", "precision", "readout")
+         "memory", "compile", "readout", "inference", "continuation", "precision")
 """Which of several laws that one defect breaks tells most about it, first to last; others come in between."""
 
 MEANING = MappingProxyType({
