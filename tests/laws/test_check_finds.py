@@ -16,6 +16,7 @@ from laws.injected import LAYERS, InjectedConfig
 from laws.mutants import ForgetsSoftcap
 from weft import api
 from weft.core.config import parse_part
+from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig
 from weft.core.registry import REGISTRY
 from weft.laws import LAWS, CheckResult, check
@@ -132,6 +133,25 @@ def test_a_trained_model_is_checked_past_its_borders() -> None:
     worst = next(finding for finding in result.own_long.broken() if finding.law == "split")
     assert worst.token == 17 and worst.bound == 5e-4
     assert [(fault.layer, fault.law) for fault in result.faults] == [("WrongAtChunkBorder", "split")], told(result)
+
+
+def test_a_model_that_chooses_is_judged_up_to_its_near_ties() -> None:
+    experts = {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": {"kind": "glu", "d_ff": 24}}
+    tree = {**config("Average").dump(), "blocks": [{"kind": "pre", "layers": ["gru", experts]}]}
+    torch.manual_seed(0)
+    built = model(tree).build()
+    assert isinstance(built, LanguageModel)
+    result = check(model(tree), built)
+    assert result.holds and result.own_long is not None, told(result)
+    assert {finding.law for finding in result.own_long.findings} == {"finite", "split"}
+    assert any("widest choice" in finding.case for finding in result.own_long.findings)
+
+
+def test_the_length_of_the_rows_can_be_asked_for() -> None:
+    result = api.check("ngram", length=900)
+    assert result.long.steps == result.far.steps == 900 and result.holds
+    with pytest.raises(InputError, match=r"length: 15 tokens are too few to cut\. Give 16 or more, or leave it out\."):
+        api.check("ngram", length=15)
 
 
 def test_the_command_tells_a_defect_in_eighty_columns(tmp_path: Path) -> None:

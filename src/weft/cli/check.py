@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -120,15 +121,22 @@ def _table(reports: dict[str, Report]) -> Table:
 
 def _tell(out: Console, fault: Fault) -> None:
     """A defect: where, which law, what was seen, why probably, and what else it breaks."""
-    worst = fault.worst
+    from rich.padding import Padding
+
     out.print(f"{fault.layer}, at {fault.path}", style="bold red")
-    out.print(f"  breaks {fault.law}: {fault.means}.")
+    for line in _told(fault):
+        out.print(Padding(line, (0, 0, 0, 2)))
+    out.print()
+
+
+def _told(fault: Fault) -> Iterator[str]:
+    worst, others = fault.worst, ", ".join(law for law in fault.laws if law != fault.law)
+    yield f"breaks {fault.law}: {fault.means}."
     if not worst.case.startswith("raised "):
         first = "" if worst.token is None else f", first at token {worst.token:,}"
-        out.print(f"  Seen in rows of {fault.steps:,} tokens, {worst.case}: off by {worst.difference:.1e}{first}; "
-                  f"{worst.bound:.0e} is allowed.")
+        yield (f"Seen in rows of {fault.steps:,} tokens, {worst.case}: off by {worst.difference:.1e}{first}; "
+               f"{worst.bound:.0e} is allowed.")
     if fault.cause:
-        out.print(f"  Likely cause: {fault.cause}")
-    others = ", ".join(law for law in fault.laws if law != fault.law)
-    out.print(f"  {fault.count} {'comparison fails' if fault.count == 1 else 'comparisons fail'}"
-              f"{f', also of {others}' if others else ''}.\n")
+        yield f"Likely cause: {fault.cause}"
+    yield f"{fault.count} {'comparison fails' if fault.count == 1 else 'comparisons fail'}" + (
+        f", also of {others}." if others else ".")

@@ -16,7 +16,7 @@ from weft.core.traits import Trait
 from weft.laws.discovery import subject_of
 from weft.laws.faults import Fault, Runner, faults
 from weft.laws.length import LEAST, allowed, length_past
-from weft.laws.long_laws import FAR_LAWS, LONG_LAWS, OWN_LONG_LAWS
+from weft.laws.long_laws import FAR_LAWS, LONG_LAWS, OWN_CHOOSING_LAWS, OWN_LONG_LAWS
 from weft.laws.report import Report
 from weft.laws.run import LAWS, examine, examine_far, examine_long
 from weft.laws.subject import Subject, model_subject
@@ -174,7 +174,8 @@ class _Examination:
         past = length_past(subject, LONGEST)
         least = min(past, _past(0), int(MOST_WORK / size))
         steps = self._length or max(12, min(past, max(least, int(WORK / size))))
-        return self._at_length(subject, allowed(subject, steps), OWN_LONG_LAWS)
+        laws = OWN_CHOOSING_LAWS if Trait.DISCRETE_CHOICE in subject.traits else OWN_LONG_LAWS
+        return self._at_length(subject, allowed(subject, steps), laws)
 
     def _model(self, model: LanguageModel) -> Subject:
         bound = OWN_BOUNDS.get(_dtype(model), OWN_BOUNDS[torch.float32])

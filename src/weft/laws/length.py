@@ -17,6 +17,7 @@ from weft.core.layer import LayerState, borders_of
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
+from weft.laws.choices import Choices, watched
 from weft.laws.report import Finding
 from weft.laws.subject import Subject
 
@@ -61,6 +62,7 @@ class Row:
         memory: what cross-attention reads.
         prefix: [B,T], True in a prefix that is seen both ways; None without one.
         y: the outputs of a call without a state.
+        choices: what the layers that choose chose in it.
         marks: lengths of the pieces that end at a border.
         generator: of what is drawn besides.
     """
@@ -70,6 +72,7 @@ class Row:
     memory: Memory | None
     prefix: Tensor | None
     y: Tensor
+    choices: Choices
     marks: tuple[int, ...]
     generator: torch.Generator
 
@@ -90,9 +93,9 @@ def row(subject: Subject, generator: torch.Generator, rows: int = 2) -> Row:
     prefix = None
     if Trait.PREFIX_FIRST in subject.traits:
         prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])[:rows]).to(x.device)
-    with torch.no_grad():
+    with torch.no_grad(), watched(subject.module) as choices:
         y = subject.whole(x, memory, Span(prefix=prefix)).y
-    return Row(subject, x, memory, prefix, y, _marks(subject), generator)
+    return Row(subject, x, memory, prefix, y, choices, _marks(subject), generator)
 
 
 def finite(y: Tensor, subject: Subject) -> Finding:

@@ -37,11 +37,21 @@ def split(row: Row) -> Iterator[Finding]:
     if subject.thorough:
         ways["single tokens"] = (one_by_one(steps), True)
     for case, (sizes, reserved) in ways.items():
-        with torch.no_grad():
+        with torch.no_grad(), watched(subject.module) as chosen:
             found = in_pieces(row, sizes, reserved)[0]
+        if row.y.dtype != torch.float64 and Trait.DISCRETE_CHOICE in subject.traits:
+            found, margin = _undecided(row, found, chosen)
+            yield Finding("split", f"{case}: margin of the widest choice that fell otherwise", margin, subject.bound)
         yield compare("split", case, found, row.y, subject.bound)
     if subject.differentiable and subject.thorough and steps <= GRADIENT_STEPS:
         yield _gradients(row)
+
+
+def _undecided(row: Row, found: Tensor, chosen: Choices) -> tuple[Tensor, float]:
+    """``found`` up to each row's first choice that fell otherwise than in the whole row and what is expected from there
+    on, and the margin of the widest such choice: rounding decides near ties."""
+    agreed, margin = row.choices.against(chosen, row.steps, causal=row.subject.stateful)
+    return torch.where(agreed[..., None], found, row.y), margin
 
 
 def _named(marks: tuple[int, ...]) -> str:
@@ -179,22 +189,19 @@ def precision(row: Row) -> Iterator[Finding]:
     x = row.x.float() if row.x.is_floating_point() else row.x
     memory = None if row.memory is None else replace(row.memory, h=row.memory.h.float())
     with torch.no_grad():
-        with watched(subject.module) as exact:
-            subject.whole(row.x, row.memory, Span(prefix=row.prefix))
         with watched(single.module) as chosen:
             whole = single.whole(x, memory, Span(prefix=row.prefix)).y
-        yield _relative(row, "torch.float32", whole, chosen, exact, bound)
+        yield _relative(row, "torch.float32", whole, chosen, bound)
         if subject.stateful:
             with watched(single.module) as chosen:
                 pieces = in_pieces(row, across(row.steps), subject=single, inputs=(x, memory))[0]
-            yield _relative(row, "torch.float32, in pieces", pieces, chosen, exact, bound)
+            yield _relative(row, "torch.float32, in pieces", pieces, chosen, bound)
 
 
-def _relative(row: Row, case: str, found: Tensor, chosen: Choices, exact: Choices, bound: float) -> Finding:
+def _relative(row: Row, case: str, found: Tensor, chosen: Choices, bound: float) -> Finding:
     found = found.double()
     if Trait.DISCRETE_CHOICE in row.subject.traits:
-        agreed = exact.against(chosen, row.steps, causal=row.subject.stateful)[0]
-        found = torch.where(agreed[..., None], found, row.y)
+        found = _undecided(row, found, chosen)[0]
     size = row.y.abs().max()
     return compare("precision", case, found / size, row.y / size, bound)
 
@@ -242,3 +249,6 @@ FAR_LAWS = ("split", "causality")
 
 OWN_LONG_LAWS = ("split", "causality", "ragged", "packed")
 """What can be compared in any dtype, on a model of any size."""
+
+OWN_CHOOSING_LAWS = ("split",)
+"""The same of a model that chooses: rounding decides near ties, and only here what follows them is left out."""
