@@ -220,9 +220,10 @@ def test_only_multi_token_continuations_catch_a_layer_that_forgets_at_them() -> 
     assert ones and all(finding.holds for finding in ones)
 
 
-def test_writing_in_place_under_gradients_is_an_error_of_autograd() -> None:
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        examine(subject(plain, wrong.WritesInPlace), laws=("split",))
+def test_writing_in_place_under_gradients_is_an_error_of_autograd_and_a_finding() -> None:
+    finding, *_ = examine(subject(plain, wrong.WritesInPlace), laws=("split",)).broken()
+    assert finding.case.startswith("raised RuntimeError: one of the variables") and not finding.holds
+    assert "modified by an inplace operation" in finding.case
 
 
 def test_every_law_is_turned_red_by_some_mutant() -> None:

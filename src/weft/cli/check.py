@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,7 +78,8 @@ def _columns(result: CheckResult) -> dict[str, tuple[Report, str]]:
              "long": (result.long, f"a twin that reaches farther: rows of {result.long.steps:,} tokens"),
              "far": (result.far, _far(result))}
     if result.wide is not None:
-        found["wide"] = (result.wide, f"a twin of full width: {result.wide_changes}; rows of {result.wide.steps} tokens")
+        found["wide"] = (result.wide, f"a twin of full width: {result.wide_changes}; rows of {result.wide.steps} "
+                                      "tokens")
     if result.own is not None:
         found["own"] = (result.own, f"the model itself, in {result.dtype}: rows of {result.own.steps} tokens")
     if result.own_long is not None:
@@ -119,15 +121,22 @@ def _table(reports: dict[str, Report]) -> Table:
 
 def _tell(out: Console, fault: Fault) -> None:
     """A defect: where, which law, what was seen, why probably, and what else it breaks."""
-    worst = fault.worst
+    from rich.padding import Padding
+
     out.print(f"{fault.layer}, at {fault.path}", style="bold red")
-    out.print(f"  breaks {fault.law}: {fault.means}.")
+    for line in _told(fault):
+        out.print(Padding(line, (0, 0, 0, 2)))
+    out.print()
+
+
+def _told(fault: Fault) -> Iterator[str]:
+    worst, others = fault.worst, ", ".join(law for law in fault.laws if law != fault.law)
+    yield f"breaks {fault.law}: {fault.means}."
     if not worst.case.startswith("raised "):
         first = "" if worst.token is None else f", first at token {worst.token:,}"
-        out.print(f"  Seen in rows of {fault.steps:,} tokens, {worst.case}: off by {worst.difference:.1e}{first}; "
-                  f"{worst.bound:.0e} is allowed.")
+        yield (f"Seen in rows of {fault.steps:,} tokens, {worst.case}: off by {worst.difference:.1e}{first}; "
+               f"{worst.bound:.0e} is allowed.")
     if fault.cause:
-        out.print(f"  Likely cause: {fault.cause}")
-    others = ", ".join(law for law in fault.laws if law != fault.law)
-    out.print(f"  {fault.count} {'comparison fails' if fault.count == 1 else 'comparisons fail'}"
-              f"{f', also of {others}' if others else ''}.\n")
+        yield f"Likely cause: {fault.cause}"
+    yield f"{fault.count} {'comparison fails' if fault.count == 1 else 'comparisons fail'}" + (
+        f", also of {others}." if others else ".")

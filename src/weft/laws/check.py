@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -16,7 +16,7 @@ from weft.core.traits import Trait
 from weft.laws.discovery import subject_of
 from weft.laws.faults import Fault, Runner, faults
 from weft.laws.length import LEAST, allowed, length_past
-from weft.laws.long_laws import FAR_LAWS, LONG_LAWS, OWN_LONG_LAWS
+from weft.laws.long_laws import FAR_LAWS, LONG_LAWS, OWN_CHOOSING_LAWS, OWN_LONG_LAWS
 from weft.laws.report import Report
 from weft.laws.run import LAWS, examine, examine_far, examine_long
 from weft.laws.subject import Subject, model_subject
@@ -146,7 +146,7 @@ class _Examination:
         past = self._at_length(subject, allowed(subject, steps), FAR_LAWS, 1)
         subject = self._built(shrink(config, replace(SMALL, repeats=1)).config, "far")
 
-        def stable(part: Subject) -> Report:
+        def stable(part: Subject, _laws: Collection[str] = ()) -> Report:
             self._tell(part.name, "stability")
             return examine_far(part, self._seed)
 
@@ -174,7 +174,8 @@ class _Examination:
         past = length_past(subject, LONGEST)
         least = min(past, _past(0), int(MOST_WORK / size))
         steps = self._length or max(12, min(past, max(least, int(WORK / size))))
-        return self._at_length(subject, allowed(subject, steps), OWN_LONG_LAWS)
+        laws = OWN_CHOOSING_LAWS if Trait.DISCRETE_CHOICE in subject.traits else OWN_LONG_LAWS
+        return self._at_length(subject, allowed(subject, steps), laws)
 
     def _model(self, model: LanguageModel) -> Subject:
         bound = OWN_BOUNDS.get(_dtype(model), OWN_BOUNDS[torch.float32])
@@ -188,8 +189,8 @@ class _Examination:
         return subject
 
     def _short(self, subject: Subject, laws: tuple[str, ...], sum_error: float = 0.0) -> Report:
-        def run(part: Subject) -> Report:
-            found = (finding for law in laws if self._tell(part.name, law)
+        def run(part: Subject, wanted: Collection[str] = laws) -> Report:
+            found = (finding for law in laws if law in wanted and self._tell(part.name, law)
                      for finding in examine(part, self._seed, (law,)).findings)
             return Report(part.name, tuple(replace(each, bound=each.bound + sum_error) if each.law == "readout" else
                                            each for each in found), part.steps)
@@ -197,9 +198,9 @@ class _Examination:
         return self._keep(subject, run(subject), run)
 
     def _at_length(self, subject: Subject, steps: int, laws: tuple[str, ...], rows: int = 2) -> Report:
-        def run(part: Subject) -> Report:
+        def run(part: Subject, wanted: Collection[str] = laws) -> Report:
             self._tell(part.name, f"{steps:,} tokens")
-            return examine_long(part, steps, self._seed, laws, rows)
+            return examine_long(part, steps, self._seed, tuple(law for law in laws if law in wanted), rows)
 
         return self._keep(subject, run(subject), run)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +16,8 @@ from weft.laws.report import Finding, Report
 from weft.laws.subject import Subject, layer_subject
 from weft.laws.words import likely_cause, meaning, rank
 
-Runner = Callable[[Subject], Report]
-"""The laws that found something, on another subject."""
+Runner = Callable[[Subject, Collection[str]], Report]
+"""Runs those of a report's laws that are named on another subject, a part of the one that was examined."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,20 @@ def faults(examined: Sequence[tuple[Subject, Report, Runner]], documented: Mappi
 
 
 def _innermost(subject: Subject, report: Report, run: Runner, documented: Mapping[str, str | None]) -> Iterator[Fault]:
-    """The faults of the layers inside, and of what no layer inside shows, the subject's own."""
+    """The faults of layers that hold no others, of those that hold them where these explain nothing, and the subject's
+    own."""
+    broken = {finding.law for finding in report.broken()}
     explained: set[str] = set()
-    laws = {finding.law for finding in report.broken()}
-    for path, more, inner in _inner(subject):
-        part = run(inner)
-        broken = {finding.law for finding in part.broken()} & laws
-        if not broken:
+    for inner, more, holds in _inner(subject):
+        wanted = broken - explained if holds else broken
+        if not wanted:
             continue
-        explained |= broken
-        kept = replace(part, findings=tuple(finding for finding in part.findings if finding.law in laws))
-        for fault in _innermost(replace(inner, name=path), kept, run, documented):
-            yield replace(fault, path=fault.path + more) if fault.path == path else fault
+        part = run(inner, {law.removesuffix(" gradients") for law in wanted})
+        own = [finding for finding in part.broken() if finding.law in wanted]
+        if own:
+            fault = _fault(inner, part, own, documented)
+            explained |= set(fault.laws)
+            yield replace(fault, path=fault.path + more)
     own = [finding for finding in report.broken() if finding.law not in explained]
     if own:
         yield _fault(subject, report, own, documented)
@@ -93,30 +95,34 @@ def _fault(subject: Subject, report: Report, broken: list[Finding], documented: 
                  laws, len(broken), report.steps)
 
 
-def _inner(subject: Subject) -> Iterator[tuple[str, str, Subject]]:
-    """The nearest layers inside, one of each kind: path, a note on the others, and the layer as a subject."""
+def _inner(subject: Subject) -> Iterator[tuple[Subject, str, bool]]:
+    """The layers inside, one of each kind: as a subject, a note on the others, and whether it holds layers. Those that
+    hold none come first, then from the deepest up."""
     kinds: dict[object, list[tuple[str, Layer, int]]] = {}
     for path, layer, width in _reached(subject):
         kinds.setdefault(_kind(layer), []).append((path, layer, width))
-    prefix = "" if not isinstance(subject.module, Layer) else f"{subject.name}."
-    for alike in kinds.values():
-        path, layer, width = alike[0]
-        more = "" if len(alike) == 1 else f" and {len(alike) - 1} more like it"
-        inner = layer_subject(prefix + path, layer, width, steps=subject.steps, bound=subject.bound)
-        quiet = subject.traits & {Trait.NOT_DIFFERENTIABLE}
-        yield prefix + path, more, replace(inner, thorough=subject.thorough, traits=inner.traits | quiet)
+    ordered = sorted(kinds.values(), key=lambda alike: (_holds_layers(alike[0][1]), -alike[0][0].count(".")))
+    quiet = subject.traits & {Trait.NOT_DIFFERENTIABLE}
+    for (path, layer, width), *others in ordered:
+        inner = layer_subject(path, layer, width, steps=subject.steps, bound=subject.bound)
+        more = f" and {len(others)} more like it" if others else ""
+        yield replace(inner, thorough=subject.thorough, traits=inner.traits | quiet), more, _holds_layers(layer)
+
+
+def _holds_layers(layer: Layer) -> bool:
+    return any(isinstance(part, Layer) for part in layer.modules() if part is not layer)
 
 
 def _kind(layer: nn.Module) -> object:
-    """Layers of one kind are built alike; a block is told by all that it holds."""
-    return tuple((name, type(part)) for name, part in layer.named_modules()), tuple(
-        (name, tuple(parameter.shape)) for name, parameter in layer.named_parameters())
+    """Layers of one kind are built alike; one that holds others is told by all that it holds."""
+    return (tuple((name, type(part)) for name, part in layer.named_modules()),
+            tuple((name, tuple(parameter.shape)) for name, parameter in layer.named_parameters()))
 
 
 def _reached(subject: Subject) -> list[tuple[str, Layer, int]]:
-    """The nearest layers inside that a call runs, and the width that each is given."""
+    """The layers inside that a call runs, and the width that each is given."""
     widths: dict[str, int] = {}
-    nearest = list(_nearest(subject.module, ""))
+    layers = [(path, part) for path, part in subject.module.named_modules() if path and isinstance(part, Layer)]
 
     def note(path: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -125,18 +131,9 @@ def _reached(subject: Subject) -> list[tuple[str, Layer, int]]:
 
     generator = torch.Generator().manual_seed(0)
     with ExitStack() as stack, torch.no_grad():
-        for path, layer in nearest:
+        for path, layer in layers:
             stack.callback(layer.register_forward_pre_hook(note(path)).remove)
         # What it raises is what is looked for; the layers before have run by then.
         with suppress(Exception):
             subject.whole(subject.inputs(1, 3, generator), subject.memory(1, generator))
-    return [(path, layer, widths[path]) for path, layer in nearest if path in widths]
-
-
-def _nearest(module: nn.Module, prefix: str) -> Iterator[tuple[str, Layer]]:
-    for name, child in module.named_children():
-        path = f"{prefix}{name}"
-        if isinstance(child, Layer):
-            yield path, child
-        else:
-            yield from _nearest(child, f"{path}.")
+    return [(path, layer, widths[path]) for path, layer in layers if path in widths]

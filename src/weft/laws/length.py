@@ -17,6 +17,8 @@ from weft.core.layer import LayerState, borders_of
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
+from weft.laws.choices import Choices, watched
+from weft.laws.report import Finding
 from weft.laws.subject import Subject
 
 LEAST = 257
@@ -60,6 +62,7 @@ class Row:
         memory: what cross-attention reads.
         prefix: [B,T], True in a prefix that is seen both ways; None without one.
         y: the outputs of a call without a state.
+        choices: what the layers that choose chose in it.
         marks: lengths of the pieces that end at a border.
         generator: of what is drawn besides.
     """
@@ -69,6 +72,7 @@ class Row:
     memory: Memory | None
     prefix: Tensor | None
     y: Tensor
+    choices: Choices
     marks: tuple[int, ...]
     generator: torch.Generator
 
@@ -89,9 +93,17 @@ def row(subject: Subject, generator: torch.Generator, rows: int = 2) -> Row:
     prefix = None
     if Trait.PREFIX_FIRST in subject.traits:
         prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])[:rows]).to(x.device)
-    with torch.no_grad():
+    with torch.no_grad(), watched(subject.module) as choices:
         y = subject.whole(x, memory, Span(prefix=prefix)).y
-    return Row(subject, x, memory, prefix, y, _marks(subject), generator)
+    return Row(subject, x, memory, prefix, y, choices, _marks(subject), generator)
+
+
+def finite(y: Tensor, subject: Subject) -> Finding:
+    """The outputs [B,T,...] of the whole row are numbers; a model of counts may say minus infinity."""
+    wrong = ~y.isfinite() if subject.differentiable else y.isnan()
+    tokens = wrong.transpose(0, 1).flatten(1).any(1).nonzero().flatten()
+    return Finding("finite", f"outputs that are no numbers in a row of {subject.steps:,} tokens", float(wrong.sum()),
+                   0.5, int(tokens[0]) + 1 if tokens.numel() else None)
 
 
 def _marks(subject: Subject) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from weft.core.inference import inference_form
+from weft.core.layer import LayerState
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.core.state import restore, state_arrays
@@ -36,11 +37,21 @@ def split(row: Row) -> Iterator[Finding]:
     if subject.thorough:
         ways["single tokens"] = (one_by_one(steps), True)
     for case, (sizes, reserved) in ways.items():
-        with torch.no_grad():
+        with torch.no_grad(), watched(subject.module) as chosen:
             found = in_pieces(row, sizes, reserved)[0]
+        if row.y.dtype != torch.float64 and Trait.DISCRETE_CHOICE in subject.traits:
+            found, margin = _undecided(row, found, chosen)
+            yield Finding("split", f"{case}: margin of the widest choice that fell otherwise", margin, subject.bound)
         yield compare("split", case, found, row.y, subject.bound)
     if subject.differentiable and subject.thorough and steps <= GRADIENT_STEPS:
         yield _gradients(row)
+
+
+def _undecided(row: Row, found: Tensor, chosen: Choices) -> tuple[Tensor, float]:
+    """``found`` up to each row's first choice that fell otherwise than in the whole row and what is expected from there
+    on, and the margin of the widest such choice: rounding decides near ties."""
+    agreed, margin = row.choices.against(chosen, row.steps, causal=row.subject.stateful)
+    return torch.where(agreed[..., None], found, row.y), margin
 
 
 def _named(marks: tuple[int, ...]) -> str:
@@ -98,29 +109,46 @@ def _row_of(row: Row, b: int) -> Memory | None:
     return None if row.memory is None else row.memory.select(torch.tensor([b], device=row.x.device))
 
 
-def continuation(row: Row) -> Iterator[Finding]:
-    """A state near the end of the row: its rows selected, written to a file and read back, and what has grown."""
-    subject, steps = row.subject, row.steps
-    if not subject.stateful:
+def selection(row: Row) -> Iterator[Finding]:
+    """Rows of a state near the end of the row, reordered and forked."""
+    if not row.subject.stateful:
         return
-    early = max(steps - 7, 3)
+    early, state = _late(row)
     with torch.no_grad():
-        first = subject.start(2, row.memory, None, steps)
-        shapes = {path: (tensor.shape, spec) for path, (tensor, spec) in first.tensors().items()}
-        state = in_pieces(row, [early])[1]
-        late, expected = row.x[:, early:], row.y[:, early:]
-        picked = subject.call(late[[1, 0, 1]], state.select([1, 0, 1]), Span()).y
-        yield compare("selection", f"rows [1, 0, 1] after {early} tokens", picked, expected[[1, 0, 1]], subject.bound)
-        back = restore(subject.start(2, row.memory, None, None), load(save(state_arrays(state))))
-        found, kept = (subject.call(late, each, Span()).y for each in (back, state.clone()))
-        yield compare("persistence", f"state saved after {early} tokens and restored", found, kept, 1e-300)
-        after = subject.call(late, state, Span()).state
-    assert after is not None, "a call with a state returns one"
-    grown = [path for path, (tensor, _) in after.tensors().items() if path in shapes and any(
-        dim != shapes[path][1].grows and a != b
-        for dim, (a, b) in enumerate(zip(shapes[path][0], tensor.shape, strict=True)))]
-    yield Finding("bounded", f"fields that grew undeclared after {steps} tokens: {', '.join(grown) or 'none'}",
+        found = row.subject.call(row.x[[1, 0, 1], early:], state.select([1, 0, 1]), Span()).y
+    yield compare("selection", f"rows [1, 0, 1] after {early} tokens", found, row.y[[1, 0, 1], early:],
+                  row.subject.bound)
+
+
+def persistence(row: Row) -> Iterator[Finding]:
+    """A state near the end of the row, written to a file and read back."""
+    if not row.subject.stateful:
+        return
+    early, state = _late(row)
+    with torch.no_grad():
+        back = restore(row.subject.start(2, row.memory, None, None), load(save(state_arrays(state))))
+        found, kept = (row.subject.call(row.x[:, early:], each, Span()).y for each in (back, state))
+    yield compare("persistence", f"state saved after {early} tokens and restored", found, kept, 1e-300)
+
+
+def bounded(row: Row) -> Iterator[Finding]:
+    """Fields that do not declare a growing dimension have their shape still near the end of the row."""
+    if not row.subject.stateful:
+        return
+    early, state = _late(row)
+    begun = row.subject.start(2, row.memory, None, row.steps).tensors()
+    grown = [path for path, (tensor, spec) in state.tensors().items() if path in begun and any(
+        dim != spec.grows and a != b for dim, (a, b) in
+        enumerate(zip(begun[path][0].shape, tensor.shape, strict=True)))]
+    yield Finding("bounded", f"fields that grew undeclared after {early} tokens: {', '.join(grown) or 'none'}",
                   float(len(grown)), 0.5)
+
+
+def _late(row: Row) -> tuple[int, LayerState]:
+    """Tokens up to near the end of the row, and the state after them."""
+    early = max(row.steps - 7, 3)
+    with torch.no_grad():
+        return early, in_pieces(row, [early])[1]
 
 
 def packed(row: Row) -> Iterator[Finding]:
@@ -161,22 +189,19 @@ def precision(row: Row) -> Iterator[Finding]:
     x = row.x.float() if row.x.is_floating_point() else row.x
     memory = None if row.memory is None else replace(row.memory, h=row.memory.h.float())
     with torch.no_grad():
-        with watched(subject.module) as exact:
-            subject.whole(row.x, row.memory, Span(prefix=row.prefix))
         with watched(single.module) as chosen:
             whole = single.whole(x, memory, Span(prefix=row.prefix)).y
-        yield _relative(row, "torch.float32", whole, chosen, exact, bound)
+        yield _relative(row, "torch.float32", whole, chosen, bound)
         if subject.stateful:
             with watched(single.module) as chosen:
                 pieces = in_pieces(row, across(row.steps), subject=single, inputs=(x, memory))[0]
-            yield _relative(row, "torch.float32, in pieces", pieces, chosen, exact, bound)
+            yield _relative(row, "torch.float32, in pieces", pieces, chosen, bound)
 
 
-def _relative(row: Row, case: str, found: Tensor, chosen: Choices, exact: Choices, bound: float) -> Finding:
+def _relative(row: Row, case: str, found: Tensor, chosen: Choices, bound: float) -> Finding:
     found = found.double()
     if Trait.DISCRETE_CHOICE in row.subject.traits:
-        agreed = exact.against(chosen, row.steps, causal=row.subject.stateful)[0]
-        found = torch.where(agreed[..., None], found, row.y)
+        found = _undecided(row, found, chosen)[0]
     size = row.y.abs().max()
     return compare("precision", case, found / size, row.y / size, bound)
 
@@ -209,16 +234,21 @@ LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
     "split": split,
     "causality": causality,
     "ragged": ragged,
-    "continuation": continuation,
+    "selection": selection,
     "packed": packed,
+    "persistence": persistence,
+    "bounded": bounded,
     "precision": precision,
     "readout": readout,
     "inference": inference,
 }
-"""By name; "continuation" yields findings of selection, persistence and bounded."""
+"""By the names of the laws on short rows."""
 
 FAR_LAWS = ("split", "causality")
 """What is run on rows so long that each takes its time."""
 
 OWN_LONG_LAWS = ("split", "causality", "ragged", "packed")
 """What can be compared in any dtype, on a model of any size."""
+
+OWN_CHOOSING_LAWS = ("split",)
+"""The same of a model that chooses: rounding decides near ties, and only here what follows them is left out."""

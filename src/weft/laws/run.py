@@ -19,7 +19,7 @@ from weft.laws.coordinates import coordinates
 from weft.laws.forks import forks
 from weft.laws.inference import inference
 from weft.laws.inputs import inputs
-from weft.laws.length import Row, allowed, row
+from weft.laws.length import Row, allowed, finite, row
 from weft.laws.long_laws import LONG_LAWS
 from weft.laws.memory import memory
 from weft.laws.packed import packed
@@ -75,11 +75,12 @@ def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, .
 
     def whole() -> Iterator[Finding]:
         made.append(row(subject, torch.Generator().manual_seed(seed), rows))
-        return iter(())
+        yield finite(made[0].y, subject)
 
-    findings = list(guarded(laws[0], subject, whole))
-    for name in laws if made else ():
-        own = replace(made[0], generator=torch.Generator().manual_seed(seed))
+    findings = list(guarded("finite", subject, whole))
+    for name in laws if findings[0].holds else ():  # what is not a number agrees with nothing
+        # The seed of the row itself would draw its tokens once more, in place of others.
+        own = replace(made[0], generator=torch.Generator().manual_seed(seed + 1))
         findings += guarded(name, subject, partial(LONG_LAWS[name], own))
     return Report(subject.name, tuple(findings), steps)
 

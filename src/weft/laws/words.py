@@ -7,11 +7,13 @@ from types import MappingProxyType
 
 from weft.laws.report import Finding
 
-ORDER = ("causality", "split", "split gradients", "stability", "ragged", "ragged gradients", "packed",
-         "packed gradients", "persistence", "selection", "bounded", "inference", "precision", "readout")
-"""Which of several laws that one defect breaks tells most about it, first to last; others come before the last two."""
+ORDER = ("finite", "causality", "split", "split gradients", "training", "stability", "ragged", "ragged gradients",
+         "packed", "packed gradients", "bounded", "persistence", "saving", "forks", "selection", "coordinates",
+         "memory", "compile", "readout", "inference", "continuation", "precision")
+"""Which of several laws that one defect breaks tells most about it, first to last; others come in between."""
 
 MEANING = MappingProxyType({
+    "finite": "outputs must be numbers, however long the row",
     "split": "a sequence run in pieces must equal the sequence run whole",
     "split gradients": "a sequence run in pieces must have the gradients of the sequence run whole",
     "causality": "what comes later must not change what came before",
@@ -29,6 +31,7 @@ MEANING = MappingProxyType({
 })
 
 CAUSE = MappingProxyType({
+    "finite": "a power, an exponential or a division that overflows.",
     "split": "the state does not hold all that the next piece needs, or positions restart with a piece.",
     "split gradients": "the state is detached or written in place where gradients flow.",
     "causality": "a mask or a shift is off by one, or something is normalised or summed over time.",
@@ -43,12 +46,19 @@ CAUSE = MappingProxyType({
     "stability": "a sum, a counter or a buffer that overflows or drifts.",
     "readout": "log_prob and logits are computed in different ways (a cap, a bias, a scale).",
     "inference": "what `inference` returns computes something else.",
+    "training": "something besides dropout asks whether the module trains.",
+    "forks": "copies of a state share memory that is written in place.",
+    "saving": "a tensor or a fact that the state needs is no declared field.",
+    "coordinates": "positions are rounded, or counted where the call gave coordinates.",
+    "memory": "something is kept outside the state, or grows with every call.",
+    "compile": "a value is read on the host (.item(), bool(), a loop over a tensor) to choose what is computed.",
+    "continuation": "float32 takes another path, or loses what float64 still holds.",
 })
 
 
 def rank(law: str) -> int:
     """The place of a law in `ORDER`."""
-    return ORDER.index(law) if law in ORDER else len(ORDER) - 2
+    return ORDER.index(law) if law in ORDER else ORDER.index("inference")
 
 
 def meaning(law: str, documented: str | None) -> str:
@@ -72,10 +82,10 @@ def likely_cause(law: str, broken: Sequence[Finding], held: Sequence[Finding], s
     if raised is not None and raised.law == law:
         return f"it {raised.case}"
     first = [finding.token for finding in broken if finding.law == law and finding.token is not None]
-    if law in ("split", "causality", "ragged", "packed", "inference", "stability") and first and steps > 11 \
+    if law in ("finite", "split", "causality", "ragged", "packed", "inference", "stability") and first and steps > 11 \
             and min(first) > 11:
-        return (f"all is well for {min(first) - 1:,} tokens: look for a chunk, a window, a buffer or a counter that "
-                f"ends there. {CAUSE.get(law, '')}").strip()
+        return (f"all is well for {min(first) - 1:,} tokens, so a chunk, a window, a buffer or a counter that ends "
+                f"there. Otherwise: {CAUSE[law]}")
     if law == "split":
         return _split_cause(broken, held)
     return CAUSE.get(law, "")
