@@ -48,6 +48,15 @@ def test_the_vocabulary_is_the_tokenizers(tmp_path: Path) -> None:
     assert parse_run({"model": {**LSTM, "vocab_size": 500}}).model.vocab_size == 500
 
 
+@pytest.mark.parametrize(("changes", "limit"), [
+    (["data.path=own.txt"], None), (["data={path: own.txt}"], None), (["data.validation=0.2"], 3000),
+    (["data.path=own.txt", "data.max_bytes=500"], 500), (["data.max_bytes=500"], 500),
+    (["data={path: own.txt, max_bytes: 7}"], 7), (["data.path=theirs.txt"], 3000)])
+def test_a_limit_in_a_file_is_not_one_on_the_users_own_text(changes: list[str], limit: int | None) -> None:
+    theirs = {"model": LSTM, "data": {"max_bytes": 3000, **({"path": "theirs.txt"} if "theirs" in changes[0] else {})}}
+    assert parse_run(theirs, changes).data.max_bytes == limit
+
+
 def test_a_run_survives_the_round_trip_through_plain_data(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, ATTENTION, carry_state=False, optimizer={"kind": "sgd", "momentum": 0.5})
     again = parse_run(json.loads(json.dumps(run.dump())))
