@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -105,10 +107,12 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
         return from_arpa(Path(source), Path(out), given_tokenizer(tokenizer))
     assert to is not None, "`concerns_arpa` asks for one"
     kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
-    loaded = _load(source, "cpu", kind)
+    loaded = _load(source, "cpu", None)
+    if isinstance(source, Loaded) and kind is not None:
+        loaded = replace(loaded, model=copy.deepcopy(loaded.model))  # the caller's own model keeps its weights
     pooled = None if n_kv_heads is None else pool_heads(loaded.model, n_kv_heads)
     return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
-                         with_code=with_code)
+                         with_code=with_code, dtype=kind)
 
 
 def families(only: str | None = None) -> Iterable[Published]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
@@ -22,13 +22,14 @@ from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import CheckpointError, InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel
 from weft.families.folder import is_foreign
+from weft.families.generation import GENERATION_FILE, generation_of, settings_of
 from weft.families.gguf.file import is_gguf
 from weft.families.gguf.target import GgufFile, foreign_llama
 from weft.families.loading import load_folder
 from weft.families.text import write_tokenizer
 from weft.families.verify import a_tensor, foreign_logits, largest_difference, logits_of, probe, require_close
 from weft.families.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
-from weft.families.writing import fit, write_model
+from weft.families.writing import fit, write_json, write_model
 from weft.tokenizers.base import SETTINGS_FILE
 
 SHARD_SIZE = "5GB"
@@ -63,6 +64,11 @@ class Source:
         if not kept and tokenizer is not None:
             kept = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
         return kept
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """What generation_config.json of a written folder holds."""
+        return generation_of(self.loaded.facts, self.kept, self.loaded.tokenizer)
 
 
 @final
@@ -127,12 +133,15 @@ class Converted:
         target: its format.
         family: the family of a foreign folder or file, or None.
         dtype: of the weights.
-        difference: largest difference of logits between the model and what was written, read again by Weft.
+        difference: largest difference of logits between the model, cast, and what was written, read again by Weft.
         reader: the other program that opens the format (`transformers`, llama.cpp), or None.
         foreign: the same for that program; None where it is not installed, does not know the format or cannot run
             the model, which a note then says.
         pooled: largest difference that pooling heads has made; None where none were pooled.
         notes: what the user should know.
+        source_dtype: of the weights before they were cast; None where they were not.
+        cast: largest difference of logits that casting has made, from those in the source's own dtype; likewise.
+        largest: the largest of those logits, by amount; likewise.
     """
 
     path: Path
@@ -144,6 +153,9 @@ class Converted:
     foreign: float | None
     pooled: float | None
     notes: tuple[str, ...]
+    source_dtype: str | None = None
+    cast: float | None = None
+    largest: float | None = None
 
 
 def _fitted(source: Source) -> Any:
@@ -161,7 +173,8 @@ def _write_hf(source: Source, draft: Path) -> Written:
     fitted = _fitted(source)
     if fitted is None:
         return _write_code(source, draft)
-    write_model(fitted, source.model, source.kept, draft, shard_bytes=source.shard_bytes)
+    write_model(fitted, source.model, draft, shard_bytes=source.shard_bytes)
+    write_json(draft / GENERATION_FILE, source.generation)
     notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
     if source.with_code:
         notes += [f"the native class of {fitted.family.name} opens this model, so no modelling file was needed"]
@@ -170,6 +183,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
 
 def _write_code(source: Source, draft: Path) -> Written:
     write_with_code(source.model, source.kept, draft, shard_bytes=source.shard_bytes)
+    write_json(draft / GENERATION_FILE, source.generation)
     notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
     origin, tokenizer = _origin(source), source.loaded.tokenizer
     if origin is not None or tokenizer is None:
@@ -202,7 +216,9 @@ def _gguf(source: Source) -> GgufFile:
 
 def _write_gguf(source: Source, draft: Path) -> Written:
     file = _gguf(source)
-    return Written(file.fitted.family, file.write(draft))
+    left = settings_of(source.loaded.facts)
+    notes = (f"generation_config.json says {', '.join(left)}, for which the file has no room: give them to llama.cpp.",)
+    return Written(file.fitted.family, (*file.write(draft), *(notes if left else ())))
 
 
 TARGETS: Mapping[str, Target] = MappingProxyType({
@@ -215,17 +231,18 @@ TARGETS: Mapping[str, Target] = MappingProxyType({
 
 
 def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None = None, family: str | None = None,
-            max_shard_size: str = SHARD_SIZE, with_code: bool = False) -> Converted:
+            max_shard_size: str = SHARD_SIZE, with_code: bool = False, dtype: torch.dtype | None = None) -> Converted:
     """Write a model in another format. What is written is verified by reading it again, and stands only then.
 
     Args:
-        loaded: what is converted.
+        loaded: what is converted; with a ``dtype`` its weights are cast in place.
         out: the folder, or the file; one of the same format is replaced.
         to: the format, a key of `TARGETS`.
         pooled: write this model, made from ``loaded``'s by `pool_heads`, in its place.
         family: write this family's format; None: the one the model came from, or any that fits.
         max_shard_size: of one file of weights, such as ``5GB``; for a format of one file the default alone.
         with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
+        dtype: cast the weights; None keeps theirs.
 
     Raises:
         InputError: an unknown format or size, a folder that is the source itself, or ``with_code`` where it says
@@ -237,9 +254,12 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None 
     target = _target(to, family, max_shard_size, with_code)
     source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
     _require_free(out, loaded.path, target)
-    target.check(source)
     tokens = probe(source.model)
-    wanted = logits_of(source.model, tokens)
+    before, before_dtype = logits_of(source.model, tokens), _dtype(source.model)
+    changed = None if pooled is None else largest_difference(logits_of(loaded.model, tokens), before)
+    source.model.to(dtype)
+    target.check(source)
+    wanted = before if _dtype(source.model) == before_dtype else logits_of(source.model, tokens)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing_file(out) if target.single else replacing(out) as draft:
@@ -247,10 +267,15 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None 
             difference, foreign, notes = _verify(target, source, draft, tokens, wanted)
     except (OSError, SafetensorError) as error:
         raise not_written(error, out, _bytes(source.model)) from error
-    changed = None if pooled is None else largest_difference(logits_of(loaded.model, tokens), wanted)
-    dtype = str(a_tensor(source.model).dtype).removeprefix("torch.")
     reader = target.foreign.name if target.foreign else None
-    return Converted(out, to, written.family, dtype, difference, reader, foreign, changed, (*written.notes, *notes))
+    now = _dtype(source.model)
+    made = Converted(out, to, written.family, now, difference, reader, foreign, changed, (*written.notes, *notes))
+    return made if now == before_dtype else replace(
+        made, source_dtype=before_dtype, cast=largest_difference(before, wanted), largest=float(before.abs().max()))
+
+
+def _dtype(model: LanguageModel) -> str:
+    return str(a_tensor(model).dtype).removeprefix("torch.")
 
 
 def _target(to: str, family: str | None, max_shard_size: str, with_code: bool) -> Target:
