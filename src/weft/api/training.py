@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.api.arguments import one_or_more
 from weft.api.configs import config_path, read_run
+from weft.api.lawful import require_lawful
 from weft.api.models import require_device
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
 from weft.core.errors import InputError
@@ -17,9 +18,13 @@ from weft.training.parallel import World
 
 
 def train(config: str | Path | RunConfig, overrides: str | Iterable[str] = (), *, out: str | Path = "runs/latest",
-          resume: bool = False, allow_inexact: bool = False, device: str = "cpu",
+          resume: bool = False, allow_inexact: bool = False, unchecked: bool = False, device: str = "cpu",
           on_event: Callable[[Event], None] | None = None) -> TrainResult:
     """Train a run; see `weft.training.train`. A preset's name or a file's path stands for its configuration.
+
+    A model with parts from outside Weft (a plugin's) is held to the laws first, on a small twin, which takes some
+    seconds; one that breaks a law is refused unless it is to be trained ``unchecked``. A run that is resumed has been
+    through that.
 
     Under `torchrun` all its processes train it together, see `weft.training.parallel`.
     """
@@ -27,6 +32,8 @@ def train(config: str | Path | RunConfig, overrides: str | Iterable[str] = (), *
     with World.here(device) as world:
         run = config if isinstance(config, RunConfig) else read_run(config, one_or_more(overrides))
         require_device(str(world.device))
+        if not (unchecked or resume):
+            world.lead(lambda: require_lawful(run.model, on_event))
         return train_run(run, out, resume=resume, allow_inexact=allow_inexact, on_event=on_event, world=world)
 
 

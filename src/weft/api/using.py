@@ -130,5 +130,6 @@ def _start(tokenizer: Tokenizer | None) -> int | None:
 def _ending(loaded: Loaded, ends: Ends) -> Ending:
     own: tuple[int, ...] = ()
     if ends.at_end:
-        own = end_ids(loaded.facts) if loaded.tokenizer is None else loaded.tokenizer.end_ids
+        known = loaded.tokenizer
+        own = end_ids(loaded.facts, loaded.model.vocab_size) if known is None else known.end_ids
     return Ending(tokens=tuple(dict.fromkeys((*own, *ends.tokens))), strings=tuple(one_or_more(ends.strings)))

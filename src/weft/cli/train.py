@@ -27,6 +27,8 @@ def train(config: Config, overrides: Overrides = None,
           allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even where processor, torch, "
                                                       "device or the number of processes are others, so that the last "
                                                       "bits differ.")] = False,
+          unchecked: Annotated[bool, typer.Option("--unchecked", help="Train parts of a plugin without holding them to "
+                                                  "the laws first.")] = False,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
           json: Json = False) -> None:
@@ -34,6 +36,8 @@ def train(config: Config, overrides: Overrides = None,
 
     Ctrl-C (or SIGTERM) saves a checkpoint after the step under way, a second one stops at once; --resume goes on from
     the last checkpoint, to the same weights as without the interruption.
+
+    A model with parts of a plugin is held to the laws first, on a small twin: some seconds.
 
     Data parallel: torchrun --nproc-per-node N -m weft train ... gives each process its share of every batch.
     """
@@ -49,8 +53,8 @@ def train(config: Config, overrides: Overrides = None,
     tells = leads()
     try:
         with showing(quiet=json or not tells) as listener:
-            result = api.train(config, changes, out=out, resume=resume, allow_inexact=allow_inexact, device=device,
-                               on_event=listener)
+            result = api.train(config, changes, out=out, resume=resume, allow_inexact=allow_inexact,
+                               unchecked=unchecked, device=device, on_event=listener)
     except ToldElsewhere as error:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as interrupt:

@@ -58,12 +58,12 @@ def generation_of(facts: Mapping[str, Any], kept: Mapping[str, Any], tokenizer: 
     return {"_from_model_config": not several, **special_ids(kept), **several}
 
 
-def end_ids(facts: Mapping[str, Any]) -> tuple[int, ...]:
-    """The ids that end a generation, for a model without a tokenizer."""
+def end_ids(facts: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """The ids that end a generation, of those that the model has, where no tokenizer says."""
     for source in (facts.get(GENERATION) or {}, facts.get("kept") or {}):
         found = source.get("eos_token_id")
         if found is not None:
-            return tuple(found) if isinstance(found, list) else (int(found),)
+            return tuple(place for place in (found if isinstance(found, list) else [found]) if 0 <= place < vocab_size)
     return ()
 
 

@@ -82,26 +82,26 @@ def require_writable(model: LanguageModel) -> None:
         what = "tables of counts are no weights that `transformers` could load."
     if what is not None:
         raise UnsupportedError(what, where="model", remedy=KEEP)
-    plugins = sorted({part.kind for part in _parts(model.config) if type(part).__module__.startswith(PLUGIN)})
+    plugins = sorted({part.kind for part in parts_of(model.config) if type(part).__module__.startswith(PLUGIN)})
     if plugins:
         raise UnsupportedError(f"{', '.join(plugins)}: from a plugin's file, which the folder would lack.",
                                where="model", remedy="Make the plugin an installed package with an entry point of the "
                                "group weft.parts, or keep the model as a Weft checkpoint.")
 
 
-def _parts(value: Any) -> Iterator[PartConfig]:
+def parts_of(value: Any) -> Iterator[PartConfig]:
     """Every configuration of a part in a configuration."""
     if isinstance(value, BaseModel):
         if isinstance(value, PartConfig):
             yield value
         for name in type(value).model_fields:
-            yield from _parts(getattr(value, name))
+            yield from parts_of(getattr(value, name))
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _parts(item)
+            yield from parts_of(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _parts(item)
+            yield from parts_of(item)
 
 
 def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, *, shard_bytes: int) -> None:
