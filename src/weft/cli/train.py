@@ -14,6 +14,8 @@ from weft.cli.options import INTERRUPTED, Device, Dtype, Json, Plugin, Threads, 
 if TYPE_CHECKING:
     from weft.training import TrainResult
 
+Unchecked = Annotated[bool, typer.Option("--unchecked", help="Train parts of a plugin without holding them to the laws "
+                                                             "first, which takes some seconds.")]
 TERMINATED = 143
 """128 + SIGTERM, as a shell tells of a process that ended by it."""
 
@@ -27,8 +29,7 @@ def train(config: Config, overrides: Overrides = None,
           allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even where processor, torch, "
                                                       "device or the number of processes are others, so that the last "
                                                       "bits differ.")] = False,
-          unchecked: Annotated[bool, typer.Option("--unchecked", help="Train parts of a plugin without holding them to "
-                                                  "the laws first.")] = False,
+          unchecked: Unchecked = False,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
           json: Json = False) -> None:
@@ -36,8 +37,6 @@ def train(config: Config, overrides: Overrides = None,
 
     Ctrl-C (or SIGTERM) saves a checkpoint after the step under way, a second one stops at once; --resume goes on from
     the last checkpoint, to the same weights as without the interruption.
-
-    A model with parts of a plugin is held to the laws first, on a small twin: some seconds.
 
     Data parallel: torchrun --nproc-per-node N -m weft train ... gives each process its share of every batch.
     """

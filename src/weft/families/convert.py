@@ -254,24 +254,44 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None 
     target = _target(to, family, max_shard_size, with_code)
     source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
     _require_free(out, loaded.path, target)
-    tokens = probe(source.model)
-    before, before_dtype = logits_of(source.model, tokens), _dtype(source.model)
-    changed = None if pooled is None else largest_difference(logits_of(loaded.model, tokens), before)
+    before = _before(source)
     source.model.to(dtype)
     target.check(source)
-    wanted = before if _dtype(source.model) == before_dtype else logits_of(source.model, tokens)
+    wanted = before.logits if _dtype(source.model) == before.dtype else logits_of(source.model, before.tokens)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing_file(out) if target.single else replacing(out) as draft:
             written = target.write(source, draft)
-            difference, foreign, notes = _verify(target, source, draft, tokens, wanted)
+            difference, foreign, notes = _verify(target, source, draft, before.tokens, wanted)
     except (OSError, SafetensorError) as error:
         raise not_written(error, out, _bytes(source.model)) from error
     reader = target.foreign.name if target.foreign else None
-    now = _dtype(source.model)
-    made = Converted(out, to, written.family, now, difference, reader, foreign, changed, (*written.notes, *notes))
-    return made if now == before_dtype else replace(
-        made, source_dtype=before_dtype, cast=largest_difference(before, wanted), largest=float(before.abs().max()))
+    return before.compared(wanted, Converted(out, to, written.family, _dtype(source.model), difference, reader, foreign,
+                                             before.pooled, (*written.notes, *notes)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Before:
+    """Logits of random tokens before the weights are cast, their dtype, and how far pooling heads has moved them."""
+
+    tokens: Tensor
+    logits: Tensor
+    dtype: str
+    pooled: float | None
+
+    def compared(self, cast: Tensor, made: Converted) -> Converted:
+        """What was done, with what casting has changed."""
+        return made if made.dtype == self.dtype else replace(
+            made, source_dtype=self.dtype, cast=largest_difference(self.logits, cast),
+            largest=float(self.logits.abs().max()))
+
+
+def _before(source: Source) -> _Before:
+    tokens = probe(source.model)
+    logits, own = logits_of(source.model, tokens), source.loaded.model
+    pooled = None if source.model is own else largest_difference(logits_of(own, tokens), logits)
+    return _Before(tokens, logits, _dtype(source.model), pooled)
 
 
 def _dtype(model: LanguageModel) -> str:
