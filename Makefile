@@ -8,7 +8,9 @@ STAMP := $(VENV)/.installed
 .PHONY: help install run figures test test-interop test-gguf test-processors mutants table lint docs clean
 
 help:
-	@echo "make run    compare language models of six ages; leaves runs/six_ages/report.html"
+	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
+	@echo "            runs/six_ages/report.html"
+	@echo "make install  the environment alone; '. .venv/bin/activate' then finds weft"
 	@echo "make test   the tests"
 	@echo "make test-interop  the tests against transformers"
 	@echo "make table  docs/families_table.md, measured against transformers"

@@ -38,6 +38,12 @@ def test_every_command_explains_its_arguments_and_options(weft: Any, command: li
         assert "--json" in told.out
 
 
+def test_help_promises_what_there_are_commands_for(weft: Any) -> None:
+    said = weft("--help").out
+    assert "Declare, train, compare, check and decode language models" in said
+    assert "serve" not in said
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
 def test_the_list_of_commands_says_of_each_what_its_own_help_says(name: str) -> None:
     command = {**COMMANDS, **GROUPS}[name]

@@ -23,8 +23,8 @@ EVENTS: list[Event] = [
     Validated(10, Validation(1.5, 2.25, 100, 90, "protocol"), 6.0), Saved(10, Path("checkpoints/00000010"))]
 
 
-def shown(*, terminal: bool, capsys: pytest.CaptureFixture[str]) -> str:
-    screen = Console(file=io.StringIO(), force_terminal=terminal, width=160, color_system=None)
+def shown(*, terminal: bool, capsys: pytest.CaptureFixture[str], width: int = 160) -> str:
+    screen = Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
     with showing(quiet=False, console=screen) as listener:
         assert listener is not None
         for event in EVENTS:
@@ -40,6 +40,17 @@ def test_a_terminal_gets_a_bar_with_the_latest_figures(capsys: pytest.CaptureFix
                  "1,000 parameters, 20 steps of 32 tokens"):
         assert part in text, part
     assert "saved" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_shows_step_bar_and_figures_whole(capsys: pytest.CaptureFixture[str], width: int) -> None:
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "\n", shown(terminal=True, capsys=capsys, width=width))
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    bar = next(line for line in lines if line.startswith("step 5/20") and "25%" in line)
+    assert bar.endswith("01:01 left") and bar.count("\N{BOX DRAWINGS HEAVY HORIZONTAL}") >= 8 and len(bar) <= width
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text and max(map(len, lines)) <= width
+    figures = " ".join(" ".join(lines).split())
+    assert "loss 2.5000 nats/token 1.7500 bits/byte 1,234 tokens/s MFU 25.0% memory 123 MB" in figures
 
 
 def test_elsewhere_every_event_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:

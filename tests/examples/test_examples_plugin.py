@@ -30,7 +30,42 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = weft(folder, "train", str(CONFIG), *SMALL, "--out", "run")
     assert done.returncode == 0, done.stderr
     assert "step 3/3" in done.stdout
+    assert "checking the laws on a small twin of the model" in done.stdout and "(moving_average)" in done.stdout
+    assert "every law holds" in done.stdout
     return folder
+
+
+def broken(folder: Path) -> str:
+    """The plugin with a state that forgets the average between one piece and the next."""
+    path, text = folder / "moving_average.py", PLUGIN.read_text()
+    wrong = text.replace("average=average) if", "average=fresh) if")
+    assert wrong != text
+    path.write_text(wrong)
+    return str(path)
+
+
+def test_a_part_that_breaks_a_law_is_not_trained_unless_it_is_asked_for(tmp_path: Path) -> None:
+    train = ["train", str(CONFIG), *SMALL, "--out", "run", "--plugin", broken(tmp_path)]
+    refused = weft(tmp_path, *train, plugin=False)
+    assert refused.returncode == 1
+    assert "error: model (moving_average): the model breaks a law: " in refused.stderr
+    assert "go on all the same with --unchecked" in refused.stderr
+    assert not (tmp_path / "run").exists()
+    taken = weft(tmp_path, *train, "--unchecked", plugin=False)
+    assert taken.returncode == 0 and "checking the laws" not in taken.stdout and "step 3/3" in taken.stdout
+    resumed = weft(tmp_path, *train, "--resume", plugin=False)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_a_state_that_nobody_described_is_told_all_the_same(tmp_path: Path) -> None:
+    path, text = tmp_path / "moving_average.py", PLUGIN.read_text()
+    silent = text.replace('    state_size: ClassVar[str] = "d_model numbers"\n', "")
+    assert silent != text
+    path.write_text(silent)
+    for kind in ("moving_average", "mixer"):
+        done = weft(tmp_path, "list", kind, "--plugin", str(path), plugin=False)
+        assert "MovingAverageState" in " ".join(done.stdout.split()), done.stderr
+    assert "state: none" not in weft(tmp_path, "list", "moving_average", "--plugin", str(path), plugin=False).stdout
 
 
 def test_it_is_listed_with_its_source_and_state(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_damaged_or_newer_manifest_is_refused(copy: Path) -> None:
     with pytest.raises(DataError, match=r"MANIFEST\.json: the manifest is damaged \(its digest does not fit"):
         open_prepared(copy)
     changed_manifest(copy, format=3)
-    with pytest.raises(DataError, match=r"the prepared data have format 3, this Weft reads formats up to 2\. Upgrade Weft"):
+    with pytest.raises(DataError, match=r"data have format 3, this Weft reads formats up to 2\. Upgrade Weft"):
         open_prepared(copy)
     (copy / MANIFEST_FILE).write_text('{"format": 1, ')
     with pytest.raises(DataError, match=r"the manifest is damaged \(JSONDecodeError.*Prepare the data again"):

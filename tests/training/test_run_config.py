@@ -48,6 +48,15 @@ def test_the_vocabulary_is_the_tokenizers(tmp_path: Path) -> None:
     assert parse_run({"model": {**LSTM, "vocab_size": 500}}).model.vocab_size == 500
 
 
+@pytest.mark.parametrize(("changes", "limit"), [
+    (["data.path=own.txt"], None), (["data={path: own.txt}"], None), (["data.validation=0.2"], 3000),
+    (["data.path=own.txt", "data.max_bytes=500"], 500), (["data.max_bytes=500"], 500),
+    (["data={path: own.txt, max_bytes: 7}"], 7), (["data.path=theirs.txt"], 3000)])
+def test_a_limit_in_a_file_is_not_one_on_the_users_own_text(changes: list[str], limit: int | None) -> None:
+    theirs = {"model": LSTM, "data": {"max_bytes": 3000, **({"path": "theirs.txt"} if "theirs" in changes[0] else {})}}
+    assert parse_run(theirs, changes).data.max_bytes == limit
+
+
 def test_a_run_survives_the_round_trip_through_plain_data(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, ATTENTION, carry_state=False, optimizer={"kind": "sgd", "momentum": 0.5})
     again = parse_run(json.loads(json.dumps(run.dump())))
@@ -160,7 +169,8 @@ def test_every_example_of_a_training_part_reads_its_own_dump() -> None:
             assert parse_part((part.group,), example.dump()) == example
 
 
-MANY_FIELDS = {"TrainingSettings": "four budgets of which one is given, and eleven that every run has"}
+MANY_FIELDS = {"TrainingSettings": "four budgets of which one is given, and eleven that every run has",
+               "DataSettings": "three texts, and eight ways to read them, most of which a run leaves out"}
 
 
 def test_run_configs_have_at_most_ten_fields_each() -> None:

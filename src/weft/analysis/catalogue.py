@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from weft.analysis.result import Result
 from weft.core.config import PartConfig
 from weft.core.errors import InputError, nearest
-from weft.core.layer import traits_of
+from weft.core.layer import Layer, traits_of
 from weft.core.registry import REGISTRY
-from weft.core.traits import Trait
 from weft.laws.discovery import subject_of
 from weft.masks import known_masks
 from weft.masks.registry import usage
 
 MASK = "mask"
+CLOCK = "clock"
+"""The field that every state of a layer has."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,24 @@ def catalogue(only: str | None = None) -> list[Entry]:
 
 
 def _entry(part: type[PartConfig]) -> Entry:
-    return Entry(part.group, part.kind, part.kind, summary_of(part), part.source, part.state_size, _traits(part),
-                 part.__module__)
+    modules = list(_built(part))
+    return Entry(part.group, part.kind, part.kind, summary_of(part), part.source, part.state_size or _fields(modules),
+                 _traits(modules), part.__module__)
+
+
+def _built(part: type[PartConfig]) -> Iterator[nn.Module]:
+    """The part itself, built small from its examples."""
+    for index, config in enumerate(part.examples()):
+        subject = subject_of(config, f"{part.kind}.{index}", dtype=torch.float32)
+        if subject is not None:
+            yield subject.module
+
+
+def _fields(modules: Iterable[nn.Module]) -> str:
+    """The states of layers that nobody has described, by their tensors; empty where there are none."""
+    states = {module.state_type for module in modules if isinstance(module, Layer) and not module.composite}
+    named = {state: [field.name for field in dataclasses.fields(state) if field.name != CLOCK] for state in states}
+    return "; ".join(sorted(f"{state.__name__}: {', '.join(names)}" for state, names in named.items() if names))
 
 
 def _masks() -> Iterator[Entry]:
@@ -88,11 +107,6 @@ def summary_of(described: type) -> str:
     return paragraph
 
 
-def _traits(part: type[PartConfig]) -> dict[str, str]:
-    """Those of the part itself, built small from its examples."""
-    found: set[Trait] = set()
-    for index, config in enumerate(part.examples()):
-        subject = subject_of(config, f"{part.kind}.{index}", dtype=torch.float32)
-        if subject is not None:
-            found |= traits_of(subject.module)
+def _traits(modules: Iterable[nn.Module]) -> dict[str, str]:
+    found = {trait for module in modules for trait in traits_of(module)}
     return {trait.name.lower(): trait.value for trait in sorted(found, key=lambda trait: trait.name)}

@@ -16,7 +16,7 @@ from weft.training import RunConfig
 from weft.training.config import DataSettings
 from weft.training.files import read_plain
 from weft.training.material import Preparation, prepare_folder
-from weft.training.overrides import apply_overrides
+from weft.training.overrides import run_overrides
 
 
 def data_prepare(source: str | Path, overrides: Iterable[str] = (), *, out: str | Path, tokenizer: str | None = None,
@@ -71,7 +71,7 @@ def _data_sections(source: str | Path, overrides: list[str],
         plain["tokenizer"] = {"kind": "file", "path": tokenizer}
     elif tokenizer is not None:
         overrides = [f"tokenizer={tokenizer}", *overrides]
-    plain = apply_overrides(plain, overrides)
+    plain = run_overrides(plain, overrides)
     encoder = parse_part(("tokenizer",), plain["tokenizer"])
     assert isinstance(encoder, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
     return parse(DataSettings, plain["data"]), encoder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -106,10 +108,12 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
         return from_arpa(Path(source), Path(out), given_tokenizer(tokenizer), replace=replace)
     assert to is not None, "`concerns_arpa` asks for one"
     kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
-    loaded = _load(source, "cpu", kind)
+    loaded = _load(source, "cpu", None)
+    if isinstance(source, Loaded) and kind is not None:
+        loaded = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model))  # the caller's own model keeps its weights
     pooled = None if n_kv_heads is None else pool_heads(loaded.model, n_kv_heads)
     return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
-                         with_code=with_code, replace=replace)
+                         with_code=with_code, dtype=kind, replace=replace)
 
 
 def families(only: str | None = None) -> Iterable[Published]:

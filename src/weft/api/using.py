@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from weft.api.arguments import one_or_more
 from weft.api.models import Model, load
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError
@@ -17,6 +18,7 @@ from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
 from weft.evaluation.evaluate import Mode
+from weft.families.generation import end_ids
 from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings
 from weft.training.material import HeldOut, held_out, text_stream
@@ -24,21 +26,22 @@ from weft.training.material import HeldOut, held_out, text_stream
 
 @dataclass(frozen=True)
 class Ends:
-    """When generation stops early: ``strings`` in the text; ``at_end``, at the tokenizer's tokens that end a document
-    or a turn; further ``tokens``."""
+    """When generation stops early: ``strings`` in the text; ``at_end``, at the tokens that end a document or a
+    turn, by the tokenizer or, without one, by the model's own files; further ``tokens``."""
 
-    strings: tuple[str, ...] = ()
+    strings: str | tuple[str, ...] = ()
     at_end: bool = True
     tokens: tuple[int, ...] = ()
 
 
-def generate(model: Model, prompts: Sequence[str | RowLike], *, max_new_tokens: int = 200, sampling: Sampling = GREEDY,
-             ends: Ends | None = None, seed: int = 0, log_probs: bool = False, compile: bool = False) -> Generated:
-    """Continue texts, or rows of ids; see `weft.decoding.generate`. ``compile``: compile the step of one token first,
-    which takes a minute."""
+def generate(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_tokens: int = 200,
+             sampling: Sampling = GREEDY, ends: Ends | None = None, seed: int = 0, log_probs: bool = False,
+             compile: bool = False) -> Generated:
+    """Continue a text, texts, or rows of ids; see `weft.decoding.generate`. ``compile``: compile the step of one token
+    first, which takes a minute."""
     loaded = load(model)
     return continue_rows(loaded.model, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, sampling=sampling,
-                         ending=_ending(loaded.tokenizer, ends or Ends()), tokenizer=loaded.tokenizer,
+                         ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
                          start=_start(loaded.tokenizer), seed=seed, log_probs=log_probs,
                          compiled=CompiledStep(loaded.model) if compile else None)
 
@@ -55,14 +58,16 @@ def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sa
     """Like `generate` for one prompt, token by token."""
     loaded = load(model)
     return stream_rows(loaded.model, prompt_rows(loaded, [prompt]), max_new_tokens=max_new_tokens, sampling=sampling,
-                       ending=_ending(loaded.tokenizer, ends or Ends()), tokenizer=loaded.tokenizer,
+                       ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
                        start=_start(loaded.tokenizer), seed=seed,
                        compiled=CompiledStep(loaded.model) if compile else None)
 
 
-def score(model: Model, rows: Sequence[str | RowLike], *, logits: bool = False) -> Scored:
-    """Log-probabilities of texts (from their document's start on) or rows of ids; see `weft.evaluation.score`."""
+def score(model: Model, rows: str | Sequence[str | RowLike], *, logits: bool = False) -> Scored:
+    """Log-probabilities of a text or texts (from their document's start on) or rows of ids; see
+    `weft.evaluation.score`."""
     loaded = load(model)
+    rows = one_or_more(rows)
     texts = all(isinstance(row, str) for row in rows)
     start = _start(loaded.tokenizer) if texts else None
     return score_rows(loaded.model, prompt_rows(loaded, rows, open_text=False), start=start, logits=logits)
@@ -93,11 +98,11 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
     return evaluate_stream(loaded.model, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size)
 
 
-def prompt_rows(loaded: Loaded, prompts: Sequence[str | RowLike], *, open_text: bool = True) -> list[RowLike]:
-    """Texts encoded, behind their document's start symbol if the tokenizer has one and is not declared to add none;
-    rows of ids as they are."""
+def prompt_rows(loaded: Loaded, prompts: str | Sequence[str | RowLike], *, open_text: bool = True) -> list[RowLike]:
+    """A text or texts encoded, behind their document's start symbol if the tokenizer has one and is not declared to add
+    none; rows of ids as they are."""
     rows: list[RowLike] = []
-    for prompt in prompts:
+    for prompt in one_or_more(prompts):
         if not isinstance(prompt, str):
             rows.append(prompt)
             continue
@@ -122,6 +127,9 @@ def _start(tokenizer: Tokenizer | None) -> int | None:
     return tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
 
 
-def _ending(tokenizer: Tokenizer | None, ends: Ends) -> Ending:
-    own = () if tokenizer is None or not ends.at_end else tokenizer.end_ids
-    return Ending(tokens=tuple(dict.fromkeys((*own, *ends.tokens))), strings=ends.strings)
+def _ending(loaded: Loaded, ends: Ends) -> Ending:
+    own: tuple[int, ...] = ()
+    if ends.at_end:
+        known = loaded.tokenizer
+        own = end_ids(loaded.facts, loaded.model.vocab_size) if known is None else known.end_ids
+    return Ending(tokens=tuple(dict.fromkeys((*own, *ends.tokens))), strings=tuple(one_or_more(ends.strings)))

@@ -71,10 +71,14 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
 def _print(found: Converted) -> None:
     named = f" as a {found.family} model" if found.family else ""
     typer.echo(f"wrote {found.path}{named}, in {found.dtype}")
-    typer.echo(f"read again by Weft: logits differ by at most {found.difference:.3g}")
-    if found.foreign is not None:
-        typer.echo(f"read by {found.reader}: logits differ by at most {found.foreign:.3g}")
     if found.pooled is not None:
         typer.echo(f"pooling heads changed logits by up to {found.pooled:.3g}; train further before use")
+    if found.cast is not None:
+        typer.echo(f"cast from {found.source_dtype} to {found.dtype}: logits change by up to {found.cast:.3g} (the "
+                   f"largest is {found.largest:.3g})")
+    of = "" if found.cast is None else " from those of the cast model"
+    typer.echo(f"read again by Weft: logits differ{of} by at most {found.difference:.3g}")
+    if found.foreign is not None:
+        typer.echo(f"read by {found.reader}: logits differ{of} by at most {found.foreign:.3g}")
     for note in found.notes:
         typer.echo(f"note: {note}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import final
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.text import Text
 
 from weft.training import Event, Saved, Started
 from weft.training import Progress as Measured
@@ -29,6 +30,18 @@ def showing(*, quiet: bool, console: Console | None = None) -> Iterator[Listener
 
 
 @final
+class _Bar(Progress):
+    """One bar, and lines of text beneath it that are as wide as the terminal."""
+
+    figures = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.figures:
+            yield Text(self.figures)
+
+
+@final
 class Live:
     """A progress bar with the latest figures beneath it; evaluations and notices scroll by above.
 
@@ -37,10 +50,9 @@ class Live:
     """
 
     def __init__(self, console: Console) -> None:
-        self._bar = Progress(TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"), BarColumn(),
-                             TaskProgressColumn(), TextColumn("{task.fields[left]}\n{task.fields[figures]}"),
-                             console=console)
-        self._task = self._bar.add_task("", total=None, left="", figures="", visible=False)
+        self._bar = _Bar(TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"), BarColumn(bar_width=None),
+                         TaskProgressColumn(), TextColumn("{task.fields[left]}"), console=console, expand=True)
+        self._task = self._bar.add_task("", total=None, left="", visible=False)
 
     def __enter__(self) -> Live:
         self._bar.start()
@@ -52,8 +64,8 @@ class Live:
     def show(self, event: Event) -> None:
         """Move the bar, or print a line above it. Checkpoints come too often to be worth a line each."""
         if isinstance(event, Measured):
-            self._bar.update(self._task, completed=event.step, left=f"{clock_time(event.seconds_left)} left",
-                             figures="  ".join(event.figures()))
+            self._bar.figures = "  ".join(event.figures())
+            self._bar.update(self._task, completed=event.step, left=f"{clock_time(event.seconds_left)} left")
         elif not isinstance(event, Saved):
             self._bar.console.print(event.line(), markup=False, highlight=False)
         if isinstance(event, Started) and event.steps:

@@ -40,7 +40,7 @@ class WeftGroup(LazyGroup):
 
 app = typer.Typer(name="weft", cls=WeftGroup, no_args_is_help=True, add_completion=False,
                   pretty_exceptions_enable=False, rich_markup_mode=None,
-                  help="Declare, train, check, decode and serve language models of every architecture.")
+                  help="Declare, train, compare, check and decode language models of every architecture.")
 WeftGroup.register(app)
 
 
@@ -53,7 +53,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
                                                help="Print the version and stop.")] = False) -> None:
-    """Declare, train, check, decode and serve language models of every architecture."""
+    """Declare, train, compare, check and decode language models of every architecture."""
 
 
 def run() -> None:

@@ -14,6 +14,8 @@ from weft.cli.options import INTERRUPTED, Device, Dtype, Json, Plugin, Threads, 
 if TYPE_CHECKING:
     from weft.training import TrainResult
 
+Unchecked = Annotated[bool, typer.Option("--unchecked", help="Train parts of a plugin without holding them to the laws "
+                                                             "first, which takes some seconds.")]
 TERMINATED = 143
 """128 + SIGTERM, as a shell tells of a process that ended by it."""
 
@@ -27,6 +29,7 @@ def train(config: Config, overrides: Overrides = None,
           allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even where code, plugins, "
                                                       "processor, torch, device or the number of processes are others, "
                                                       "so that the weights differ.")] = False,
+          unchecked: Unchecked = False,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
           json: Json = False) -> None:
@@ -49,8 +52,8 @@ def train(config: Config, overrides: Overrides = None,
     tells = leads()
     try:
         with showing(quiet=json or not tells) as listener:
-            result = api.train(config, changes, out=out, resume=resume, allow_inexact=allow_inexact, device=device,
-                               on_event=listener)
+            result = api.train(config, changes, out=out, resume=resume, allow_inexact=allow_inexact,
+                               unchecked=unchecked, device=device, on_event=listener)
     except ToldElsewhere as error:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as interrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,12 +24,13 @@ from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel
 from weft.disk.ownership import by_manifest, require_free, write_manifest
 from weft.families.folder import is_foreign
+from weft.families.generation import GENERATION_FILE, generation_of, settings_of
 from weft.families.gguf.target import GgufFile, foreign_llama
 from weft.families.loading import load_folder
 from weft.families.text import write_tokenizer
 from weft.families.verify import a_tensor, foreign_logits, largest_difference, logits_of, probe, require_close
 from weft.families.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
-from weft.families.writing import fit, write_model
+from weft.families.writing import fit, write_json, write_model
 from weft.tokenizers.base import SETTINGS_FILE
 
 SHARD_SIZE = "5GB"
@@ -63,6 +65,11 @@ class Source:
         if not kept and tokenizer is not None:
             kept = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
         return kept
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """What generation_config.json of a written folder holds."""
+        return generation_of(self.loaded.facts, self.kept, self.loaded.tokenizer)
 
 
 @final
@@ -125,12 +132,15 @@ class Converted:
         target: its format.
         family: the family of a foreign folder or file, or None.
         dtype: of the weights.
-        difference: largest difference of logits between the model and what was written, read again by Weft.
+        difference: largest difference of logits between the model, cast, and what was written, read again by Weft.
         reader: the other program that opens the format (`transformers`, llama.cpp), or None.
         foreign: the same for that program; None where it is not installed, does not know the format or cannot run
             the model, which a note then says.
         pooled: largest difference that pooling heads has made; None where none were pooled.
         notes: what the user should know.
+        source_dtype: of the weights before they were cast; None where they were not.
+        cast: largest difference of logits that casting has made, from those in the source's own dtype; likewise.
+        largest: the largest of those logits, by amount; likewise.
     """
 
     path: Path
@@ -142,6 +152,9 @@ class Converted:
     foreign: float | None
     pooled: float | None
     notes: tuple[str, ...]
+    source_dtype: str | None = None
+    cast: float | None = None
+    largest: float | None = None
 
 
 def _fitted(source: Source) -> Any:
@@ -159,7 +172,8 @@ def _write_hf(source: Source, draft: Path) -> Written:
     fitted = _fitted(source)
     if fitted is None:
         return _write_code(source, draft)
-    write_model(fitted, source.model, source.kept, draft, shard_bytes=source.shard_bytes)
+    write_model(fitted, source.model, draft, shard_bytes=source.shard_bytes)
+    write_json(draft / GENERATION_FILE, source.generation)
     notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
     if source.with_code:
         notes += [f"the native class of {fitted.family.name} opens this model, so no modelling file was needed"]
@@ -169,6 +183,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
 
 def _write_code(source: Source, draft: Path) -> Written:
     write_with_code(source.model, source.kept, draft, shard_bytes=source.shard_bytes)
+    write_json(draft / GENERATION_FILE, source.generation)
     notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
     origin, tokenizer = _origin(source), source.loaded.tokenizer
     if origin is not None or tokenizer is None:
@@ -198,7 +213,9 @@ def _gguf(source: Source) -> GgufFile:
 
 def _write_gguf(source: Source, draft: Path) -> Written:
     file = _gguf(source)
-    return Written(file.fitted.family, file.write(draft))
+    left = settings_of(source.loaded.facts)
+    notes = (f"generation_config.json says {', '.join(left)}, for which the file has no room: give them to llama.cpp.",)
+    return Written(file.fitted.family, (*file.write(draft), *(notes if left else ())))
 
 
 TARGETS: Mapping[str, Target] = MappingProxyType({
@@ -211,17 +228,19 @@ TARGETS: Mapping[str, Target] = MappingProxyType({
 
 
 def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None = None, family: str | None = None,
-            max_shard_size: str = SHARD_SIZE, with_code: bool = False, replace: bool = False) -> Converted:
+            max_shard_size: str = SHARD_SIZE, with_code: bool = False, dtype: torch.dtype | None = None,
+            replace: bool = False) -> Converted:
     """Write a model in another format. What is written is verified by reading it again, and stands only then.
 
     Args:
-        loaded: what is converted.
+        loaded: what is converted; with a ``dtype`` its weights are cast in place.
         out: the folder, or the file.
         to: the format, a key of `TARGETS`.
         pooled: write this model, made from ``loaded``'s by `pool_heads`, in its place.
         family: write this family's format; None: the one the model came from, or any that fits.
         max_shard_size: of one file of weights, such as ``5GB``; for a format of one file the default alone.
         with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
+        dtype: cast the weights; None keeps theirs.
         replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
 
     Raises:
@@ -235,20 +254,48 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None 
     source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
     _require_apart(out, loaded.path, target)
     require_free(out, single=target.single, proof=_proof, replace=replace)
+    before = _before(source)
+    source.model.to(dtype)
     target.check(source)
-    tokens = probe(source.model)
-    wanted = logits_of(source.model, tokens)
+    wanted = before.logits if _dtype(source.model) == before.dtype else logits_of(source.model, before.tokens)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with new_file(out) if target.single else replacing(out, proof=_proof if replace else None) as draft:
             written = target.write(source, draft)
-            difference, foreign, notes = _verify(target, source, draft, tokens, wanted)
+            difference, foreign, notes = _verify(target, source, draft, before.tokens, wanted)
     except (OSError, SafetensorError) as error:
         raise not_written(error, out, _bytes(source.model)) from error
-    changed = None if pooled is None else largest_difference(logits_of(loaded.model, tokens), wanted)
-    dtype = str(a_tensor(source.model).dtype).removeprefix("torch.")
     reader = target.foreign.name if target.foreign else None
-    return Converted(out, to, written.family, dtype, difference, reader, foreign, changed, (*written.notes, *notes))
+    return before.compared(wanted, Converted(out, to, written.family, _dtype(source.model), difference, reader, foreign,
+                                             before.pooled, (*written.notes, *notes)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Before:
+    """Logits of random tokens before the weights are cast, their dtype, and how far pooling heads has moved them."""
+
+    tokens: Tensor
+    logits: Tensor
+    dtype: str
+    pooled: float | None
+
+    def compared(self, cast: Tensor, made: Converted) -> Converted:
+        """What was done, with what casting has changed."""
+        return made if made.dtype == self.dtype else dataclasses.replace(
+            made, source_dtype=self.dtype, cast=largest_difference(self.logits, cast),
+            largest=float(self.logits.abs().max()))
+
+
+def _before(source: Source) -> _Before:
+    tokens = probe(source.model)
+    logits, own = logits_of(source.model, tokens), source.loaded.model
+    pooled = None if source.model is own else largest_difference(logits_of(own, tokens), logits)
+    return _Before(tokens, logits, _dtype(source.model), pooled)
+
+
+def _dtype(model: LanguageModel) -> str:
+    return str(a_tensor(model).dtype).removeprefix("torch.")
 
 
 def _target(to: str, family: str | None, max_shard_size: str, with_code: bool) -> Target:

@@ -15,6 +15,7 @@ from weft.checkpoints.layout import CONFIG_FILE
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import LanguageModel, ModelConfig
 from weft.families.family import Family, family_of
+from weft.families.generation import read_generation, special_ids
 from weft.families.keys import KEPT
 from weft.families.shapes import meta_model
 from weft.families.stored import COPY_AGAIN, Entry, Stored, listed, open_stored
@@ -22,8 +23,6 @@ from weft.families.template import Facts
 from weft.families.weights import Account
 
 LOGGER = logging.getLogger(__name__)
-GENERATION_FILE = "generation_config.json"
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 @final
@@ -36,6 +35,7 @@ class Opened:
         family: whose format it has.
         config: Weft's, of its model.
         kept: what config.json holds besides, by key (ids of special tokens, the dtype).
+        generation: what generation_config.json holds.
         model: on the meta device: shapes and no numbers.
         stored: its tensors.
         account: what those are in the model.
@@ -46,6 +46,7 @@ class Opened:
     family: Family
     config: ModelConfig
     kept: Mapping[str, Any]
+    generation: Mapping[str, Any]
     model: LanguageModel
     stored: Stored
     account: Account
@@ -82,8 +83,9 @@ def open_folder(folder: Path) -> Opened:
     account = family.account(model, facts, stored.entries)
     places, problems = account.reconcile(stored.shapes())
     problems += [problem for name in places.values() if (problem := _unusable(name, stored.entries[name]))]
-    kept = {**_generation(folder), **facts.get(KEPT, {})}
-    return Opened(folder, family, config, kept, model, stored, account, places, tuple(problems))
+    generation = read_generation(folder)
+    kept = {**special_ids(generation), **facts.get(KEPT, {})}
+    return Opened(folder, family, config, kept, generation, model, stored, account, places, tuple(problems))
 
 
 def read_raw(folder: Path) -> dict[str, Any]:
@@ -126,18 +128,6 @@ def _unusable(name: str, entry: Entry) -> str:
     if isinstance(entry.dtype, torch.dtype):
         return ""
     return f"{name}: its numbers are {entry.dtype}; only float64, float32, float16 and bfloat16 weights can be read."
-
-
-def _generation(folder: Path) -> dict[str, Any]:
-    """Ids of special tokens that stand in generation_config.json."""
-    path = folder / GENERATION_FILE
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
-    return {key: content[key] for key in SPECIAL if isinstance(content, dict) and content.get(key) is not None}
 
 
 def refuse(opened: Opened, problems: list[str]) -> CheckpointError:

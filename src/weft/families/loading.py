@@ -12,6 +12,7 @@ from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import own_tensors
 from weft.core.model import LanguageModel
 from weft.families.folder import Opened, open_folder, refuse
+from weft.families.generation import GENERATION
 from weft.families.text import folder_tokenizer
 from weft.families.with_code import has_code
 from weft.families.with_code_loading import load_with_code
@@ -32,7 +33,8 @@ def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torc
         return load_with_code(folder, device=device, dtype=dtype)
     opened = open_folder(folder)
     model = load_model(opened, device=device, dtype=dtype)
-    facts = {"family": opened.family.name, "kept": dict(opened.kept)}
+    facts = {"family": opened.family.name, "kept": dict(opened.kept),
+             **({GENERATION: dict(opened.generation)} if opened.generation else {})}
     return Loaded(model, folder_tokenizer(folder, opened.config.vocab_size), opened.config, None, facts, folder)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from weft.families.stored import lawful_link
 from weft.tokenizers import Tokenizer
+from weft.tokenizers.declared import CHAT_TEMPLATE, DEFAULT_TEMPLATE, MORE_TEMPLATES
 from weft.tokenizers.library import LIBRARY_FILE
 from weft.tokenizers.published import read_tokenizer
 
@@ -50,6 +51,10 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
             file = source / name
             if file.is_file() and (not file.is_symlink() or lawful_link(file)):
                 shutil.copyfile(file, draft / name)
+        for file in sorted((source / MORE_TEMPLATES).glob("*.jinja")):
+            if not file.is_symlink() or lawful_link(file):
+                (draft / MORE_TEMPLATES).mkdir(exist_ok=True)
+                shutil.copyfile(file, draft / MORE_TEMPLATES / file.name)
         return []
     if tokenizer is None:
         return []
@@ -61,6 +66,20 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
     names = {place: token for token, place in tokenizer.special_tokens.items()}
     roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context,
-                **{role: names[place] for role, place in roles.items() if place in names}}
+                **{role: names[place] for role, place in roles.items() if place in names}, **_adds(tokenizer)}
     (draft / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    _write_templates(tokenizer, draft)
     return []
+
+
+def _adds(tokenizer: Tokenizer) -> dict[str, bool]:
+    """Whether texts get an opening and a closing token, where the tokenizer says."""
+    said = {"add_bos_token": tokenizer.conventions.adds_bos, "add_eos_token": tokenizer.conventions.adds_eos}
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _write_templates(tokenizer: Tokenizer, draft: Path) -> None:
+    for name, template in tokenizer.conventions.chat_templates.items():
+        path = draft / (CHAT_TEMPLATE if name == DEFAULT_TEMPLATE else f"{MORE_TEMPLATES}/{name}.jinja")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(template, encoding="utf-8")

@@ -28,7 +28,8 @@ from weft.core.layer import traits_of
 from weft.core.model import Counted, LanguageModel, ModelConfig
 from weft.core.registry import PLUGIN
 from weft.core.traits import Trait
-from weft.families.folder import GENERATION_FILE, SPECIAL, is_foreign, read_raw
+from weft.families.folder import is_foreign, read_raw
+from weft.families.generation import special_ids
 from weft.families.writing import write_json, write_weights
 from weft.positions.constants import Constant
 from weft.tokenizers import Tokenizer
@@ -94,12 +95,10 @@ def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, 
     """
     own = own_tensors(model)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    special = {key: kept[key] for key in SPECIAL if kept.get(key) is not None}
     write_json(draft / CONFIG_FILE, {
         "architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "auto_map": dict(AUTO_MAP), "dtype": dtype,
-        "torch_dtype": dtype, **special,
+        "torch_dtype": dtype, **special_ids(kept),
         KEY: {"format": FORMAT, "version": weft.__version__, "model": model.config.dump()}})
-    write_json(draft / GENERATION_FILE, {"_from_model_config": True, **special})
     for name in CODE_FILES:
         (draft / name).write_bytes((BUNDLED / name).read_bytes())
     sizes = {f"{PREFIX}{name}": tensor.nbytes for name, tensor in own.items()}

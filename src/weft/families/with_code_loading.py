@@ -11,7 +11,8 @@ from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import assign_tensors
 from weft.core.model import LanguageModel
-from weft.families.folder import SPECIAL, read_raw
+from weft.families.folder import read_raw
+from weft.families.generation import GENERATION, read_generation, special_ids
 from weft.families.stored import COPY_AGAIN, Stored, listed, open_stored
 from weft.families.text import folder_tokenizer
 from weft.families.with_code import KEY, MODEL_TYPE, PREFIX, build, tied_names
@@ -33,7 +34,9 @@ def load_with_code(folder: Path, *, device: torch.device | str = "cpu", dtype: t
     raw = read_raw(folder)
     model = build(raw.get(KEY), str(folder / CONFIG_FILE))
     assign_tensors(model, _tensors(model, open_stored(folder), folder), where=str(folder))
-    facts = {"family": MODEL_TYPE, "kept": {key: raw[key] for key in SPECIAL if raw.get(key) is not None}}
+    generation = read_generation(folder)
+    facts = {"family": MODEL_TYPE, "kept": {**special_ids(generation), **special_ids(raw)},
+             **({GENERATION: generation} if generation else {})}
     model = model.to(device=device, dtype=dtype).eval()
     return Loaded(model, _tokenizer(folder, model.vocab_size), model.config, None, facts, folder)
 

@@ -19,7 +19,6 @@ from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, ModelConfig
 from weft.families.family import Family, families
-from weft.families.folder import GENERATION_FILE, SPECIAL
 from weft.families.stored import INDEX, SINGLE
 from weft.families.template import Facts
 from weft.families.weights import Account
@@ -71,7 +70,7 @@ def _nothing_fits(found: Mapping[str, list[str]]) -> UnsupportedError:
                                    "(with_code=True): the folder then brings a modelling file, which needs Weft.")
 
 
-def write_model(fitted: Fit, model: LanguageModel, kept: Mapping[str, Any], draft: Path, *, shard_bytes: int) -> None:
+def write_model(fitted: Fit, model: LanguageModel, draft: Path, *, shard_bytes: int) -> None:
     """Write configuration and tensors into an empty folder, one shard in memory at a time."""
     account = fitted.family.account(model, fitted.facts)
     own = own_tensors(model)
@@ -79,8 +78,6 @@ def write_model(fitted: Fit, model: LanguageModel, kept: Mapping[str, Any], draf
     name = str(dtype).removeprefix("torch.")
     raw = {**fitted.raw, "dtype": name, "torch_dtype": name}
     write_json(draft / CONFIG_FILE, raw)
-    special = {key: kept[key] for key in SPECIAL if kept.get(key) is not None}
-    write_json(draft / GENERATION_FILE, {"_from_model_config": True, **special})
     sizes = {name: math.prod(account.shapes[name]) * dtype.itemsize for rule in account.rules for name in rule.theirs}
     write_weights(_written(account, own), sizes, draft, shard_bytes=shard_bytes)
 

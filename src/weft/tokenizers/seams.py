@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from weft.tokenizers.base import Encoded, Tokenizer
 
 STRETCH = 1 << 18
-"""Characters that are encoded at once: the library holds some 40 MB for them."""
+"""Characters of a stretch: a library holds some 40 MB for them."""
 
 CONTEXT = 256
 """Characters on either side of a seam that are encoded whole and apart."""

@@ -14,7 +14,7 @@ from weft.core.model import ModelConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training.config import DataSettings, RunConfig
 from weft.training.material import split_corpus, with_prepared
-from weft.training.overrides import apply_overrides
+from weft.training.overrides import apply_overrides, run_overrides
 
 
 def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
@@ -52,7 +52,7 @@ def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: 
         ConfigError: listing every problem.
     """
     plain = {"model": dict(data)} if "kind" in data else dict(data)
-    filled = _with_vocabulary(with_prepared(apply_overrides(plain, overrides)))
+    filled = _with_vocabulary(with_prepared(run_overrides(plain, overrides)))
     return parse(RunConfig, filled, where=where)
 
 

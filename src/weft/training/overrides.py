@@ -32,6 +32,24 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
     return result
 
 
+def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """`apply_overrides` for a run's configuration, which may be given another text than its own.
+
+    A limit (``data.max_bytes``) that the configuration sets is one on its own text. It does not hold for a text that
+    an override names, which is then read whole unless an override limits it too.
+
+    Raises:
+        ConfigError: as `apply_overrides`.
+    """
+    given = list(overrides)
+    result = apply_overrides(data, given)
+    before, after = data.get("data"), result.get("data")
+    if isinstance(before, dict) and isinstance(after, dict) and after.get("path") not in (None, before.get("path")):
+        limited = any(each.partition("=")[0].strip() in ("data", "data.max_bytes") for each in given)
+        result["data"] = after if limited else {key: value for key, value in after.items() if key != "max_bytes"}
+    return result
+
+
 def _apply(data: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     steps = path.strip().split(".")

@@ -67,6 +67,9 @@ class Vocabulary:
     notes: tuple[str, ...] = field(default=())
 
 
+END_ROLES = ("eot", "eom")
+"""Further ends that llama.cpp knows: of a turn, and of a message."""
+
 NO_VOCABULARY: Mapping[str, Value] = {"tokenizer.ggml.model": "no_vocab"}
 """Of a file that llama.cpp opens for token ids only."""
 
@@ -107,11 +110,12 @@ def _tokens(pieces: Pieces, vocab_size: int) -> dict[str, Value]:
 
 
 def _roles(tokenizer: Tokenizer, pieces: Pieces, kept: Mapping[str, Any]) -> dict[str, Value]:
-    """Special tokens by their roles, and which of them a text gets. llama.cpp has one further end of a turn."""
+    """Special tokens by their roles, and which of them a text gets."""
     unknown = next((place for place, token in pieces.tokens.items() if token.type == TokenType.UNKNOWN), None)
     pad = kept.get("pad_token_id")
-    further = next((place for place in tokenizer.end_ids if place != tokenizer.eos_id), None)
-    ids = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "eot": further, "unknown": unknown,
+    further = _further_ends(tokenizer)
+    ids = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, **dict(zip(END_ROLES, further, strict=False)),
+           "unknown": unknown,
            "padding": pad if pad in pieces.tokens else None}
     found: dict[str, Value] = {f"tokenizer.ggml.{role}_token_id": place for role, place in ids.items()
                                if place is not None}
@@ -129,6 +133,14 @@ def _templates(tokenizer: Tokenizer) -> dict[str, Value]:
 
 
 def _endless(tokenizer: Tokenizer) -> list[str]:
-    return [] if tokenizer.eos_id is not None else [
+    left = _further_ends(tokenizer)[len(END_ROLES):]
+    notes = [] if tokenizer.eos_id is not None else [
         "the tokenizer names no token that ends a document; llama.cpp then takes one by a fixed id: tell it where to "
         "stop."]
+    return notes + ([f"the file has room for {1 + len(END_ROLES)} ids that end a generation; tell llama.cpp to stop at "
+                     f"{', '.join(map(str, left))} too."] if left else [])
+
+
+def _further_ends(tokenizer: Tokenizer) -> list[int]:
+    """The ids that end a generation besides the one that ends a document."""
+    return [place for place in tokenizer.end_ids if place != tokenizer.eos_id]

@@ -1,0 +1,52 @@
+"""What the functions take: a text alone is one text, and not a row of letters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from weft import api
+from weft.checkpoints import Loaded
+from weft.core.config import parse_part
+from weft.core.errors import ConfigError
+from weft.core.model import LanguageModel, ModelConfig
+from weft.tokenizers import ByteTokenizer
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Loaded:
+    config = parse_part(("model",), {"kind": "decoder", "vocab_size": 257, "d_model": 8, "context": 16,
+                                     "blocks": [{"kind": "pre", "layers": ["lstm"]}]})
+    assert isinstance(config, ModelConfig)
+    torch.manual_seed(0)
+    model = config.build()
+    assert isinstance(model, LanguageModel)
+    return Loaded(model.eval(), ByteTokenizer(), config, None, {}, Path("memory"))
+
+
+def test_a_text_is_one_prompt(loaded: Loaded) -> None:
+    one, listed = (api.generate(loaded, given, max_new_tokens=3).rows for given in ("First", ["First"]))
+    assert len(one) == 1 and one[0].tokens == listed[0].tokens
+
+
+def test_a_text_is_one_row_to_score(loaded: Loaded) -> None:
+    one, listed = (api.score(loaded, given).rows for given in ("First", ["First"]))
+    assert len(one) == 1 and one[0].total == listed[0].total and one[0].scored == 5
+
+
+def test_a_text_is_one_string_to_stop_at(loaded: Loaded) -> None:
+    free = api.generate(loaded, "First", max_new_tokens=8, ends=api.Ends(at_end=False)).rows[0].text
+    assert free is not None
+    never = f"{free[0]}\0\0"
+    for strings in (never, (never,)):
+        ends = api.Ends(strings=strings, at_end=False)
+        assert api.generate(loaded, "First", max_new_tokens=8, ends=ends).rows[0].text == free
+
+
+def test_a_text_is_one_override_and_one_model(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.stepz: unknown key 'stepz'\. Did you mean 'steps'"):
+        api.train("transformer", "training.stepz=5", out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="1 model, and a comparison needs two"):
+        api.compare("lstm", out=tmp_path / "study")
