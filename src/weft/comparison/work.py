@@ -25,7 +25,7 @@ from weft.comparison.plain_data import build
 from weft.comparison.results import CurvePoint
 from weft.comparison.study import default_contexts
 from weft.comparison.texts import few_documents
-from weft.core.errors import CheckpointError, TrainingError, UnsupportedError, WeftError
+from weft.core.errors import CheckpointError, ConfigError, TrainingError, UnsupportedError, WeftError
 from weft.core.model import Counted, LanguageModel, parameter_count
 from weft.core.strict_json import dumps
 from weft.data import TokenStream, encode_corpus, read_text
@@ -116,7 +116,7 @@ def _train(job: Job, tell: Tell) -> Watched:
     watch = Watch(job, tell)
     try:
         result = _resumed(job, place, watch)
-    except (CheckpointError, UnsupportedError):
+    except (CheckpointError, ConfigError, UnsupportedError):
         if not place.exists():
             raise
         # What an earlier attempt has left cannot be gone on from, so the run begins anew.
