@@ -57,8 +57,8 @@ def test_what_stands_where_a_checkpoint_is_to_be_saved_stops_the_run_and_stays(t
             place.mkdir(parents=True)
             (place / "thesis.tex").write_text("mine")
 
-    with pytest.raises(TrainingError, match=r"00000020: what stands here is not just what Weft wrote.* thesis\.tex is "
-                                            r"in no manifest.*The last good checkpoint is .*00000010"):
+    with pytest.raises(TrainingError, match=r"00000020: what stands here is not just what Weft wrote.* no manifest of "
+                                            r"Weft's lists thesis\.tex.*The last good checkpoint is .*00000010"):
         train(run, out, on_event=put)
     assert [path.name for path in place.iterdir()] == ["thesis.tex"]
     shutil.move(place, tmp_path / "mine")

@@ -23,7 +23,7 @@ SHOWN = 5
 """Names of things in the way that a message lists."""
 
 Proof: TypeAlias = Callable[[Path], list[str]]
-"""What keeps a folder from being Weft's own, a few words for each thing; nothing when all of it is."""
+"""What keeps a folder from being Weft's own, in a few clauses; none when all of it is."""
 
 
 @final
@@ -68,9 +68,11 @@ def by_manifest(folder: Path) -> list[str]:
 
 def not_listed(folder: Path, listed: Mapping[str, FileEntry], beside: set[str]) -> list[str]:
     """What is in a folder besides the files that are listed, as they are listed, and those named ``beside``."""
-    found = [(path.name, _problem(path, listed.get(path.name))) for path in sorted(folder.iterdir())
-             if path.name not in beside or path.is_symlink() or not path.is_file()]
-    return [f"{name} {problem}" for name, problem in found if problem]
+    there = [path for path in sorted(folder.iterdir()) if path.name not in beside or path.is_symlink()]
+    unlisted = [path.name for path in there if path.name not in listed]
+    changed = [path.name for path in there if path.name in listed and not _is_as_listed(path, listed[path.name])]
+    clauses = (("no manifest of Weft's lists", unlisted), ("since Weft wrote them, these have changed:", changed))
+    return [f"{what} {enumerated(names)}" for what, names in clauses if names]
 
 
 def require_free(path: Path, *, single: bool = False, proof: Proof | None = None, replace: bool = False) -> None:
@@ -115,7 +117,7 @@ def _require_own(folder: Path, proof: Proof | None, replace: bool) -> None:
     problems = _unproven(folder) if proof is None else proof(folder)
     if problems:
         raise OccupiedError(f"what stands here is not just what Weft wrote, and it will not be replaced: "
-                            f"{enumerated(problems)}.", where=str(folder),
+                            f"{'; '.join(problems)}.", where=str(folder),
                             remedy="Choose another folder, or move away what is yours and delete the rest.")
     if not replace:
         raise OccupiedError("what Weft has written before stands here.", where=str(folder),
@@ -132,10 +134,10 @@ def is_empty(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def enumerated(problems: list[str]) -> str:
+def enumerated(names: list[str]) -> str:
     """The first few, and how many more there are."""
-    more = len(problems) - SHOWN
-    return ", ".join([*problems[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    more = len(names) - SHOWN
+    return f"{', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
 def sha256_of(path: Path) -> str:
@@ -145,16 +147,10 @@ def sha256_of(path: Path) -> str:
 
 
 def _unproven(folder: Path) -> list[str]:
-    return [f"{path.name} is in no manifest of Weft's" for path in sorted(folder.iterdir())]
+    return not_listed(folder, {}, set())
 
 
-def _problem(path: Path, entry: FileEntry | None) -> str:
-    if path.is_symlink():
-        return "is a symbolic link"
-    if path.is_dir():
-        return "is a folder"
-    if entry is None:
-        return "is in no manifest of Weft's"
-    if path.stat().st_size != entry.bytes or sha256_of(path) != entry.sha256:
-        return "has changed since Weft wrote it"
-    return ""
+def _is_as_listed(path: Path, entry: FileEntry) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    return path.stat().st_size == entry.bytes and sha256_of(path) == entry.sha256
