@@ -185,7 +185,7 @@ def test_an_ngram_goes_into_no_file_and_no_folder_of_others(refused: Refuse, wef
     assert weft("convert", tmp_path / "ngram", model).code == 0
     before = everything(mine), model.read_bytes()
     assert f"{model}: a file stands here already" in refused("convert", tmp_path / "ngram", model, "--replace")
-    assert "config.yaml and 5 more" in refused("convert", model, mine, "--tokenizer", "bytes", "--replace")
+    assert "config.json and 6 more" in refused("convert", model, mine, "--tokenizer", "bytes", "--replace")
     assert (everything(mine), model.read_bytes()) == before
     for more in ([], ["--replace"]):
         assert weft("convert", model, tmp_path / "back", "--tokenizer", "bytes", *more).code == 0

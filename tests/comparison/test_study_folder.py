@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from comparison.studies import ATTENTION, LSTM, run, study_of, write_text
+from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
 from weft.comparison import StudyProgress, StudyResult, rerender
 from weft.comparison.study import StudyConfig
 from weft.core.errors import ConfigError, OccupiedError
@@ -65,6 +65,16 @@ def test_an_interrupted_run_that_was_moved_is_begun_anew(study: StudyConfig, cop
     lines, result = told(study, copy)
     assert begun(lines) == ["a, run 1 of 1"] and result.entries[0].runs[0].status == "finished"
     assert json.loads((place / "result.json").read_text())["cluster_nats"] == before["cluster_nats"]
+
+
+def test_counting_that_was_interrupted_is_done_again(tmp_path: Path) -> None:
+    """Its checkpoint may stand by then, and is replaced."""
+    counted = study_of(write_text(tmp_path), {"a": {"config": LSTM}, "n": {"config": NGRAM}}, length={"steps": 2})
+    run(counted, tmp_path / "out")
+    (tmp_path / "out/runs/n/0/result.json").unlink()
+    lines, result = told(counted, tmp_path / "out")
+    assert begun(lines) == ["n, run 1 of 1"]
+    assert [entry.runs[0].status for entry in result.entries] == ["finished", "finished"]
 
 
 def test_pieces_that_other_code_made_are_named_and_done_again(study: StudyConfig, copy: Path) -> None:

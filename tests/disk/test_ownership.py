@@ -182,4 +182,4 @@ def test_a_manifest_lists_what_lies_beside_it(tmp_path: Path) -> None:
     write_manifest(tmp_path)
     assert by_manifest(tmp_path) == []
     shutil.copytree(tmp_path, tmp_path / "copy")
-    assert by_manifest(tmp_path / "copy") == [] and by_manifest(tmp_path) == ["copy is a folder"]
+    assert by_manifest(tmp_path / "copy") == [] and by_manifest(tmp_path) == ["no manifest of Weft's lists copy"]

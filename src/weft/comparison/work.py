@@ -215,7 +215,7 @@ def _count(job: Job) -> Watched:
     count(model, stream)
     seconds, peak = time.perf_counter() - begun, peak_memory_bytes()
     save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,
-                    run=job.run.dump(), facts={"step": 1, "seconds": seconds})
+                    run=job.run.dump(), facts={"step": 1, "seconds": seconds}, replace=True)
     # Of a part, the inputs count, as they do for models that gradients train; each window has one target more.
     tokens = len(stream) if stream is material.train else max(1, (job.tokens or 0) // job.run.context) * job.run.context
     few = encode_corpus(few_documents(job.text, job.measure.curve_bytes), material.tokenizer)

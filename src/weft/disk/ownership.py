@@ -57,6 +57,15 @@ def read_manifest(folder: Path) -> dict[str, FileEntry]:
         raise ValueError(repr(error)) from None
 
 
+def has_manifest(folder: Path) -> bool:
+    """Whether Weft has listed a folder's files, whatever has become of them; prepared data have a form of their own."""
+    try:
+        content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
+        return content.get("purpose") == "prepared data" or bool(read_manifest(folder))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def by_manifest(folder: Path) -> list[str]:
     """The proof of a folder that `write_manifest` has listed, with whatever version of Weft."""
     try:
