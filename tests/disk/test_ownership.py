@@ -153,6 +153,27 @@ def test_a_disk_that_is_full_or_read_only_leaves_everything_as_it_was(
     assert everything(tmp_path) == before
 
 
+def test_the_folder_that_a_command_runs_in_is_not_renamed_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(), tmp_path):
+        with pytest.raises(OccupiedError, match=r"the command runs in this folder, .*\. Give a folder in it, or run from"):
+            save_checkpoint(path, model_of(), None)
+    assert written(Path("out")) == Path("out") and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_cannot_be_read_is_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = written(tmp_path / "out")
+
+    def refuse(self: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(OccupiedError, match=r"out: what stands here cannot be read \(Permission denied\), so nothing "
+                                            r"is written\. Correct its permissions, or choose another place"):
+        save_checkpoint(out, model_of(), None, replace=True)
+    assert in_the_way(tmp_path, ("out", "none")) == ["out"]
+
+
 def test_a_tokenizer_replaces_no_file_but_its_own(tmp_path: Path) -> None:
     ByteTokenizer().save(tmp_path / "a")
     ByteTokenizer().save(tmp_path / "a")  # the same once more is no loss

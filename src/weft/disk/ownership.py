@@ -94,8 +94,16 @@ def require_free(path: Path, *, single: bool = False, proof: Proof | None = None
         replace: whether that was asked for.
 
     Raises:
-        OccupiedError: naming what stands there.
+        OccupiedError: naming what stands there, or telling why that cannot be seen.
     """
+    try:
+        _require_free(path, single, proof, replace)
+    except OSError as error:
+        raise OccupiedError(f"what stands here cannot be read ({error.strerror or error}), so nothing is written.",
+                            where=str(path), remedy="Correct its permissions, or choose another place.") from None
+
+
+def _require_free(path: Path, single: bool, proof: Proof | None, replace: bool) -> None:
     wanted, other = ("name", "folder") if single else ("folder", "file")
     if path.is_symlink():
         raise OccupiedError(f"a symbolic link (to {os.readlink(path)}) stands here, and nothing is put in its place.",
@@ -110,6 +118,9 @@ def require_free(path: Path, *, single: bool = False, proof: Proof | None = None
                             "replaced.", where=str(path), remedy="Choose another name, or delete it first.")
     if any(path.iterdir()):
         _require_own(path, proof, replace)
+    if path.samefile(Path.cwd()):
+        raise OccupiedError("the command runs in this folder, which is written beside its place and then renamed.",
+                            where=str(path), remedy="Give a folder in it, or run from another one.")
 
 
 def require_free_or_same(path: Path, content: bytes) -> None:
@@ -139,8 +150,11 @@ def in_the_way(folder: Path, names: tuple[str, ...]) -> list[str]:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether it is a folder, or a link to one, that holds nothing."""
-    return path.is_dir() and not any(path.iterdir())
+    """Whether it is a folder, or a link to one, that is seen to hold nothing."""
+    try:
+        return path.is_dir() and not any(path.iterdir())
+    except PermissionError:
+        return False
 
 
 def enumerated(names: list[str]) -> str:
