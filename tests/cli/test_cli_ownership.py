@@ -38,7 +38,7 @@ def test_convert_replaces_no_foreign_folder(refused: Refuse, run: Path, mine: Pa
     before = everything(mine)
     for to in (("weft",), ("hf", "--with-code")):
         message = refused("convert", run, mine, "--to", *to, *(["--replace"] if replace else []))
-        assert f"{mine}: what stands here is not just what Weft wrote, and it will not be replaced: .config" in message
+        assert f"{mine}: what stands here is not just what Weft wrote, and it will not be replaced: no " in message
         assert "Choose another folder, or move away what is yours and delete the rest." in message
     assert everything(mine) == before
 
@@ -50,8 +50,8 @@ def test_convert_replaces_neither_a_run_nor_its_checkpoint_nor_the_source(refuse
     shutil.copytree(source, tmp_path / "other")
     before = everything(tmp_path)
     convert = ("convert", tmp_path / "run")
-    for out, told in ((tmp_path / "run", "run.json is in no manifest of Weft's"),
-                      (tmp_path / "run/checkpoints", f"{source.name} is in no manifest of Weft's"),
+    for out, told in ((tmp_path / "run", "lists .lock, checkpoints, config.yaml, metrics.jsonl, run.json."),
+                      (tmp_path / "run/checkpoints", f"no manifest of Weft's lists {source.name}"),
                       (tmp_path / "other", "training.safetensors is what a run goes on from"),
                       (source, "the folder is the one that is converted"),
                       (source / "hf", "the folder lies in the one that is converted")):
@@ -70,7 +70,7 @@ def test_convert_replaces_what_it_wrote_when_it_is_asked_to(refused: Refuse, wef
         assert weft("convert", run, out, "--to", *to, "--json", "--replace").json()["target"] == to[0]
         assert f"{out}: what Weft has written before stands here." in refused("convert", run, out, "--to", *to)
     (out / "README.md").write_text("my notes on this model")
-    assert "README.md is in no manifest of Weft's" in refused("convert", run, out, "--to", "weft", "--replace")
+    assert "no manifest of Weft's lists README.md" in refused("convert", run, out, "--to", "weft", "--replace")
     assert (out / "README.md").read_text() == "my notes on this model"
 
 
@@ -136,7 +136,7 @@ def test_prepare_replaces_no_foreign_folder(refused: Refuse, workplace: Path, mi
     message = refused("data", "prepare", workplace / "text.txt", "--out", mine, *(["--replace"] if replace else []))
     if replace:
         assert f"{mine}: what stands here is not just what Weft wrote" in message
-        assert ".git is in no manifest of Weft's" in message
+        assert "no manifest of Weft's lists .config.json.previous, .git, .x.draft, " in message
     else:
         assert "the manifest is damaged" in message and "--replace" not in message
     assert everything(mine) == before
@@ -152,8 +152,8 @@ def test_prepare_replaces_its_own_when_it_is_asked_to(refused: Refuse, weft: Any
     assert "has changed. Prepare again with --replace" in refused(*prepare)
     assert weft(*prepare, "--replace").code == 0
     shards = sorted(out.glob("*.bin"))
-    for change, told in ((lambda: (out / "mine.txt").write_text("x"), "mine.txt is in no manifest"),
-                         (lambda: shards[0].write_bytes(b"0"), f"{shards[0].name} has changed since Weft wrote it")):
+    for change, told in ((lambda: (out / "mine.txt").write_text("x"), "no manifest of Weft's lists mine.txt"),
+                         (lambda: shards[0].write_bytes(b"0"), f"these have changed: {shards[0].name}")):
         change()
         before = everything(out)
         assert told in refused(*prepare, "--replace")
@@ -185,7 +185,7 @@ def test_an_ngram_goes_into_no_file_and_no_folder_of_others(refused: Refuse, wef
     assert weft("convert", tmp_path / "ngram", model).code == 0
     before = everything(mine), model.read_bytes()
     assert f"{model}: a file stands here already" in refused("convert", tmp_path / "ngram", model, "--replace")
-    assert ".git is in no manifest of Weft's" in refused("convert", model, mine, "--tokenizer", "bytes", "--replace")
+    assert "config.json and 6 more" in refused("convert", model, mine, "--tokenizer", "bytes", "--replace")
     assert (everything(mine), model.read_bytes()) == before
     for more in ([], ["--replace"]):
         assert weft("convert", model, tmp_path / "back", "--tokenizer", "bytes", *more).code == 0

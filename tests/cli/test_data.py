@@ -67,6 +67,7 @@ def test_a_changed_tokenizer_file_is_noticed(weft: Weft, refused: Refuse, source
     BPETokenizer.train(["a b a b"], 258).save(tmp_path / "t")
     assert weft(*command).out.startswith("prepared ")
     assert weft(*command).out.startswith("kept ")
+    shutil.rmtree(tmp_path / "t")
     BPETokenizer.train(["c d c d"], 258).save(tmp_path / "t")
     assert re.search(r"the tokenizer's file has changed \(SHA-256 [0-9a-f]{12}, now [0-9a-f]{12}\)\. Prepare again "
                      r"with --replace", refused(*command))

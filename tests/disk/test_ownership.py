@@ -32,23 +32,24 @@ def written(folder: Path) -> Path:
     return save_checkpoint(folder, model_of(), ByteTokenizer(), facts={"step": 1})
 
 
+CHANGED = "since Weft wrote them, these have changed: config.json."
 CHANGES: dict[str, tuple[Change, str]] = {
-    "a file more": (lambda out: (out / "notes.txt").write_text("mine"), "notes.txt is in no manifest of Weft's"),
-    "a hidden file": (lambda out: (out / ".gitignore").write_text("*"), ".gitignore is in no manifest of Weft's"),
-    "a repository": (lambda out: (out / ".git/objects").mkdir(parents=True), ".git is a folder"),
-    "an edited file": (lambda out: (out / "config.json").write_text("{}"), "config.json has changed since Weft wrote"),
+    "a file more": (lambda out: (out / "notes.txt").write_text("mine"), "no manifest of Weft's lists notes.txt."),
+    "a hidden file": (lambda out: (out / ".gitignore").write_text("*"), "no manifest of Weft's lists .gitignore."),
+    "a repository": (lambda out: (out / ".git/objects").mkdir(parents=True), "no manifest of Weft's lists .git."),
+    "an edited file": (lambda out: (out / "config.json").write_text("{}"), CHANGED),
     "the same size": (lambda out: (out / "config.json").write_bytes(
-        (out / "config.json").read_bytes().replace(b'"step": 1', b'"step": 2')), "config.json has changed since Weft"),
-    "another case": (lambda out: (out / "CONFIG.json").write_text("{}"), "CONFIG.json is in no manifest of Weft's"),
-    "a link to a file": (lambda out: (out / "link").symlink_to(out / "config.json"), "link is a symbolic link"),
+        (out / "config.json").read_bytes().replace(b'"step": 1', b'"step": 2')), CHANGED),
+    "another case": (lambda out: (out / "CONFIG.json").write_text("{}"), "no manifest of Weft's lists CONFIG.json."),
+    "a link to a file": (lambda out: (out / "link").symlink_to(out / "config.json"), "Weft's lists link."),
     "a listed file as a link": (lambda out: ((out / "config.json").rename(out.parent / "real"),
                                              (out / "config.json").symlink_to(out.parent / "real")),
-                                "config.json is a symbolic link"),
-    "no manifest": (lambda out: (out / "MANIFEST.json").unlink(), "config.json is in no manifest of Weft's"),
+                                CHANGED),
+    "no manifest": (lambda out: (out / "MANIFEST.json").unlink(), "lists config.json, model.safetensors"),
     "a damaged manifest": (lambda out: (out / "MANIFEST.json").write_text('{"files": 3}'),
-                           "MANIFEST.json is in no manifest of Weft's"),
+                           "no manifest of Weft's lists MANIFEST.json, config.json"),
     "another program's manifest": (lambda out: (out / "MANIFEST.json").write_text('{"files": {"config.json": {}}}'),
-                                   "model.safetensors is in no manifest of Weft's"),
+                                   "no manifest of Weft's lists MANIFEST.json, config.json"),
 }
 
 
@@ -110,7 +111,7 @@ def test_a_single_file_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_what_comes_while_something_is_written_is_not_replaced(tmp_path: Path) -> None:
-    with pytest.raises(OccupiedError, match="thesis is in no manifest"), replacing(tmp_path / "out") as draft:
+    with pytest.raises(OccupiedError, match="no manifest of Weft's lists thesis"), replacing(tmp_path / "out") as draft:
         (draft / "config.json").write_text("{}")
         (tmp_path / "out").mkdir()
         (tmp_path / "out/thesis").write_text("mine")
@@ -152,6 +153,27 @@ def test_a_disk_that_is_full_or_read_only_leaves_everything_as_it_was(
     assert everything(tmp_path) == before
 
 
+def test_the_folder_that_a_command_runs_in_is_not_renamed_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(), tmp_path):
+        with pytest.raises(OccupiedError, match=r"the command runs in this folder, .*\. Give a folder in it, or run"):
+            save_checkpoint(path, model_of(), None)
+    assert written(Path("out")) == Path("out") and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_cannot_be_read_is_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = written(tmp_path / "out")
+
+    def refuse(self: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(OccupiedError, match=r"out: what stands here cannot be read \(Permission denied\), so nothing "
+                                            r"is written\. Correct its permissions, or choose another place"):
+        save_checkpoint(out, model_of(), None, replace=True)
+    assert in_the_way(tmp_path, ("out", "none")) == ["out"]
+
+
 def test_a_tokenizer_replaces_no_file_but_its_own(tmp_path: Path) -> None:
     ByteTokenizer().save(tmp_path / "a")
     ByteTokenizer().save(tmp_path / "a")  # the same once more is no loss
@@ -171,7 +193,7 @@ def test_names_in_the_way_and_how_many(tmp_path: Path) -> None:
         (tmp_path / f"{index}.txt").write_text("")
     names = ("empty", "dangling", "0.txt", "none")
     assert in_the_way(tmp_path, names) == ["dangling", "0.txt"]
-    with pytest.raises(OccupiedError, match=r"4\.txt is in no manifest of Weft's, and 4 more\."):
+    with pytest.raises(OccupiedError, match=r"lists 0\.txt, 1\.txt, 2\.txt, 3\.txt, 4\.txt and 4 more\."):
         require_free(tmp_path)
 
 
@@ -181,4 +203,4 @@ def test_a_manifest_lists_what_lies_beside_it(tmp_path: Path) -> None:
     write_manifest(tmp_path)
     assert by_manifest(tmp_path) == []
     shutil.copytree(tmp_path, tmp_path / "copy")
-    assert by_manifest(tmp_path / "copy") == [] and by_manifest(tmp_path) == ["copy is a folder"]
+    assert by_manifest(tmp_path / "copy") == [] and by_manifest(tmp_path) == ["no manifest of Weft's lists copy"]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from decoding.small_models import Bigram, decoder, kinds, reseeded
 from seeing_ahead import seeing_ahead
-from weft.core.errors import FailedError, InputError, UnsupportedError
+from weft.core.errors import FailedError, InputError, OccupiedError, UnsupportedError
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Span
 from weft.decoding import Row
@@ -85,16 +85,19 @@ def test_json_has_no_infinities() -> None:
 def test_logits_are_written_whole(tmp_path: Path) -> None:
     found = score(KINDS["rope"], rows_for(KINDS["rope"]), logits=True)
     file = tmp_path / "out.safetensors"
-    file.write_text("old")
     write_logits(file, found)
     read = load_file(file)
     assert sorted(read) == [f"row_{index}" for index in range(5)]
     assert all(torch.equal(read[f"row_{index}"], found.logits[index]) for index in range(5))
     assert read["row_1"].dtype == torch.float32 and read["row_1"].shape == (12, 11)
     assert list(tmp_path.iterdir()) == [file]
+    before = file.read_bytes()
+    with pytest.raises(OccupiedError, match=r"out\.safetensors: a file stands here already"):
+        write_logits(file, found)
+    assert file.read_bytes() == before
 
 
-def test_logits_are_forced_to_the_disk_before_they_replace_what_was_there(
+def test_logits_are_forced_to_the_disk_before_they_get_their_name(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     fsync, replace = os.fsync, os.replace

@@ -125,7 +125,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine" / "letter.txt").write_text("x")
     for replace in (False, True):
         with pytest.raises(OccupiedError, match=r"mine: what stands here is not just what Weft wrote, and it will "
-                                                r"not be replaced: letter\.txt is in no manifest of Weft's\. Choose"):
+                                                r"not be replaced: no manifest of Weft's lists letter\.txt\. Choose"):
             prepare_folder(library(), ByteTokenizerConfig(), tmp_path / "mine", replace=replace)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "x"
 

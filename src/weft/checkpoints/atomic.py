@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from weft.core.errors import OccupiedError
-from weft.disk.ownership import MANIFEST_FILE, Proof, require_free
+from weft.disk.ownership import Proof, has_manifest, require_free
 
 ROOM = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.draft")
 DRAFT, BEFORE, DISCARDED = "weft-draft", "weft-before", "weft-discarded"
@@ -129,7 +129,7 @@ def _aside(folder: Path) -> Path | None:
     """What stepped aside for a replacement of ``folder``, of this or an earlier version."""
     found = [path / BEFORE for path in _rooms(folder)]
     formerly = folder.parent / f".{folder.name}{FORMERLY_BEFORE}"
-    found += [formerly] if (formerly / MANIFEST_FILE).is_file() else []
+    found += [formerly] if has_manifest(formerly) else []
     return next((path for path in found if path.is_dir()), None)
 
 

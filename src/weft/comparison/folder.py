@@ -77,7 +77,8 @@ class StudyFolder:
         return self
 
     def _enter(self) -> None:
-        tidy(self.path)
+        for place in (self.path, self.path / "configs"):
+            tidy(place)
         known = self.path / IDENTITY
         if not known.exists():
             self._require_room()  # once more, for what another process did before the lock was ours

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias, final
 
 import torch
 
-from weft.checkpoints.atomic import write_file
+from weft.checkpoints.atomic import tidy, write_file
 from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, read_outcome
 from weft.comparison.origin import empty
 from weft.comparison.work import Tell, do
@@ -35,6 +35,7 @@ def done(job: Job, launch: Launch, tell: Tell) -> Outcome:
         empty(job.folder)
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
+        tidy(job.folder)
         write_file(job.folder / JOB_FILE, json.dumps({
             "key": job.key(), "key_without_code": job.key_without_code(), **job.to_json(), "code": job.code()},
             indent=1) + "\n")

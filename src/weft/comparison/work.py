@@ -25,7 +25,15 @@ from weft.comparison.plain_data import build
 from weft.comparison.results import CurvePoint
 from weft.comparison.study import default_contexts
 from weft.comparison.texts import few_documents
-from weft.core.errors import CheckpointError, DivergedError, FailedError, TrainingError, UnsupportedError, WeftError
+from weft.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DivergedError,
+    FailedError,
+    TrainingError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.core.model import Counted, LanguageModel, parameter_count
 from weft.core.strict_json import dumps
 from weft.data import TokenStream, encode_corpus, read_text
@@ -145,7 +153,7 @@ def _train(job: Job, tell: Tell) -> Watched:
     watch = Watch(job, tell)
     try:
         result = _resumed(job, place, watch)
-    except (CheckpointError, UnsupportedError):
+    except (CheckpointError, ConfigError, UnsupportedError):
         if not place.exists():
             raise
         # What an earlier attempt has left cannot be gone on from, so the run begins anew.
@@ -244,7 +252,7 @@ def _count(job: Job) -> Watched:
     seconds, peak = time.perf_counter() - begun, peak_memory_bytes()
     try:
         save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,
-                        run=job.run.dump(), facts={"step": 1, "seconds": seconds})
+                        run=job.run.dump(), facts={"step": 1, "seconds": seconds}, replace=True)
     except (CheckpointError, FailedError) as error:  # as training tells it, of which the disk is the cause, too
         raise TrainingError(error.what, where=error.where, remedy=error.remedy) from error
     # Of a part, the inputs count, as they do for models that gradients train; each window has one target more.

@@ -23,7 +23,7 @@ SHOWN = 5
 """Names of things in the way that a message lists."""
 
 Proof: TypeAlias = Callable[[Path], list[str]]
-"""What keeps a folder from being Weft's own, a few words for each thing; nothing when all of it is."""
+"""What keeps a folder from being Weft's own, in a few clauses; none when all of it is."""
 
 
 @final
@@ -57,6 +57,15 @@ def read_manifest(folder: Path) -> dict[str, FileEntry]:
         raise ValueError(repr(error)) from None
 
 
+def has_manifest(folder: Path) -> bool:
+    """Whether Weft has listed a folder's files, whatever has become of them; prepared data have a form of their own."""
+    try:
+        content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
+        return content.get("purpose") == "prepared data" or bool(read_manifest(folder))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def by_manifest(folder: Path) -> list[str]:
     """The proof of a folder that `write_manifest` has listed, with whatever version of Weft."""
     try:
@@ -68,9 +77,11 @@ def by_manifest(folder: Path) -> list[str]:
 
 def not_listed(folder: Path, listed: Mapping[str, FileEntry], beside: set[str]) -> list[str]:
     """What is in a folder besides the files that are listed, as they are listed, and those named ``beside``."""
-    found = [(path.name, _problem(path, listed.get(path.name))) for path in sorted(folder.iterdir())
-             if path.name not in beside or path.is_symlink() or not path.is_file()]
-    return [f"{name} {problem}" for name, problem in found if problem]
+    there = [path for path in sorted(folder.iterdir()) if path.name not in beside or path.is_symlink()]
+    unlisted = [path.name for path in there if path.name not in listed]
+    changed = [path.name for path in there if path.name in listed and not _is_as_listed(path, listed[path.name])]
+    clauses = (("no manifest of Weft's lists", unlisted), ("since Weft wrote them, these have changed:", changed))
+    return [f"{what} {enumerated(names)}" for what, names in clauses if names]
 
 
 def require_free(path: Path, *, single: bool = False, proof: Proof | None = None, replace: bool = False) -> None:
@@ -83,8 +94,16 @@ def require_free(path: Path, *, single: bool = False, proof: Proof | None = None
         replace: whether that was asked for.
 
     Raises:
-        OccupiedError: naming what stands there.
+        OccupiedError: naming what stands there, or telling why that cannot be seen.
     """
+    try:
+        _require_free(path, single, proof, replace)
+    except OSError as error:
+        raise OccupiedError(f"what stands here cannot be read ({error.strerror or error}), so nothing is written.",
+                            where=str(path), remedy="Correct its permissions, or choose another place.") from None
+
+
+def _require_free(path: Path, single: bool, proof: Proof | None, replace: bool) -> None:
     wanted, other = ("name", "folder") if single else ("folder", "file")
     if path.is_symlink():
         raise OccupiedError(f"a symbolic link (to {os.readlink(path)}) stands here, and nothing is put in its place.",
@@ -99,6 +118,9 @@ def require_free(path: Path, *, single: bool = False, proof: Proof | None = None
                             "replaced.", where=str(path), remedy="Choose another name, or delete it first.")
     if any(path.iterdir()):
         _require_own(path, proof, replace)
+    if path.samefile(Path.cwd()):
+        raise OccupiedError("the command runs in this folder, which is written beside its place and then renamed.",
+                            where=str(path), remedy="Give a folder in it, or run from another one.")
 
 
 def require_free_or_same(path: Path, content: bytes) -> None:
@@ -115,7 +137,7 @@ def _require_own(folder: Path, proof: Proof | None, replace: bool) -> None:
     problems = _unproven(folder) if proof is None else proof(folder)
     if problems:
         raise OccupiedError(f"what stands here is not just what Weft wrote, and it will not be replaced: "
-                            f"{enumerated(problems)}.", where=str(folder),
+                            f"{'; '.join(problems)}.", where=str(folder),
                             remedy="Choose another folder, or move away what is yours and delete the rest.")
     if not replace:
         raise OccupiedError("what Weft has written before stands here.", where=str(folder),
@@ -128,14 +150,17 @@ def in_the_way(folder: Path, names: tuple[str, ...]) -> list[str]:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether it is a folder, or a link to one, that holds nothing."""
-    return path.is_dir() and not any(path.iterdir())
+    """Whether it is a folder, or a link to one, that is seen to hold nothing."""
+    try:
+        return path.is_dir() and not any(path.iterdir())
+    except PermissionError:
+        return False
 
 
-def enumerated(problems: list[str]) -> str:
+def enumerated(names: list[str]) -> str:
     """The first few, and how many more there are."""
-    more = len(problems) - SHOWN
-    return ", ".join([*problems[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    more = len(names) - SHOWN
+    return f"{', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
 def sha256_of(path: Path) -> str:
@@ -145,16 +170,10 @@ def sha256_of(path: Path) -> str:
 
 
 def _unproven(folder: Path) -> list[str]:
-    return [f"{path.name} is in no manifest of Weft's" for path in sorted(folder.iterdir())]
+    return not_listed(folder, {}, set())
 
 
-def _problem(path: Path, entry: FileEntry | None) -> str:
-    if path.is_symlink():
-        return "is a symbolic link"
-    if path.is_dir():
-        return "is a folder"
-    if entry is None:
-        return "is in no manifest of Weft's"
-    if path.stat().st_size != entry.bytes or sha256_of(path) != entry.sha256:
-        return "has changed since Weft wrote it"
-    return ""
+def _is_as_listed(path: Path, entry: FileEntry) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    return path.stat().st_size == entry.bytes and sha256_of(path) == entry.sha256

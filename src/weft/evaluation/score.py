@@ -125,7 +125,8 @@ def write_logits(path: str | Path, scored: Scored) -> None:
         with new_file(Path(path)) as draft:
             write_tensors(draft, {f"row_{index}": values for index, values in enumerate(scored.logits)})
     except (OSError, SafetensorError) as error:
-        raise InputError(f"the file cannot be written ({error}).", where=str(path),
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InputError(f"the file cannot be written ({reason}).", where=str(path),
                          remedy="Give a path in a folder that exists and has room.") from None
 
 

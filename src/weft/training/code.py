@@ -17,13 +17,12 @@ from types import MappingProxyType, ModuleType
 
 from pydantic import BaseModel
 
-import weft
 from weft.core.config import parts_in
 from weft.core.registry import ENTRY_POINTS, PLUGIN, REGISTRY
 from weft.disk.ownership import enumerated
 
 OWN = "weft"
-ROOT = Path(weft.__file__).parent
+ROOT = Path(__file__).parents[1]
 NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "cli", "comparison", "families", "laws", "preset_files",
                      "serving"})
 """What no run's weights depend on: front ends, studies, foreign formats, and the laws."""

@@ -1,0 +1,164 @@
+"""A study's folder: whose it is, wherever it lies, and which code made its pieces."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
+from weft.comparison import StudyProgress, StudyResult, rerender
+from weft.comparison.study import StudyConfig
+from weft.core.errors import ConfigError, OccupiedError
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyConfig:
+    text = write_text(tmp_path_factory.mktemp("study"))
+    return study_of(text, {"a": {"config": ATTENTION}, "b": {"config": LSTM}}, length={"steps": 2})
+
+
+@pytest.fixture(scope="module")
+def finished(study: StudyConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyResult]:
+    folder = tmp_path_factory.mktemp("finished") / "study"
+    return folder, run(study, folder)
+
+
+@pytest.fixture
+def copy(finished: tuple[Path, StudyResult], tmp_path: Path) -> Path:
+    """A finished study, moved elsewhere."""
+    return Path(shutil.copytree(finished[0], tmp_path / "moved"))
+
+
+def told(study: StudyConfig, folder: Path) -> tuple[list[StudyProgress], StudyResult]:
+    lines: list[StudyProgress] = []
+    result = run(study, folder, lines.append)
+    return lines, result
+
+
+def begun(lines: list[StudyProgress]) -> list[str]:
+    return [line.what for line in lines if line.text == "begun"]
+
+
+def test_a_study_does_not_depend_on_where_its_folder_lies(
+        study: StudyConfig, finished: tuple[Path, StudyResult], copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, moved = told(study, copy)
+    assert begun(lines) == [], "every piece is read back"
+    monkeypatch.chdir(copy.parent)
+    lines, relative = told(study, Path("moved"))
+    assert begun(lines) == []
+    for result in (moved, relative):
+        assert [entry.config_sha256 for entry in result.entries] == [
+            entry.config_sha256 for entry in finished[1].entries]
+    assert len({entry.config_sha256 for entry in moved.entries}) == 2
+    assert moved.entries[0].config != finished[1].entries[0].config, "which names the text where it lies"
+
+
+def test_an_interrupted_run_that_was_moved_is_begun_anew(study: StudyConfig, copy: Path) -> None:
+    """It knows its text by where that was; its figures are those of the study that stayed."""
+    place = copy / "runs/a/0"
+    before = json.loads((place / "result.json").read_text())
+    (place / "result.json").unlink()
+    lines, result = told(study, copy)
+    assert begun(lines) == ["a, run 1 of 1"] and result.entries[0].runs[0].status == "finished"
+    assert json.loads((place / "result.json").read_text())["cluster_nats"] == before["cluster_nats"]
+
+
+def test_counting_that_was_interrupted_is_done_again(tmp_path: Path) -> None:
+    """Its checkpoint may stand by then, and is replaced."""
+    counted = study_of(write_text(tmp_path), {"a": {"config": LSTM}, "n": {"config": NGRAM}}, length={"steps": 2})
+    run(counted, tmp_path / "out")
+    (tmp_path / "out/runs/n/0/result.json").unlink()
+    lines, result = told(counted, tmp_path / "out")
+    assert begun(lines) == ["n, run 1 of 1"]
+    assert [entry.runs[0].status for entry in result.entries] == ["finished", "finished"]
+
+
+def test_pieces_that_other_code_made_are_named_and_done_again(study: StudyConfig, copy: Path) -> None:
+    place = copy / "runs/a/0"
+    job = json.loads((place / "job.json").read_text())
+    outcome = json.loads((place / "result.json").read_text())
+    assert {"weft/mixers/attention.py", "comparison/measures.py"} <= {*job["code"]} | {
+        name.removeprefix("weft/") for name in job["code"]}
+    assert not [name for name in job["code"] if name.startswith(("weft/cli/", "weft/comparison/report/"))]
+    code = {**job["code"], "weft/mixers/attention.py": "0" * 16}
+    (place / "job.json").write_text(json.dumps({**job, "key": "another", "code": code}))
+    (place / "result.json").write_text(json.dumps({**outcome, "key": "another"}))
+    lines, _ = told(study, copy)
+    assert begun(lines) == ["a, run 1 of 1"]
+    assert [line.text for line in lines if "other code" in line.text] == [
+        "was made by other code (Weft's own code has changed: weft/mixers/attention.py), so it is done again"]
+    assert json.loads((place / "result.json").read_text())["key"] == job["key"]
+    assert begun(told(study, copy)[0]) == []
+
+
+def test_a_piece_is_not_done_over_what_is_not_its_own(study: StudyConfig, copy: Path) -> None:
+    place = copy / "runs/b/0"
+    (place / "notes.txt").write_text("mine")
+    assert begun(told(study, copy)[0]) == [], "it is in nobody's way"
+    (place / "result.json").unlink()
+    job = json.loads((place / "job.json").read_text())
+    (place / "job.json").write_text(json.dumps({**job, "key": "another"}))
+    with pytest.raises(OccupiedError, match=r"runs/b/0: the folder of a piece of work holds what none has written: "
+                                            r"notes\.txt\. Move it away, and the study does this piece"):
+        run(study, copy)
+    assert (place / "notes.txt").read_text() == "mine" and (place / "run").is_dir()
+    (place / "notes.txt").unlink()
+    for name in ("job.json", "curve.jsonl"):
+        (place / name).unlink(missing_ok=True)
+    with pytest.raises(OccupiedError, match=r"holds what none has written: memory\.txt, run\. Move it away"):
+        run(study, copy)
+    shutil.rmtree(place)
+    place.symlink_to(copy / "data")
+    with pytest.raises(OccupiedError, match="holds what none has written: 0"):
+        run(study, copy)
+    assert (copy / "data/test").is_dir()
+
+
+@pytest.mark.parametrize("name", ["study.yaml", "settled.json", "result.json", "report.html", "configs", "data", "pace",
+                                  "trials", "runs"])
+def test_a_folder_with_what_a_study_would_write_is_refused(study: StudyConfig, tmp_path: Path, name: str) -> None:
+    for link in (False, True):
+        folder = tmp_path / f"out-{link}"
+        folder.mkdir()
+        if link:
+            (folder / name).symlink_to("nowhere")
+        else:
+            (folder / name).mkdir()
+            (folder / name / "mine.txt").write_text("mine")
+        message = (rf"{folder.name} holds {name}, which a study would write, and no study\.json that says they are a "
+                   r"study's\. Choose another folder, or move them away")
+        with pytest.raises(ConfigError, match=message):
+            run(study, folder)
+        assert [path.name for path in folder.iterdir()] == [name]
+
+
+def test_the_statement_is_completed_where_a_kill_came_before_it(study: StudyConfig, copy: Path) -> None:
+    text = (copy / "study.yaml").read_text()
+    (copy / "study.yaml").unlink()
+    run(study, copy)
+    assert (copy / "study.yaml").read_text() == text
+
+
+def test_a_report_is_replaced_where_it_is_as_weft_wrote_it(copy: Path, tmp_path: Path) -> None:
+    page = (copy / "report.html").read_text()
+    (copy / "report.html").write_text("an earlier version's")
+    rerender(copy)  # study.json says that the folder is a study's
+    assert (copy / "report.html").read_text() == page
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(copy / "result.json", alone)
+    assert rerender(alone).read_text() == page
+    rerender(alone)
+    for content in (page.replace("study", "STUDY", 1), "my page", f"{page}<p>mine</p>", page[:-40]):
+        (alone / "report.html").write_text(content)
+        with pytest.raises(OccupiedError, match=r"report\.html: a file stands here already, and a single file never"):
+            rerender(alone)
+        assert (alone / "report.html").read_text() == content
+    (alone / "report.html").unlink()
+    os.symlink(copy / "report.html", alone / "report.html")
+    with pytest.raises(OccupiedError, match="a symbolic link"):
+        rerender(alone)
