@@ -70,9 +70,15 @@ def _reach(result: StudyResult) -> Table:
     rows = table("runs of each model", ">|t| must exceed", ">detectable difference")
     for each in reaches(result):
         rows.add_row(f"{each.runs} (this study)" if each.runs == result.seeds else str(each.runs),
-                     "" if each.critical is None else f"{each.critical:.2f}",
+                     "" if each.critical is None else _limits(each.critical),
                      "not known" if each.difference is None else f"{each.difference:.4f}")
     return rows
+
+
+def _limits(critical: tuple[float, float]) -> str:
+    """At the least and at the most, where these differ."""
+    least, most = (f"{each:.2f}" for each in critical)
+    return least if least == most else f"{least} to {most}"
 
 
 def _quality(result: StudyResult, entries: list[Entry]) -> Table:

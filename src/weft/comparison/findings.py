@@ -17,11 +17,12 @@ TEST_NAMES = {"welch": "Welch's t test of independent runs", "paired": "the t te
 
 
 class Reach(NamedTuple):
-    """What so many runs can show: what |t| must exceed for the clearest of all pairs, and the smallest difference that
-    is found with a power of 0.8. None with a single run, or without knowing how far runs lie apart."""
+    """What so many runs can show: what |t| must exceed for the clearest of all pairs, at the least and at the most, and
+    the smallest difference that is found with a power of 0.8. None with a single run, or without knowing how far runs
+    lie apart."""
 
     runs: int
-    critical: float | None
+    critical: tuple[float, float] | None
     difference: float | None
 
 

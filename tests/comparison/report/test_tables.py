@@ -197,7 +197,9 @@ def test_what_so_many_runs_can_show_stands_first() -> None:
     assert sections[:3] == ["verdict", "reach", "results"]
     table = page.all("table", "reach")[0]
     # Four degrees of freedom, and fifteen pairs.
-    critical = [f"{stats.t.isf(0.05 / 30, freedom):.2f}" for freedom in (4, 8, 18)]
+    critical = ["6.25 to 17.3", "4.12 to 6.25", "3.38 to 3.95"]
+    assert [stats.t.isf(0.05 / 30, freedom) for freedom in (4, 2, 8, 18, 9)] == pytest.approx(
+        [6.25, 17.3, 4.12, 3.38, 3.95], abs=0.05)
     assert [row[1] for row in rows(table)[1:]] == critical
     assert [row[0] for row in rows(table)[1:]] == ["3 this study", "5", "10"]
     assert [float(row[2]) for row in rows(table)[1:]] == pytest.approx(
