@@ -28,7 +28,8 @@ def tuned(draws: np.random.Generator, *shape: int) -> Float64[np.ndarray, "..."]
     return found
 
 
-def repetitions(seed: int, *, tune: bool = True, once: bool = False, shared: float = ORDER_NOISE) -> Float64[np.ndarray, "R M N"]:
+def repetitions(seed: int, *, tune: bool = True, once: bool = False,
+                shared: float = ORDER_NOISE) -> Float64[np.ndarray, "R M N"]:
     """Bits per byte of every run of four equal models; tuned in each run, or ``once`` for all runs of a model."""
     draws = np.random.default_rng(seed)
     noise = draws.normal(0, RUN_NOISE, (REPETITIONS, MODELS, RUNS))

@@ -13,9 +13,8 @@ from weft.comparison.statistics import (
     correlation,
     critical_t,
     detectable_difference,
-    detectable_differences,
     holm,
-    run_deviation,
+    paired_deviation,
     seed_test,
     t_test,
     welch_test,
@@ -116,24 +115,7 @@ def test_more_pairs_and_fewer_runs_hide_more(test: SeedTest) -> None:
     assert detectable_difference(0.01, 1, 0.95, test=test) is None
 
 
-def test_what_can_be_detected_is_said_for_usual_numbers_of_runs_and_the_studys_own() -> None:
-    found = detectable_differences(0.01, 4, 0.95, 6, "welch")
-    assert [each.runs for each in found] == [3, 4, 5, 10]
-    assert [each.difference for each in found] == [detectable_difference(0.01, n, 0.95, 6, "welch")
-                                                   for n in (3, 4, 5, 10)]
-    unknown = detectable_differences(None, 1, 0.95, 6, "welch")
-    assert [(each.runs, each.difference) for each in unknown] == [(1, None), (3, None), (5, None), (10, None)]
-    assert detectable_differences(0.01, 1, 0.95, 6, "welch")[0].difference is None
-
-
 def test_the_deviation_of_paired_runs_leaves_out_what_seeds_share() -> None:
-    assert run_deviation({"a": [1.0, 1.5], "b": [2.0, 2.5]}, "paired") == 0.0
-    assert run_deviation({"a": [1.0, 1.5], "b": [2.0, 2.1]}, "paired") == pytest.approx(0.4 / math.sqrt(2))
-    assert run_deviation({"a": [1.0, 1.5], "b": [2.0]}, "paired") is None
-
-
-def test_the_deviation_of_single_runs_is_pooled_by_degrees_of_freedom() -> None:
-    assert run_deviation({"a": [1.0, 1.5], "b": [2.0]}, "welch") == pytest.approx(0.5 / math.sqrt(2))
-    expected = math.sqrt((0.5**2 / 2 + 2 * 0.01) / 3)  # 0.1, 0.2, 0.3 have a variance of 0.01
-    assert run_deviation({"a": [1.0, 1.5], "b": [0.1, 0.2, 0.3]}, "welch") == pytest.approx(expected)
-    assert run_deviation({"a": [1.0], "b": [2.0]}, "welch") is None
+    assert paired_deviation({"a": [1.0, 1.5], "b": [2.0, 2.5]}) == 0.0
+    assert paired_deviation({"a": [1.0, 1.5], "b": [2.0, 2.1]}) == pytest.approx(0.4 / math.sqrt(2))
+    assert paired_deviation({"a": [1.0, 1.5], "b": [2.0]}) is None

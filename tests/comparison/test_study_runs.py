@@ -40,7 +40,7 @@ def test_the_same_model_under_two_names_is_tied(twins: StudyResult) -> None:
     assert (pair.first, pair.second, pair.over_seeds.mean, pair.over_seeds.low, pair.over_seeds.high) == (
         "one", "two", 0, 0, 0)
     assert (pair.p_value, pair.p_holm, pair.tied, pair.crosses) == (1.0, 1.0, True, False)
-    assert pair.over_documents.mean == pair.document_variance == pair.seed_variance == 0
+    assert pair.over_documents.mean == pair.document_error == pair.seed_error == 0
     assert any({"one", "two"} <= set(each) for each in twins.tied_sets)
 
 
@@ -77,7 +77,7 @@ def test_a_counted_model_reads_what_the_budget_pays_for(twins: StudyResult) -> N
     assert [each.tokens for each in ngram.runs] == [128, 128]
     assert ngram.runs[0].bits_per_byte != ngram.runs[1].bits_per_byte
     assert any(note.startswith("ngram: counted on the first 128 tokens") for note in twins.notes)
-    assert (ngram.trainable, ngram.lr, ngram.flops_per_token, ngram.trials) == (False, None, None, ())
+    assert (ngram.trainable, ngram.rates, ngram.flops_per_token, ngram.runs[0].trials) == (False, (), None, ())
     assert ngram.repeat == "weft compare test"
 
 
@@ -128,7 +128,7 @@ def test_damaged_results_are_named(twins: StudyResult, folder: Path, tmp_path: P
     with pytest.raises(CheckpointError, match=r"result\.json: the file is damaged"):
         read_result(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps({**twins.to_json(), "format": 99}))
-    with pytest.raises(CheckpointError, match="study format 99, and this Weft reads 1"):
+    with pytest.raises(CheckpointError, match="study format 99, and this Weft reads 2"):
         read_result(tmp_path)
 
 
@@ -172,7 +172,7 @@ def test_an_interrupted_study_goes_on_where_it_stopped(text: Path, tmp_path: Pat
         assert [each.bits_per_byte for each in mine.runs] == [each.bits_per_byte for each in other.runs]
         assert [[point.bits_per_byte for point in each.curve] for each in mine.runs] == [
             [point.bits_per_byte for point in each.curve] for each in other.runs]
-        assert mine.lr == other.lr and len(mine.trials) == 2
+        assert mine.rates == other.rates and len(mine.runs[0].trials) == 2
 
 
 def test_a_study_that_stops_after_a_round_has_a_fair_result(text: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def print_study(result: StudyResult) -> None:
               f"each model; intervals at {result.confidence:.0%}")
     out.print()
     entries = _ordered(result)
-    section(out, f"What this study can show, with {TEST_NAMES[result.test]}", _reach(result))
+    section(out, f"Detectable difference, with {TEST_NAMES[result.test]}", _reach(result))
     if result.detectable_basis:
         out.print(result.detectable_basis)
         out.print()
@@ -67,7 +67,7 @@ def _letters(result: StudyResult, name: str) -> str:
 def _reach(result: StudyResult) -> Table:
     from weft.comparison.findings import reaches
 
-    rows = table("runs of each model", ">|t| must exceed", ">detectable difference")
+    rows = table("runs of each model", ">|t| must exceed", ">bits per byte")
     for each in reaches(result):
         rows.add_row(f"{each.runs} (this study)" if each.runs == result.seeds else str(each.runs),
                      "" if each.critical is None else _limits(each.critical),

@@ -13,7 +13,7 @@ from weft.comparison.statistics import correlation, critical_t, seed_test
 from weft.comparison.verdict import shared_runs
 
 Source: TypeAlias = Literal["runs", "documents"]
-TEST_NAMES = {"welch": "Welch's t test of independent runs", "paired": "the t test of runs paired by their seeds"}
+TEST_NAMES = {"welch": "Welch's t test of independent runs", "paired": "the t test of runs paired by their number"}
 
 
 class Reach(NamedTuple):
@@ -65,7 +65,8 @@ def _span(values: Sequence[float]) -> str:
 
 
 class Pairing(NamedTuple):
-    """How runs of two models with the same seeds go together.
+    """How runs of two models with the same number, which have the same seeds unless the study says otherwise, go
+    together.
 
     Attributes:
         correlation: of their bits per byte; None below three runs, and where one model's do not vary.
@@ -77,7 +78,7 @@ class Pairing(NamedTuple):
 
 
 def pairing(first: Entry, second: Entry, confidence: float) -> Pairing | None:
-    """Of two models; None with fewer than two runs of the same seeds that both finished."""
+    """Of two models; None with fewer than two runs of the same number that both finished."""
     shared = shared_runs(first, second)
     if len(shared) < 2:
         return None
@@ -95,7 +96,7 @@ def _width(interval: Interval) -> float:
 
 
 def pairing_effect(result: StudyResult) -> str | None:
-    """What pairing the runs by seeds gained or lost, or would have; None where no two models share two runs."""
+    """What pairing the runs gained or lost, or would have; None where no two models share two runs."""
     found = [each for a, b in itertools.combinations(result.entries, 2)
              if (each := pairing(a, b, result.confidence)) is not None]
     widths = [each.width for each in found if each.width is not None and math.isfinite(each.width)]
@@ -119,7 +120,7 @@ def _correlations(found: Sequence[Pairing]) -> str:
     low, high = f"{min(known):.2f}", f"{max(known):.2f}"
     span = low if low == high else f"{low} to {high}"
     middle = f" (median {statistics.median(known):.2f})" if len(known) > 1 else ""
-    return f"Runs with the same seeds correlate by {span}{middle}. "
+    return f"Runs of the same number correlate by {span}{middle}. "
 
 
 def varied(result: StudyResult) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from weft.comparison.contestants import Contestant
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
 from weft.comparison.results import CorpusFacts, Detectable, Entry, Matched
-from weft.comparison.statistics import detectable_differences, run_deviation
+from weft.comparison.statistics import detectable_difference, paired_deviation
 from weft.comparison.study import FEWEST_TRIALS, StudyConfig
 from weft.comparison.texts import StudyTexts
 from weft.comparison.trials import Search
@@ -19,20 +19,26 @@ def detectable_in(study: StudyConfig, searches: Mapping[str, Search], pairs: int
     rests on."""
     runs, stated = len(study.seeds), study.trials.deviation
     if runs < 2:
-        return (detectable_differences(None, runs, study.confidence, pairs, "paired"),
+        return (_detectable(None, study, pairs),
                 "A single run per model cannot tell a difference from chance.")
     test = (f"That is with a power of 0.8, in the paired t test over {runs} runs at level "
             f"{1 - study.confidence:.2g} / {pairs} (the first step of Holm's correction)")
     if stated is not None:
-        return (detectable_differences(stated, runs, study.confidence, pairs, "paired"),
+        return (_detectable(stated, study, pairs),
                 f"{test}, for a standard deviation of {stated:g} bits per byte between runs, which the study states.")
-    deviation = run_deviation({name: found.repeats for name, found in searches.items()}, "paired")
+    deviation = paired_deviation({name: found.repeats for name, found in searches.items()})
     if deviation is None:
-        return (detectable_differences(None, runs, study.confidence, pairs, "paired"),
+        return (_detectable(None, study, pairs),
                 "Not known: no two models have repeated trials, and the study states no deviation.")
-    return (detectable_differences(deviation, runs, study.confidence, pairs, "paired"),
+    return (_detectable(deviation, study, pairs),
             f"{test}, for a standard deviation of {deviation:.2g} bits per byte between runs, as the best trial of "
             "each model, repeated with other seeds, shows it; trials are shorter than runs, so it is a rough figure.")
+
+
+def _detectable(deviation: float | None, study: StudyConfig, pairs: int) -> tuple[Detectable, ...]:
+    return tuple(Detectable(runs, None if deviation is None else
+                            detectable_difference(deviation, runs, study.confidence, pairs))
+                 for runs in sorted({3, 5, 10, len(study.seeds)}))
 
 
 def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contestant]) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ Status: TypeAlias = Literal["finished", "diverged", "failed", "interrupted", "pe
 ended from outside, the disk was full, memory lacked) is no verdict and is tried again by the next call; pending has not
 been begun."""
 SeedTest: TypeAlias = Literal["welch", "paired"]
-"""Of two models' runs: Welch's, which takes all runs as independent, or paired by their seeds."""
+"""Of two models' runs: Welch's, which takes all runs as independent, or paired by number, as those
+of one number have the same seeds."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.comparison.results import Detectable, Interval, SeedTest
+from weft.comparison.results import Interval, SeedTest
 from weft.comparison.student import quadrature, t_quantile, t_shift, t_two_sided
 
 POWER = 0.8
 BOOTSTRAP = 10_000
 """Resamples."""
-USUAL_RUNS = (3, 5, 10)
-"""For which a study says what it could detect, besides its own number."""
 
 
 class Estimate(NamedTuple):
@@ -176,27 +174,13 @@ def _shift(runs: int, upper: float, test: SeedTest) -> float:
     return t_shift(POWER, limits, 2 * runs - 2)
 
 
-def detectable_differences(deviation: float | None, runs: int, confidence: float, pairs: int,
-                           test: SeedTest) -> tuple[Detectable, ...]:
-    """What 3, 5 and 10 runs of each model can show, and the study's own number; unknown without a deviation."""
-    return tuple(Detectable(count, None if deviation is None else
-                            detectable_difference(deviation, count, confidence, pairs, test))
-                 for count in sorted({*USUAL_RUNS, runs}))
-
-
-def run_deviation(repeats: Mapping[str, Sequence[float]], test: SeedTest) -> float | None:
-    """Standard deviation from run to run, as `detectable_difference` takes it, pooled; None without a model that ran
-    twice, or, paired, two of them.
+def paired_deviation(repeats: Mapping[str, Sequence[float]]) -> float | None:
+    """Standard deviation of the difference between two models, pooled over all pairs; None without two models that
+    were run at least twice with the same pairs of seeds.
 
     Args:
         repeats: bits per byte of each model, in the same order of seeds.
-        test: ``paired``: of the difference between two models, pooled over pairs; ``welch``: of one model, pooled
-            over models by their degrees of freedom.
     """
     known = [values for values in repeats.values() if len(values) > 1]
-    series = ([[a - b for a, b in zip(first, second, strict=True)]
-               for first, second in itertools.combinations(known, 2)] if test == "paired" else known)
-    squares = [(len(values) - 1, variance) for values in series
-               if (variance := _moments(values)[1]) is not None]
-    freedom = sum(weight for weight, _ in squares)
-    return math.sqrt(sum(weight * variance for weight, variance in squares) / freedom) if freedom else None
+    spreads = [float(np.var(np.subtract(a, b), ddof=1)) for a, b in itertools.combinations(known, 2)]
+    return math.sqrt(sum(spreads) / len(spreads)) if spreads else None

@@ -172,7 +172,7 @@ def test_all_pairs_are_listed_with_both_errors_the_larger_one_and_what_pairing_d
     head, *body = tables["Every pair of the study, in bits per byte"]
     assert len(body) == 6
     assert head[4:9] == ["Standard error from run to run", "Standard error from document to document", "Larger",
-                         "Correlation of runs of the same seeds", "Paired interval times Welch's"]
+                         "Correlation of runs of the same number", "Paired interval times Welch's"]
     for row in body:
         worse, _, better = row[0].partition(" − ")
         stored = next(each for each in result.differences if {each.first, each.second} == {worse, better})
@@ -208,7 +208,7 @@ def test_what_so_many_runs_can_show_stands_first() -> None:
     shown = rows(read(render(paired)).all("table", "reach")[0])
     assert shown[1][1] == "17.3"
     caption = read(render(paired)).all("table", "reach")[0].all("caption")[0].text()
-    assert "For the t test of runs paired by their seeds at 95 % and 15 pairs of models" in caption
+    assert "For the t test of runs paired by their number at 95 % and 15 pairs of models" in caption
     single = rows(read(render(study(seeds=1))).all("table", "reach")[0])
     assert single[1] == ["1 this study", "–", "not known"]
 

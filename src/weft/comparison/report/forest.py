@@ -132,7 +132,7 @@ def _all_pairs(view: View) -> Markup:
     columns = [Column("Pair, first minus second", number=False), Column("Difference"), Column("over seeds"),
                Column("over documents"), Column("Standard error", "from run to run"),
                Column("Standard error", "from document to document"), Column("Larger", number=False),
-               Column("Correlation", "of runs of the same seeds"), Column("Paired interval", "times Welch's"),
+               Column("Correlation", "of runs of the same number"), Column("Paired interval", "times Welch's"),
                Column("p"), Column("p (Holm)"), Column("Outcome", number=False)]
     return table("Every pair of the study, in bits per byte", columns,
                  [_pair_row(view, each) for each in view.ordered_pairs], name="pairs")
