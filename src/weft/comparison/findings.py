@@ -103,7 +103,8 @@ def pairing_effect(result: StudyResult) -> str | None:
     if not widths:
         return None
     middle = statistics.median(widths)
-    times = f"{_span(widths)} times as wide" + (f" (median {middle:.2g})" if len(widths) > 1 else "")
+    span = _span(widths)
+    times = f"{span} times as wide" + (f" (median {middle:.2g})" if " to " in span else "")
     if result.test == "paired":
         effect = f"Pairing made the intervals over seeds {times} as without: it {'lost' if middle > 1 else 'gained'}"
     else:
@@ -117,10 +118,10 @@ def _correlations(found: Sequence[Pairing]) -> str:
     known = [each.correlation for each in found if each.correlation is not None]
     if not known:
         return ""
-    low, high = f"{min(known):.2f}", f"{max(known):.2f}"
-    span = low if low == high else f"{low} to {high}"
-    middle = f" (median {statistics.median(known):.2f})" if len(known) > 1 else ""
-    return f"Runs of the same number correlate by {span}{middle}. "
+    # Plus zero: what is rounded to zero has no sign.
+    low, middle, high = (f"{round(each, 2) + 0.0:.2f}" for each in (min(known), statistics.median(known), max(known)))
+    span = low if low == high else f"{low} to {high} (median {middle})"
+    return f"Runs of the same number correlate by {span}. "
 
 
 def varied(result: StudyResult) -> str | None:
