@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from comparison.report.fixture import study
-from weft.comparison.results import CurvePoint, Entry, RunResult, SeedTest, StudyResult
+from weft.comparison.differences import SeedTest
+from weft.comparison.results import CurvePoint, Entry, RunResult, StudyResult
 from weft.comparison.verdict import judged
 
 CLUSTER = 100

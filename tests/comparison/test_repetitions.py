@@ -11,7 +11,7 @@ import pytest
 from jaxtyping import Float64
 
 from comparison.entries import entry, result_of
-from weft.comparison.results import SeedTest
+from weft.comparison.differences import SeedTest
 from weft.comparison.statistics import holm, seed_test, t_test
 
 TESTS: tuple[SeedTest, ...] = ("welch", "paired")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from weft.comparison.results import Interval, SeedTest
+from weft.comparison.differences import Interval, SeedTest
 from weft.comparison.statistics import (
     correlation,
     critical_t,

@@ -10,7 +10,8 @@ from weft.cli.text import console, section, short, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weft.comparison.results import Difference, Entry, Interval, StudyResult
+    from weft.comparison.differences import Difference, Interval
+    from weft.comparison.results import Entry, StudyResult
 
 PIPE_WIDTH = 100
 """Columns where there is no terminal."""

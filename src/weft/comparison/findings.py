@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from weft.comparison.results import Difference, Entry, Interval, RunResult, StudyResult
+from weft.comparison.differences import Difference, Interval
+from weft.comparison.results import Entry, RunResult, StudyResult
 from weft.comparison.statistics import correlation, critical_t, seed_test
 from weft.comparison.verdict import shared_runs
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.comparison.results import Interval, SeedTest
+from weft.comparison.differences import Interval, SeedTest
 from weft.comparison.student import quadrature, t_quantile, t_shift, t_two_sided
 
 POWER = 0.8

@@ -15,7 +15,8 @@ import numpy as np
 
 from weft.comparison.bootstrap import bootstrap_test, resampled
 from weft.comparison.course import at_share, crosses
-from weft.comparison.results import CorpusFacts, Difference, Entry, GapPoint, Interval, RunResult, SeedTest, StudyResult
+from weft.comparison.differences import Difference, GapPoint, Interval, SeedTest
+from weft.comparison.results import CorpusFacts, Entry, RunResult, StudyResult
 from weft.comparison.statistics import Estimate, holm, seed_test, t_test
 from weft.comparison.ties import tied_sets
 

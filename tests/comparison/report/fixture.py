@@ -9,6 +9,7 @@ import math
 import random
 from dataclasses import dataclass
 
+from weft.comparison.differences import GapPoint, Interval, SeedTest
 from weft.comparison.results import (
     Budget,
     CorpusFacts,
@@ -16,15 +17,12 @@ from weft.comparison.results import (
     DecodePoint,
     Detectable,
     Entry,
-    GapPoint,
-    Interval,
     LengthPoint,
     Machine,
     Matched,
     PositionPoint,
     RunResult,
     Sample,
-    SeedTest,
     StudyResult,
     Trial,
 )

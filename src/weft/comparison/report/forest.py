@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.comparison.differences import Difference, Interval
 from weft.comparison.findings import TEST_NAMES, larger_doubt, pairing, pairing_effect
 from weft.comparison.report.axes import Axis, linear
 from weft.comparison.report.dots import ROW, at, rule, scale, strip
@@ -21,7 +22,6 @@ from weft.comparison.report.numbers import (
 )
 from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Difference, Interval
 
 
 def forest(view: View) -> Markup:
