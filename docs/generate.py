@@ -13,11 +13,14 @@ from weft.analysis import catalogue
 from weft.analysis.catalogue import MASK
 from weft.cli.main import WeftGroup
 from weft.comparison import read_result
-from weft.comparison.results import Entry
+from weft.comparison.results import Entry, StudyResult
+from weft.comparison.ties import letters
 from weft.comparison.verdict import mean_interval
 from weft.families.family import families
 
 RECORDED = Path(__file__).parents[1] / "recipes" / "six_ages"
+EDGE = (" Edge: the best learning rate of some run was the lowest or highest of those that it tried, so a better one "
+        "may lie beyond.")
 HELP_WIDTH = 78
 ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), "positions": ("position",),
         "rotary scalings": ("rope_scaling",), "feed-forwards": ("feedforward",), "blocks": ("block",),
@@ -75,23 +78,25 @@ def commands_table() -> str:
 def study_table() -> str:
     """The README's table of the recorded study: what `make run` found."""
     result = read_result(RECORDED)
-    letters = {name: "".join(chr(ord("a") + place) for place, each in enumerate(result.tied_sets) if name in each)
-               for name in (entry.name for entry in result.entries)}
     best_first = sorted(result.entries, key=lambda entry: entry.bits_per_byte or 0.0)
-    lines = ["| | what it is | bits per byte | not told apart | parameters | tokens |", "| --- | --- | --- | --- | --- "
-             "| --- |", *(_study_row(entry, letters[entry.name], result.confidence) for entry in best_first), ""]
+    lines = ["| | what it is | bits per byte | not told apart | learning rate | parameters | tokens |",
+             "| --- | --- | --- | --- | --- | --- | --- |", *(study_row(entry, result) for entry in best_first), ""]
     machine = result.machine
     return "\n".join([*lines, f"{result.seeds} runs of each, mean ± {result.confidence:.0%} interval over seeds; "
                       f"recorded on {result.finished[:10]} with torch {machine.torch} and Python {machine.python}, on "
-                      f"{machine.cores} cores."])
+                      f"{machine.cores} cores." + (EDGE if any(entry.edge for entry in result.entries) else "")])
 
 
-def _study_row(entry: Entry, letters: str, confidence: float) -> str:
-    interval = mean_interval([run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None], confidence)
+def study_row(entry: Entry, result: StudyResult) -> str:
+    """A model's row, with every rate that its runs chose, and the flag of a best at the edge of those tried."""
+    interval = mean_interval([run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None],
+                             result.confidence)
+    tied = "".join(letters(entry.name, result.tied_sets))
+    rates = ", ".join(f"{rate:.2g}" for rate in entry.rates) + (" (edge)" if entry.edge else "")
     margin = "" if interval.high is None else f" ± {interval.high - interval.mean:.3f}"
     size = f"{entry.parameters:,}" + ("" if entry.trainable else " counted")
     tokens = {run.tokens for run in entry.finished}
-    return (f"| {entry.name} | {entry.kind} | {interval.mean:.3f}{margin} | {letters} | {size} | "
+    return (f"| {entry.name} | {entry.kind} | {interval.mean:.3f}{margin} | {tied} | {rates} | {size} | "
             f"{', '.join(f'{each:,}' for each in sorted(tokens))} |")
 
 

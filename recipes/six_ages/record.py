@@ -1,8 +1,9 @@
 """Keep what `make run` found as what the README quotes: ``python recipes/six_ages/record.py runs/six_ages``.
 
 ``result.json`` is the study's own; ``inputs.json`` has a hash of the study's file and of each of its presets, so that a
-test can tell when the figures are of something else than what stands there now. The tables of the README and, where
-there is a Chromium, the picture of the report are made from the result.
+test can tell when the figures are of something else than what stands there now. The tables of the README, each row
+with its learning rates and with the flag of one at the edge, and, where there is a Chromium, the picture of the report
+are made from the result. Nothing is written of a result whose intervals do not follow from its own runs.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import yaml
 from weft.api.configs import config_path
 from weft.checkpoints.atomic import write_file
 from weft.comparison import read_result, rerender
+from weft.comparison.verdict import disagreement
 
 ROOT = Path(__file__).parents[2]
 HERE, STUDY, PICTURE = ROOT / "recipes/six_ages", ROOT / "examples/six_ages.yaml", ROOT / "docs/report.png"
-SIZE, SCALE = (1240, 1770), 0.8
-"""Of the page that is in the picture, down to the first chart, in its own pixels, and of the picture."""
+SIZE, SCALE = (1240, 2330), 0.75
+"""Of the page that is in the picture, down to the table of results, in its own pixels, and of the picture."""
 
 
 def inputs() -> dict[str, str]:
@@ -59,6 +61,9 @@ def main() -> int:
     unfinished = [run.status for entry in result.entries for run in entry.runs if run.status != "finished"]
     if unfinished:
         print(f"{len(unfinished)} runs of {folder} are not finished; run it to its end first", file=sys.stderr)
+        return 1
+    if wrong := disagreement(result):
+        print(f"{wrong}; run the study again", file=sys.stderr)
         return 1
     write_file(HERE / "result.json", json.dumps(result.to_json()) + "\n")
     write_file(HERE / "inputs.json", json.dumps(inputs(), indent=1) + "\n")

@@ -60,3 +60,51 @@ def test_ratios_read_well_however_large(capsys: pytest.CaptureFixture[str], monk
     text = shown(dataclasses.replace(result, budget=dataclasses.replace(result.budget, matched=matched)), capsys,
                  monkeypatch)
     assert re.findall(r"^[abc] +no +(\S+)$", text, re.MULTILINE) == ["1.008", "41.2", "1,024"]
+
+
+def test_what_can_be_detected_stands_before_the_figures(capsys: pytest.CaptureFixture[str],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(study(test="paired"), capsys, monkeypatch)
+    assert text.index("Detectable difference, with the t test of runs paired by their number") < text.index(
+        "Bits per byte (two models share a letter exactly where they are not told apart)")
+    # Two degrees of freedom and fifteen pairs.
+    assert re.search(r"^3 \(this study\) +17\.28 +0\.\d{4}$", text, re.MULTILINE)
+    assert re.search(r"^5 +6\.25 +0\.\d{4}$", text, re.MULTILINE)
+    welch, single = shown(study(), capsys, monkeypatch), shown(study(seeds=1), capsys, monkeypatch)
+    assert re.search(r"^3 \(this study\) +6\.25 to 17\.28 +0\.\d{4}$", welch, re.MULTILINE)
+    assert re.search(r"^1 \(this study\) +not known$", single, re.MULTILINE)
+
+
+def test_every_rate_is_shown_and_an_edge_is_flagged_and_explained(capsys: pytest.CaptureFixture[str],
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(study(), capsys, monkeypatch)
+    assert re.search(r"^s4d .* 0\.001, 0\.003  decoder", text, re.MULTILINE)
+    assert re.search(r"^lstm .* 0\.003!  decoder", text, re.MULTILINE)
+    assert "! behind a learning rate: the best was the lowest or highest" in text
+    assert "!" not in shown(study(2), capsys, monkeypatch)
+
+
+def test_the_order_of_all_models_and_of_every_pair_is_shown(capsys: pytest.CaptureFixture[str],
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(study(), capsys, monkeypatch)
+    assert re.search(r"^10% to 40% +s4d, lstm, transformer, convolution, feed-forward$", text, re.MULTILINE)
+    assert re.search(r"^90% to 100% +transformer, s4d, lstm, convolution, feed-forward$", text, re.MULTILINE)
+    assert re.search(r"^transformer +lstm +changes between 40% and 50% *$", text, re.MULTILINE)
+    assert re.search(r"^convolution +feed-forward +holds from 10% on *$", text, re.MULTILINE)
+    courses = text[text.index("Order of every pair during training"):text.index("What was matched")]
+    assert len(re.findall(r"^\S+ +\S+ +(?:holds|changes|means cross) ", courses, re.MULTILINE)) == 10
+
+
+def test_what_the_intervals_rest_on_is_said(capsys: pytest.CaptureFixture[str],
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    text = re.sub(r"\s+", " ", shown(study(), capsys, monkeypatch))
+    for said in ("From run to run of a model vary the initial weights", "Runs of the same number correlate by",
+                 "Runs weigh more in", "Runs chose different learning rates in s4d"):
+        assert said in text
+
+
+def test_many_sets_have_letters_that_can_be_told_apart(capsys: pytest.CaptureFixture[str],
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = (*((f"other{place}",) for place in range(25)), ("transformer", "s4d"), ("transformer",))
+    text = shown(dataclasses.replace(study(2), tied_sets=sets), capsys, monkeypatch)
+    assert re.search(r"^transformer +1\.5112 +0\.\d+ +z aa ", text, re.MULTILINE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from weft.comparison.course import at_share, crosses, order_of, words
-from weft.comparison.results import CurvePoint, GapPoint, Interval
+from weft.comparison.differences import GapPoint, Interval
+from weft.comparison.results import CurvePoint
 
 
 @pytest.mark.parametrize(("gaps", "expected"), [

@@ -48,7 +48,7 @@ def test_the_noncentral_tail_is_that_of_scipy(freedom: float, t: float, shift: f
 
 @pytest.mark.parametrize(("freedom", "t"), [(1, 1000.0), (2, 17.3), (8, 5.0), (58, 2.0)])
 def test_a_shift_has_the_power_that_was_asked_for(freedom: float, t: float) -> None:
-    assert stats.nct.sf(t, freedom, t_shift(0.8, t, freedom)) == pytest.approx(0.8, abs=1e-8)
+    assert stats.nct.sf(t, freedom, t_shift(0.8, [(t, 1.0)], freedom)) == pytest.approx(0.8, abs=1e-8)
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, -0.5])

@@ -13,7 +13,7 @@ from comparison.studies import LSTM
 from weft.comparison import StudyConfig
 from weft.comparison.attempts import TrialSettings, beyond
 from weft.comparison.contestants import Contestant
-from weft.comparison.detectable import detectable_in, told, tuned_first
+from weft.comparison.detectable import detectable_in, pooled_deviation, told, tuned_first
 from weft.comparison.jobs import Outcome
 from weft.comparison.results import Status
 from weft.comparison.statistics import detectable_difference
@@ -169,3 +169,9 @@ def test_a_difference_of_the_detectable_size_is_found_by_welch_four_times_of_fiv
     draws = np.random.default_rng(6).normal(0, 0.01, (2, 3000, 5))
     found = stats.ttest_ind(draws[0] + size, draws[1], axis=1, equal_var=False).pvalue < 0.05
     assert float(np.mean(found)) == pytest.approx(0.8, abs=0.05)  # the sum of two quantiles is that near, see Welch
+
+
+def test_a_pooled_deviation_weighs_samples_by_their_freedom() -> None:
+    assert pooled_deviation([[1.0, 3.0], [5.0]]) == pytest.approx(math.sqrt(2))
+    assert pooled_deviation([[0.0, 2.0], [0.0, 3.0, 6.0]]) == pytest.approx(math.sqrt((2 + 18) / 3))
+    assert pooled_deviation([[1.0]]) is None

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import runpy
 import sys
 from pathlib import Path
 
+import pytest
+
+from comparison.report.fixture import study
 from fresh import Ended, fresh
+from weft.comparison import read_result
+from weft.comparison.verdict import disagreement
+from weft.core.strict_json import dumps
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RECIPE = ROOT / "recipes" / "six_ages"
+STUDIES = [path for path in sorted((ROOT / "recipes").rglob("result.json")) if '"tied_sets"' in path.read_text("utf-8")]
 
 
 def write_with_tables(readme: str) -> None:
@@ -42,6 +50,36 @@ def test_the_recorded_study_is_the_one_that_stands_here() -> None:
     record = runpy.run_path(str(RECIPE / "record.py"))
     known = json.loads((RECIPE / "inputs.json").read_text(encoding="utf-8"))
     assert record["inputs"]() == known, "the study or a preset has changed; run `make figures` on an idle machine"
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.parent.name)
+def test_every_recorded_study_follows_from_its_own_runs(path: Path) -> None:
+    assert disagreement(read_result(path.parent)) is None
+
+
+def row_of(name: str) -> str:
+    """The README's row of a model of a made-up study."""
+    row: str = runpy.run_path(str(ROOT / "docs" / "generate.py"))["study_row"](
+        next(entry for entry in study().entries if entry.name == name), study())
+    return row
+
+
+def test_no_row_of_the_readme_is_without_its_rates_and_its_flag() -> None:
+    assert row_of("lstm") == "| lstm | decoder: lstm | 1.571 ± 0.012 | b | 0.003 (edge) | 1,603,244 | 12,288,000 |"
+    assert "| a | 0.001, 0.003 | " in row_of("s4d")
+    assert "| e |  | 107,412 counted | " in row_of("kneser-ney-5")
+
+
+def test_a_study_whose_figures_are_not_those_of_its_runs_is_not_recorded(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    result = study(2)
+    wrong = dataclasses.replace(result, differences=(dataclasses.replace(result.differences[0], p_value=0.5),))
+    (tmp_path / "result.json").write_text(dumps(wrong.to_json()))
+    monkeypatch.setattr(sys, "argv", ["record.py", str(tmp_path)])
+    before = (RECIPE / "result.json").read_bytes()
+    assert runpy.run_path(str(RECIPE / "record.py"))["main"]() == 1
+    assert "the difference of transformer and s4d does not follow from their runs" in capsys.readouterr().err
+    assert (RECIPE / "result.json").read_bytes() == before
 
 
 def test_a_changed_preset_has_another_hash_and_a_changed_comment_has_not(tmp_path: Path) -> None:

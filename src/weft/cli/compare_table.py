@@ -10,7 +10,8 @@ from weft.cli.text import console, section, short, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weft.comparison.results import Difference, Entry, Interval, StudyResult
+    from weft.comparison.differences import Difference, Interval
+    from weft.comparison.results import Entry, StudyResult
 
 PIPE_WIDTH = 100
 """Columns where there is no terminal."""
@@ -29,7 +30,7 @@ def print_study(result: StudyResult) -> None:
               f"each model; intervals at {result.confidence:.0%}")
     out.print()
     entries = _ordered(result)
-    section(out, f"What this study can show, with {TEST_NAMES[result.test]}", _reach(result))
+    section(out, f"Detectable difference, with {TEST_NAMES[result.test]}", _reach(result))
     if result.detectable_basis:
         out.print(result.detectable_basis)
         out.print()
@@ -67,12 +68,18 @@ def _letters(result: StudyResult, name: str) -> str:
 def _reach(result: StudyResult) -> Table:
     from weft.comparison.findings import reaches
 
-    rows = table("runs of each model", ">|t| must exceed", ">detectable difference")
+    rows = table("runs of each model", ">|t| must exceed", ">bits per byte")
     for each in reaches(result):
         rows.add_row(f"{each.runs} (this study)" if each.runs == result.seeds else str(each.runs),
-                     "" if each.critical is None else f"{each.critical:.2f}",
+                     "" if each.critical is None else _limits(each.critical),
                      "not known" if each.difference is None else f"{each.difference:.4f}")
     return rows
+
+
+def _limits(critical: tuple[float, float]) -> str:
+    """At the least and at the most, where these differ."""
+    least, most = (f"{each:.2f}" for each in critical)
+    return least if least == most else f"{least} to {most}"
 
 
 def _quality(result: StudyResult, entries: list[Entry]) -> Table:

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float64
 
-from weft.comparison.results import Interval
+from weft.comparison.differences import Interval
 from weft.comparison.statistics import BOOTSTRAP, Estimate
 from weft.comparison.student import t_quantile, t_two_sided
 

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from weft.comparison.results import CurvePoint, GapPoint, Interval, StudyResult
+from weft.comparison.differences import GapPoint, Interval
+from weft.comparison.results import CurvePoint, StudyResult
 
 OrderKind: TypeAlias = Literal["holds", "changes", "open", "unknown"]
 """Of two models' order from share to share of the budget:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from weft.comparison.results import Detectable
-from weft.comparison.statistics import detectable_differences, run_deviation
+from weft.comparison.statistics import detectable_difference, paired_deviation
 from weft.comparison.study import StudyConfig
 from weft.comparison.trials import Tuning
 
+RUNS = (3, 5, 10)
+"""Of each model, for which it is told besides the study's own number."""
 TUNED_FIRST = 2
 """Attempts whose trials are made before the first run where nothing is stated: what lies between them is all that is
 known then of how far attempts lie apart."""
@@ -31,7 +36,8 @@ def detectable_in(study: StudyConfig, pairs: int,
         tunings: of the attempts that have been tuned before the first run.
     """
     deviation, basis = _deviation(study, tunings)
-    found = detectable_differences(deviation, len(study.seeds), study.confidence, pairs, study.test)
+    found = tuple(Detectable(runs, None if deviation is None else detectable_difference(
+        deviation, runs, study.confidence, pairs, test=study.test)) for runs in sorted({*RUNS, len(study.seeds)}))
     if deviation is None:
         return found, basis
     name = "Welch's t test" if study.test == "welch" else "the paired t test"
@@ -55,9 +61,17 @@ def _deviation(study: StudyConfig, tunings: Sequence[Mapping[str, Tuning]]) -> t
                                         "which the study states.")
     best = {name: [found for each in tunings if (found := each[name].best) is not None]
             for name in (tunings[0] if tunings else ())}
-    found = run_deviation(best, study.test)
+    found = paired_deviation(best) if study.test == "paired" else pooled_deviation(list(best.values()))
     if found is None:
         return None, ("The detectable difference is not known before the runs: no model was tuned in two attempts, and "
                       "the study states no trials.deviation.")
     return found, (f"for a standard deviation {what} of {found:.2g} bits per byte, as the best trials of the first two "
                    "attempts show it: a rough figure, from few numbers and of trials, which are shorter than runs.")
+
+
+def pooled_deviation(samples: Sequence[Sequence[float]]) -> float | None:
+    """Standard deviation within samples, pooled over those of two values or more; None without one."""
+    known = [each for each in samples if len(each) > 1]
+    freedom = sum(len(each) - 1 for each in known)
+    squares = math.fsum((len(each) - 1) * float(np.var(each, ddof=1)) for each in known)
+    return math.sqrt(squares / freedom) if freedom else None

@@ -8,20 +8,22 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from weft.comparison.results import Difference, Entry, Interval, RunResult, StudyResult
+from weft.comparison.differences import Difference, Interval
+from weft.comparison.results import Entry, RunResult, StudyResult
 from weft.comparison.statistics import correlation, critical_t, seed_test
 from weft.comparison.verdict import shared_runs
 
 Source: TypeAlias = Literal["runs", "documents"]
-TEST_NAMES = {"welch": "Welch's t test of independent runs", "paired": "the t test of runs paired by their seeds"}
+TEST_NAMES = {"welch": "Welch's t test of independent runs", "paired": "the t test of runs paired by their number"}
 
 
 class Reach(NamedTuple):
-    """What so many runs can show: what |t| must exceed for the clearest of all pairs, and the smallest difference that
-    is found with a power of 0.8. None with a single run, or without knowing how far runs lie apart."""
+    """What so many runs can show: what |t| must exceed for the clearest of all pairs, at the least and at the most, and
+    the smallest difference that is found with a power of 0.8. None with a single run, or without knowing how far runs
+    lie apart."""
 
     runs: int
-    critical: float | None
+    critical: tuple[float, float] | None
     difference: float | None
 
 
@@ -64,7 +66,8 @@ def _span(values: Sequence[float]) -> str:
 
 
 class Pairing(NamedTuple):
-    """How runs of two models with the same seeds go together.
+    """How runs of two models with the same number, which have the same seeds unless the study says otherwise, go
+    together.
 
     Attributes:
         correlation: of their bits per byte; None below three runs, and where one model's do not vary.
@@ -76,7 +79,7 @@ class Pairing(NamedTuple):
 
 
 def pairing(first: Entry, second: Entry, confidence: float) -> Pairing | None:
-    """Of two models; None with fewer than two runs of the same seeds that both finished."""
+    """Of two models; None with fewer than two runs of the same number that both finished."""
     shared = shared_runs(first, second)
     if len(shared) < 2:
         return None
@@ -94,14 +97,15 @@ def _width(interval: Interval) -> float:
 
 
 def pairing_effect(result: StudyResult) -> str | None:
-    """What pairing the runs by seeds gained or lost, or would have; None where no two models share two runs."""
+    """What pairing the runs gained or lost, or would have; None where no two models share two runs."""
     found = [each for a, b in itertools.combinations(result.entries, 2)
              if (each := pairing(a, b, result.confidence)) is not None]
     widths = [each.width for each in found if each.width is not None and math.isfinite(each.width)]
     if not widths:
         return None
     middle = statistics.median(widths)
-    times = f"{_span(widths)} times as wide" + (f" (median {middle:.2g})" if len(widths) > 1 else "")
+    span = _span(widths)
+    times = f"{span} times as wide" + (f" (median {middle:.2g})" if " to " in span else "")
     if result.test == "paired":
         effect = f"Pairing made the intervals over seeds {times} as without: it {'lost' if middle > 1 else 'gained'}"
     else:
@@ -115,10 +119,10 @@ def _correlations(found: Sequence[Pairing]) -> str:
     known = [each.correlation for each in found if each.correlation is not None]
     if not known:
         return ""
-    low, high = f"{min(known):.2f}", f"{max(known):.2f}"
-    span = low if low == high else f"{low} to {high}"
-    middle = f" (median {statistics.median(known):.2f})" if len(known) > 1 else ""
-    return f"Runs with the same seeds correlate by {span}{middle}. "
+    # Plus zero: what is rounded to zero has no sign.
+    low, middle, high = (f"{round(each, 2) + 0.0:.2f}" for each in (min(known), statistics.median(known), max(known)))
+    span = low if low == high else f"{low} to {high} (median {middle})"
+    return f"Runs of the same number correlate by {span}. "
 
 
 def varied(result: StudyResult) -> str | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from weft.comparison.results import Detectable, Interval, SeedTest
-from weft.comparison.student import t_quantile, t_shift, t_two_sided
+import numpy as np
+
+from weft.comparison.differences import Interval, SeedTest
+from weft.comparison.student import quadrature, t_quantile, t_shift, t_two_sided
 
 POWER = 0.8
 BOOTSTRAP = 10_000
 """Resamples."""
-USUAL_RUNS = (3, 5, 10)
-"""For which a study says what it could detect, besides its own number."""
 
 
 class Estimate(NamedTuple):
@@ -116,10 +117,13 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def critical_t(runs: int, confidence: float, pairs: int, test: SeedTest) -> float:
-    """What |t| must exceed at the first step of Holm's correction.
+def critical_t(runs: int, confidence: float, pairs: int, test: SeedTest) -> tuple[float, float]:
+    """What |t| must exceed at the first step of Holm's correction: at the least and at the most.
 
-        t_(1-alpha/2, v),    alpha = (1 - confidence) / pairs,    v = n - 1 paired, 2 n - 2 for Welch's of equal spreads
+        t_(1-alpha/2, v),    alpha = (1 - confidence) / pairs
+
+    with v = n - 1 when paired; for Welch's v follows from the spreads that the two models' runs happen to show, from
+    2 n - 2 where these are equal to n - 1 where one has none.
 
     Args:
         runs: n of each model, two at least.
@@ -127,11 +131,8 @@ def critical_t(runs: int, confidence: float, pairs: int, test: SeedTest) -> floa
         pairs: of models.
         test: of two models' runs.
     """
-    return t_quantile(1 - (1 - confidence) / pairs / 2, _freedom(runs, test))
-
-
-def _freedom(runs: int, test: SeedTest) -> int:
-    return runs - 1 if test == "paired" else 2 * runs - 2
+    upper = 1 - (1 - confidence) / pairs / 2
+    return t_quantile(upper, runs - 1 if test == "paired" else 2 * runs - 2), t_quantile(upper, runs - 1)
 
 
 def detectable_difference(deviation: float, runs: int, confidence: float, pairs: int = 1,
@@ -140,12 +141,13 @@ def detectable_difference(deviation: float, runs: int, confidence: float, pairs:
 
         d e,    e = sd / sqrt(n) paired, sd sqrt(2 / n) for Welch's,    P(T' > t) = 0.8
 
-    where T' is noncentral t with shift d, and t the critical value (`critical_t`). With few runs it is well above the
-    sum of two quantiles that is often used: by a fifth with three paired runs and fifteen pairs.
+    where T' is noncentral t with shift d and n - 1 or 2 n - 2 degrees of freedom, and t what must be exceeded
+    (`critical_t`), for Welch's with the chances of the spreads of n runs. With few runs it is well above the sum of two
+    quantiles that is often used: by a fifth with three paired runs and fifteen pairs.
 
     Args:
         deviation: standard deviation from run to run: of the difference between two models when paired, of one
-            model's bits per byte for Welch's.
+            model's bits per byte, the same for both, for Welch's.
         runs: n of each model.
         confidence: of the study.
         pairs: of models; the first step of Holm's correction divides alpha by it.
@@ -153,31 +155,32 @@ def detectable_difference(deviation: float, runs: int, confidence: float, pairs:
     """
     if runs < 2:
         return None
-    error = deviation * math.sqrt((1 if test == "paired" else 2) / runs)
-    return t_shift(POWER, critical_t(runs, confidence, pairs, test), _freedom(runs, test)) * error
+    upper = 1 - (1 - confidence) / pairs / 2
+    return deviation * math.sqrt((1 if test == "paired" else 2) / runs) * _shift(runs, upper, test)
 
 
-def detectable_differences(deviation: float | None, runs: int, confidence: float, pairs: int,
-                           test: SeedTest) -> tuple[Detectable, ...]:
-    """What 3, 5 and 10 runs of each model can show, and the study's own number; unknown without a deviation."""
-    return tuple(Detectable(count, None if deviation is None else
-                            detectable_difference(deviation, count, confidence, pairs, test))
-                 for count in sorted({*USUAL_RUNS, runs}))
+@functools.lru_cache(maxsize=1024)
+def _shift(runs: int, upper: float, test: SeedTest) -> float:
+    """In standard errors, with which the test finds a difference with that power."""
+    if test == "paired":
+        return t_shift(POWER, [(t_quantile(upper, runs - 1), 1.0)], runs - 1)
+    # The share r that one model's variance has of both is Beta((n-1)/2, (n-1)/2), independent of their sum; with
+    # r = sin^2 x, x has the density (sin x cos x)^(n-2), which is even about 45 degrees.
+    places, weights = quadrature(0.0, math.pi / 4, panels=1)
+    chances = weights * (np.sin(places) * np.cos(places)) ** (runs - 2)
+    freedoms = (runs - 1) / (np.sin(places) ** 4 + np.cos(places) ** 4)
+    limits = [(t_quantile(upper, freedom), chance) for freedom, chance in
+              zip(freedoms.tolist(), (chances / chances.sum()).tolist(), strict=True)]
+    return t_shift(POWER, limits, 2 * runs - 2)
 
 
-def run_deviation(repeats: Mapping[str, Sequence[float]], test: SeedTest) -> float | None:
-    """Standard deviation from run to run, as `detectable_difference` takes it, pooled; None without a model that ran
-    twice, or, paired, two of them.
+def paired_deviation(repeats: Mapping[str, Sequence[float]]) -> float | None:
+    """Standard deviation of the difference between two models, pooled over all pairs; None without two models that
+    were run at least twice with the same pairs of seeds.
 
     Args:
         repeats: bits per byte of each model, in the same order of seeds.
-        test: ``paired``: of the difference between two models, pooled over pairs; ``welch``: of one model, pooled
-            over models by their degrees of freedom.
     """
     known = [values for values in repeats.values() if len(values) > 1]
-    series = ([[a - b for a, b in zip(first, second, strict=True)]
-               for first, second in itertools.combinations(known, 2)] if test == "paired" else known)
-    squares = [(len(values) - 1, variance) for values in series
-               if (variance := _moments(values)[1]) is not None]
-    freedom = sum(weight for weight, _ in squares)
-    return math.sqrt(sum(weight * variance for weight, variance in squares) / freedom) if freedom else None
+    spreads = [float(np.var(np.subtract(a, b), ddof=1)) for a, b in itertools.combinations(known, 2)]
+    return math.sqrt(sum(spreads) / len(spreads)) if spreads else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -53,24 +53,30 @@ def t_above(t: float, freedom: float, shift: float) -> float:
         # Beyond these the density is below 1e-16 of its height.
         low, high = max(low, 1 - STEP / math.sqrt(freedom)), min(high, 1 + STEP / math.sqrt(freedom))
         if low < high:
-            s, weights = _quadrature(low, high)
+            s, weights = quadrature(low, high)
             density = np.exp(constant + (freedom - 1) * np.log(s) - half * s * s)
             reached = [math.erfc((t * each - shift) / math.sqrt(2)) / 2 for each in s.tolist()]
             total += float((weights * density * reached).sum())
     return total
 
 
-def _quadrature(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+def quadrature(low: float, high: float, panels: int = PANELS) -> tuple[np.ndarray, np.ndarray]:
     """Places and weights of Gauss and Legendre in panels of one width."""
     places, weights = np.polynomial.legendre.leggauss(NODES)
-    width = (high - low) / PANELS
-    starts = low + width * np.arange(PANELS)
-    return (starts[:, None] + width * (places + 1) / 2).ravel(), np.tile(weights * width / 2, PANELS)
+    width = (high - low) / panels
+    starts = low + width * np.arange(panels)
+    return (starts[:, None] + width * (places + 1) / 2).ravel(), np.tile(weights * width / 2, panels)
 
 
-def t_shift(power: float, t: float, freedom: float) -> float:
-    """The shift with which the noncentral T' exceeds t, above zero, with that probability, above a half."""
-    return _root(lambda shift: t_above(t, freedom, shift) - power)
+def t_shift(power: float, limits: Sequence[tuple[float, float]], freedom: float) -> float:
+    """The shift with which the noncentral T' exceeds a limit above zero with that probability, above a half.
+
+    Args:
+        power: the probability.
+        limits: each with its own probability, independent of T'; these sum to one.
+        freedom: of T'.
+    """
+    return _root(lambda shift: sum(share * t_above(t, freedom, shift) for t, share in limits) - power)
 
 
 def _root(rising: Callable[[float], float]) -> float:

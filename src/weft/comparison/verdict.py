@@ -15,7 +15,8 @@ import numpy as np
 
 from weft.comparison.bootstrap import bootstrap_test, resampled
 from weft.comparison.course import at_share, crosses
-from weft.comparison.results import CorpusFacts, Difference, Entry, GapPoint, Interval, RunResult, SeedTest, StudyResult
+from weft.comparison.differences import Difference, GapPoint, Interval, SeedTest
+from weft.comparison.results import CorpusFacts, Entry, RunResult, StudyResult
 from weft.comparison.statistics import Estimate, holm, seed_test, t_test
 from weft.comparison.ties import tied_sets
 
@@ -70,7 +71,7 @@ def differences(entries: Sequence[Entry], corpus: CorpusFacts, *, confidence: fl
         entries: the models, with the nats of every cluster of the test text.
         corpus: which has the clusters' bytes.
         confidence: of every interval.
-        test: of the runs, stated before them: ``paired`` compares runs that both models finished with the same seeds,
+        test: of the runs, stated before them: ``paired`` compares runs of the same number that both models finished,
             ``welch`` all that each finished.
         resamples: of the bootstrap over documents.
     """
@@ -100,7 +101,7 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
 
 
 def shared_runs(first: Entry, second: Entry) -> list[tuple[RunResult, RunResult]]:
-    """Runs with the same pair of seeds that both models finished, in order."""
+    """Runs of the same number that both models finished, in order."""
     others = {run.index: run for run in second.finished}
     return [(run, others[run.index]) for run in first.finished if run.index in others]
 

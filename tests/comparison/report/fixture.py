@@ -9,25 +9,24 @@ import math
 import random
 from dataclasses import dataclass
 
+from weft.comparison.differences import GapPoint, Interval, SeedTest
 from weft.comparison.results import (
     Budget,
     CorpusFacts,
     CurvePoint,
     DecodePoint,
+    Detectable,
     Entry,
-    GapPoint,
-    Interval,
     LengthPoint,
     Machine,
     Matched,
     PositionPoint,
     RunResult,
     Sample,
-    SeedTest,
     StudyResult,
     Trial,
 )
-from weft.comparison.statistics import detectable_differences
+from weft.comparison.statistics import detectable_difference
 from weft.comparison.verdict import judged
 
 TOKENS, CONTEXT, SEEDS = 12_288_000, 256, 3
@@ -77,7 +76,8 @@ def study(models: int = 6, seeds: int = SEEDS, shapes: tuple[Shape, ...] = SHAPE
         confidence=0.95, test=test, resamples=1000, seeds=seeds, budget=_budget(),
         corpus=_corpus(), machine=_machine(), entries=entries,
         differences=(), tied_sets=(),
-        detectable=detectable_differences(0.004, seeds, 0.95, max(1, math.comb(models, 2)), test),
+        detectable=tuple(Detectable(runs, detectable_difference(0.004, runs, 0.95, max(1, math.comb(models, 2)), test))
+                         for runs in sorted({3, 5, 10, seeds})),
         detectable_basis="They are for a deviation of 0.004 between seeds, which the study states.",
         protocol=("Every token of the validation text is predicted once; windows do not overlap.",
                   "Bytes are those of the text before tokenisation, line ends included."),

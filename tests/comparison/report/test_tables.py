@@ -172,7 +172,7 @@ def test_all_pairs_are_listed_with_both_errors_the_larger_one_and_what_pairing_d
     head, *body = tables["Every pair of the study, in bits per byte"]
     assert len(body) == 6
     assert head[4:9] == ["Standard error from run to run", "Standard error from document to document", "Larger",
-                         "Correlation of runs of the same seeds", "Paired interval times Welch's"]
+                         "Correlation of runs of the same number", "Paired interval times Welch's"]
     for row in body:
         worse, _, better = row[0].partition(" − ")
         stored = next(each for each in result.differences if {each.first, each.second} == {worse, better})
@@ -197,7 +197,9 @@ def test_what_so_many_runs_can_show_stands_first() -> None:
     assert sections[:3] == ["verdict", "reach", "results"]
     table = page.all("table", "reach")[0]
     # Four degrees of freedom, and fifteen pairs.
-    critical = [f"{stats.t.isf(0.05 / 30, freedom):.2f}" for freedom in (4, 8, 18)]
+    critical = ["6.25 to 17.3", "4.12 to 6.25", "3.38 to 3.95"]
+    assert [stats.t.isf(0.05 / 30, freedom) for freedom in (4, 2, 8, 18, 9)] == pytest.approx(
+        [6.25, 17.3, 4.12, 3.38, 3.95], abs=0.05)
     assert [row[1] for row in rows(table)[1:]] == critical
     assert [row[0] for row in rows(table)[1:]] == ["3 this study", "5", "10"]
     assert [float(row[2]) for row in rows(table)[1:]] == pytest.approx(
@@ -206,7 +208,7 @@ def test_what_so_many_runs_can_show_stands_first() -> None:
     shown = rows(read(render(paired)).all("table", "reach")[0])
     assert shown[1][1] == "17.3"
     caption = read(render(paired)).all("table", "reach")[0].all("caption")[0].text()
-    assert "For the t test of runs paired by their seeds at 95 % and 15 pairs of models" in caption
+    assert "For the t test of runs paired by their number at 95 % and 15 pairs of models" in caption
     single = rows(read(render(study(seeds=1))).all("table", "reach")[0])
     assert single[1] == ["1 this study", "–", "not known"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.comparison.differences import Difference, Interval
 from weft.comparison.findings import TEST_NAMES, larger_doubt, pairing, pairing_effect
 from weft.comparison.report.axes import Axis, linear
 from weft.comparison.report.dots import ROW, at, rule, scale, strip
@@ -21,7 +22,6 @@ from weft.comparison.report.numbers import (
 )
 from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Difference, Interval
 
 
 def forest(view: View) -> Markup:
@@ -132,7 +132,7 @@ def _all_pairs(view: View) -> Markup:
     columns = [Column("Pair, first minus second", number=False), Column("Difference"), Column("over seeds"),
                Column("over documents"), Column("Standard error", "from run to run"),
                Column("Standard error", "from document to document"), Column("Larger", number=False),
-               Column("Correlation", "of runs of the same seeds"), Column("Paired interval", "times Welch's"),
+               Column("Correlation", "of runs of the same number"), Column("Paired interval", "times Welch's"),
                Column("p"), Column("p (Holm)"), Column("Outcome", number=False)]
     return table("Every pair of the study, in bits per byte", columns,
                  [_pair_row(view, each) for each in view.ordered_pairs], name="pairs")

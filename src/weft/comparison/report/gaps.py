@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.comparison.course import Stretch, order_of, orders, words
+from weft.comparison.differences import Difference, GapPoint, Interval
 from weft.comparison.report.axes import Axis, Linear, linear
 from weft.comparison.report.marks import line, marker, whisker
 from weft.comparison.report.markup import Child, Markup, join, listed, tag
@@ -12,7 +13,7 @@ from weft.comparison.report.numbers import MISSING, THIN, decimals_of, known, pe
 from weft.comparison.report.panel import SMALL, Hover, Panel, Series, draw
 from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Difference, Entry, GapPoint, Interval
+from weft.comparison.results import Entry
 
 OPEN_ROWS = 21
 """Of a table that is not folded: the pairs of seven models."""

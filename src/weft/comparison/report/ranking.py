@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from weft.comparison.differences import Interval
 from weft.comparison.report.markup import Child, Markup, join, tag
 from weft.comparison.report.numbers import (
     MISSING,
@@ -23,7 +24,7 @@ from weft.comparison.report.numbers import (
 from weft.comparison.report.numbers import confidence as level_of
 from weft.comparison.report.table import Column, table
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Entry, Interval, Matched, RunResult
+from weft.comparison.results import Entry, Matched, RunResult
 from weft.comparison.statistics import t_test
 from weft.comparison.ties import letters
 

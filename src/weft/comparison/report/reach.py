@@ -26,15 +26,25 @@ def _caption(view: View) -> str:
     pairs = models * (models - 1) // 2
     return (f"For {TEST_NAMES[result.test]} at {confidence(result.confidence)} and {integer(pairs)} "
             f"{'pair' if pairs == 1 else 'pairs'} of models: what |t| must exceed for the clearest of all pairs to be "
-            "told apart (the first step of Holm's correction), and the smallest true difference that is found four "
-            "times of five.")
+            f"told apart (the first step of Holm's correction){_spreads(view)}, and the smallest true difference that "
+            "is found four times of five.")
+
+
+def _spreads(view: View) -> str:
+    return "" if view.result.test == "paired" else ", the less the more alike the two models' runs spread"
 
 
 def _row(view: View, each: Reach) -> list[Child]:
     own = each.runs == view.result.seeds
     return [join(integer(each.runs), " ", tag("strong", None, "this study")) if own else integer(each.runs),
-            MISSING if each.critical is None else fixed(each.critical, 1 if each.critical >= 10 else 2),
+            MISSING if each.critical is None else limits(each.critical),
             "not known" if each.difference is None else reach_of(each.difference)]
+
+
+def limits(critical: tuple[float, float]) -> str:
+    """What |t| must exceed, at the least and at the most, where these differ."""
+    least, most = (fixed(each, 1 if each >= 10 else 2) for each in critical)
+    return least if least == most else f"{least} to {most}"
 
 
 def reach_of(difference: float) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
+from weft.comparison.differences import Difference, GapPoint, Interval
 from weft.comparison.report.marks import Style, swatch
 from weft.comparison.report.markup import Markup, join, shorten, tag
 from weft.comparison.report.numbers import known
-from weft.comparison.results import Difference, Entry, GapPoint, Interval, StudyResult
+from weft.comparison.results import Entry, StudyResult
 from weft.comparison.ties import tied_with
 
 COLUMNS = 40

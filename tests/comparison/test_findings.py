@@ -1,0 +1,116 @@
+"""Sentences that are worked out from a result: what varied, which doubt is larger, and what pairing does."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from comparison.entries import entry, result_of
+from comparison.report.fixture import study
+from weft.comparison.differences import SeedTest
+from weft.comparison.findings import doubts, larger_doubt, pairing_effect, rates_differ, reaches, varied
+from weft.comparison.results import Detectable, RunResult, StudyResult
+
+TESTS: tuple[SeedTest, ...] = ("welch", "paired")
+
+
+OWN = np.array([[1, -1, 1, -1, 0], [1, 1, -1, -1, 0], [1, -1, -1, 1, 0]])
+"""Of five runs of three models: no two rows go together."""
+
+
+def together(shared: float, own: float, test: SeedTest) -> StudyResult:
+    """Three models with five runs, whose nats vary by what runs of one number share and by what is their own."""
+    orders = shared * np.array([-2, -1, 0, 1, 2])
+    text = np.random.default_rng(0).normal(100, 1, 40)
+    return result_of([entry(name, [text + place + orders[index] + own * OWN[place, index] for index in range(5)])
+                      for place, name in enumerate("abc")], test)
+
+
+def changed(result: StudyResult, **fields: object) -> StudyResult:
+    """With other values in every run."""
+    def of(run: RunResult) -> RunResult:
+        return dataclasses.replace(run, **fields)  # type: ignore[arg-type]
+
+    return dataclasses.replace(result, entries=tuple(dataclasses.replace(each, runs=tuple(map(of, each.runs)))
+                                                     for each in result.entries))
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_pairing_gains_where_runs_go_together(test: SeedTest) -> None:
+    said = pairing_effect(together(1.0, 0.05, test))
+    assert said is not None and said.endswith("gained precision.")
+    lowest = re.findall(r"correlate by (\d\.\d\d)", said)
+    assert len(lowest) == 1 and float(lowest[0]) > 0.97
+    assert ("Pairing made" in said) == (test == "paired")
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_pairing_loses_degrees_of_freedom_where_they_do_not(test: SeedTest) -> None:
+    said = pairing_effect(together(0.0, 1.0, test))
+    assert said is not None and said.endswith("lost more in degrees of freedom than it took from the spread.")
+    # Of the same spread, with four degrees of freedom in place of eight: 2.776 / 2.306.
+    assert "correlate by 0.00. " in said and " 1.2 times as wide" in said
+    assert ("would have been" in said) == (test == "welch")
+    assert said.startswith(f"The test of runs is {'Welch' if test == 'welch' else 'the t test of runs paired'}")
+
+
+def test_two_runs_have_no_correlation_and_one_has_no_pairing() -> None:
+    two = pairing_effect(study(2, 2))
+    assert two is not None and "correlate" not in two
+    assert pairing_effect(study(2, 1)) is None
+
+
+def test_the_larger_doubt_is_that_of_the_larger_standard_error() -> None:
+    pair = study().differences[0]
+    assert larger_doubt(dataclasses.replace(pair, seed_error=0.02, document_error=0.01)) == "runs"
+    assert larger_doubt(dataclasses.replace(pair, seed_error=0.01, document_error=0.02)) == "documents"
+    assert larger_doubt(dataclasses.replace(pair, seed_error=None, document_error=0.02)) is None
+    assert larger_doubt(dataclasses.replace(pair, seed_error=0.02, document_error=0.02)) is None
+    assert doubts(study(seeds=1)) is None
+
+
+def test_the_span_of_both_errors_is_told() -> None:
+    result = study(2)
+    pair = dataclasses.replace(result.differences[0], seed_error=0.0021, document_error=0.0043)
+    assert doubts(dataclasses.replace(result, differences=(pair,))) == (
+        "The standard error of a difference of two means is 0.0021 bits per byte from run to run and 0.0043 from "
+        "document to document of the test text. Documents weigh more in every pair: a longer test text would tell more "
+        "than more runs.")
+
+
+def test_only_what_varied_is_said_to_vary() -> None:
+    assert varied(study(seeds=1)) is None
+    begins = "From run to run of a model vary "
+    order = varied(changed(study(2), seed=0))
+    assert order is not None and order.startswith(f"{begins}the order of the data and the choice of the learning rate")
+    weights = varied(changed(study(2), order_seed=0, trials=()))
+    assert weights is not None and weights.startswith(f"{begins}the initial weights and dropout, and the intervals")
+    assert weights.endswith("No learning rate was tried for transformer and s4d, so its choice is in no interval.")
+    assert varied(changed(study(2), seed=0, order_seed=0, trials=())) == (
+        "Nothing varies from run to run of a model but rounding. No learning rate was tried for transformer and s4d, "
+        "so its choice is in no interval.")
+
+
+def test_a_counted_model_varies_by_what_it_reads() -> None:
+    result = study()
+    last = result.entries[5]
+    other = dataclasses.replace(last, runs=tuple(dataclasses.replace(run, bits_per_byte=2.0 + run.index)
+                                                 for run in last.runs))
+    said = varied(dataclasses.replace(result, entries=(*result.entries[:5], other)))
+    assert said is not None
+    assert said.endswith("kneser-ney-5 is counted, and what varies is which part of the text it reads.")
+
+
+def test_rates_that_all_runs_share_are_not_said_to_differ() -> None:
+    assert rates_differ(study(1)) is None
+    assert rates_differ(study(2)) == "Runs chose different learning rates in s4d (0.001 in 1 and 0.003 in 2)."
+
+
+def test_what_can_be_shown_is_not_known_without_a_second_model_or_run() -> None:
+    assert [each.critical for each in reaches(study(1))] == [None, None, None]
+    single = reaches(dataclasses.replace(study(2), detectable=(Detectable(1, None), Detectable(3, 0.1))))
+    assert [each.critical is None for each in single] == [True, False]
+    assert [each.difference for each in single] == [None, 0.1]
