@@ -12,6 +12,7 @@ from weft.comparison.progress import Clock, StudyProgress
 from weft.comparison.results import CurvePoint
 from weft.comparison.verdict import Runs, at_share, differences, sets_of
 
+
 def _outcome(nats: np.ndarray) -> Outcome:
     sizes = tuple([100] * len(nats))
     return Outcome("finished", bits_per_byte=float(nats.sum()) / np.log(2) / sum(sizes), cluster_nats=tuple(nats),

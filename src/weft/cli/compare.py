@@ -28,8 +28,8 @@ def compare(models: Models = None,
                                                        "tokens, seconds or state_bytes.")] = None,
             steps: Annotated[int | None, typer.Option("--steps", min=1, help="How long each is trained.")] = None,
             tokens: Annotated[float | None, typer.Option("--tokens", help="The same in tokens.")] = None,
-            seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; 3, and 5 from four models "
-                                                      "on.")] = None,
+            seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; 3, or 5 of four "
+                                                      "models and more.")] = None,
             trials: Annotated[int | None, typer.Option("--trials", min=1, help="Learning rates tried before each "
                                                        "run; 3. With 1 each model keeps its own.")] = None,
             data: Annotated[Path | None, typer.Option("--data", help="A text, or a prepared folder.")] = None,

@@ -210,8 +210,8 @@ def _budget() -> Budget:
 
 
 def _corpus() -> CorpusFacts:
-    return CorpusFacts("Python's standard library", _hash("corpus"), 9_812_331, 512_004, 61, (8_393,) * 61, 0, 3_104_772, 160_931,
-                       "byte-level BPE", _hash("tokenizer"), 2048)
+    return CorpusFacts("Python's standard library", _hash("corpus"), 9_812_331, 512_004, 61, (8_393,) * 61, 0,
+                       3_104_772, 160_931, "byte-level BPE", _hash("tokenizer"), 2048)
 
 
 def _machine() -> Machine:
@@ -288,7 +288,8 @@ def hostile(result: StudyResult) -> StudyResult:
 
 
 def _hostile(run: RunResult) -> RunResult:
-    trials = tuple(dataclasses.replace(trial, status="failed", bits_per_byte=None, note=HOSTILE) for trial in run.trials)
+    trials = tuple(dataclasses.replace(trial, status="failed", bits_per_byte=None, note=HOSTILE)
+                   for trial in run.trials)
     lost = dataclasses.replace(run, trials=trials)
     return dataclasses.replace(lost, folder=HOSTILE, note=HOSTILE, status="failed") if run.index else lost
 
