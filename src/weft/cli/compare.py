@@ -79,7 +79,7 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _given(budget: str | None, steps: int | None, tokens: float | None, seeds: int | None, trials: int | None,
            data: Path | None) -> dict[str, Any]:
     """The options as a study's keys."""
-    found: dict[str, Any] = {"seeds": seeds, "trials": None if trials is None else {"count": trials},
+    found: dict[str, Any] = {"seeds": seeds, "trials": None if trials is None else {"count": trials, "values": None},
                              "data": None if data is None else {"path": str(data)},
                              "budget": None if budget is None else _budget(budget)}
     length = {key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None}

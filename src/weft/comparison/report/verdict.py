@@ -192,7 +192,8 @@ def _edges(view: View) -> Markup | None:
 
 def _lost(view: View) -> Markup | None:
     runs = [(entry, run) for entry in view.result.entries for run in entry.runs]
-    counts = [(status, sum(run.status == status for _, run in runs)) for status in ("diverged", "failed", "pending")]
+    counts = [(status, sum(run.status == status for _, run in runs))
+              for status in ("diverged", "failed", "interrupted", "pending")]
     words = [f"{count} {'is' if count == 1 else 'are'} {status}" if status == "pending" else f"{count} {status}"
              for status, count in counts if count]
     if not words:
