@@ -78,7 +78,8 @@ def test_the_budget_is_said_so_that_it_is_true_of_every_row(trained: list[bool],
      "that the best is the run, with the attempt's own seeds"),
     ({"trials": {"count": 4, "share": 0.5, "widest": 0}},
      "tries 4 learning rates (around the configuration's own, each 3 times the one before), each of 50% of a run's "
-     "steps, with the attempt's own seeds; the best on the tuning text is run. So what lies between runs contains the choice of the rate."),
+     "steps, with the attempt's own seeds; the best on the tuning text is run. So what lies "
+     "between runs contains the choice of the rate."),
     ({"trials": {"count": 4}}, "Where the best of some model lies at the edge, all try one more on that side, up to 2 "
      "on each."),
     ({"test": "paired"}, "Student's t over paired runs, and a bootstrap"),
