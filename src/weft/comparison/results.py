@@ -50,11 +50,8 @@ class PositionPoint:
 
 @dataclass(frozen=True)
 class LengthPoint:
-    """An evaluation with windows of ``context`` tokens; None beyond the model's reach.
-
-    Attributes:
-        trained: whether the model was trained on windows this long.
-    """
+    """An evaluation with windows of ``context`` tokens, on which the model may have been ``trained``; None beyond its
+    reach."""
 
     context: int
     bits_per_byte: float | None
@@ -64,12 +61,7 @@ class LengthPoint:
 
 @dataclass(frozen=True)
 class DecodePoint:
-    """Decoding one row behind ``context`` tokens.
-
-    Attributes:
-        seconds: per token, median.
-        state_bytes: of the row's state.
-    """
+    """Decoding one row behind ``context`` tokens: seconds per token, median, and bytes of the row's state."""
 
     context: int
     seconds: float | None
