@@ -14,7 +14,9 @@ from weft.comparison.plain_data import build
 RESULT_FORMAT = 2
 BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
 Status: TypeAlias = Literal["finished", "diverged", "failed", "interrupted", "pending"]
-"""Diverged and failed are the model's own doing; what was interrupted from outside is tried again by the next call."""
+"""Of a piece of work. Diverged and failed are the model's own doing and stand; what was interrupted (its process was
+ended from outside, the disk was full, memory lacked) is no verdict and is tried again by the next call; pending has not
+been begun."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Trial:
 
     Attributes:
         lr: peak.
-        bits_per_byte: on the tuning text; None when it did not finish, for the reason in ``note``.
+        bits_per_byte: on the tuning text; None when it did not finish.
+        note: why it did not.
     """
 
     lr: float
@@ -86,18 +89,20 @@ class Trial:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One attempt at a model: the learning rate that it chose with its own seeds, and the run with that rate.
+    """One attempt at a model: its learning rate chosen with the attempt's own seeds, and the run with that rate.
 
     Attributes:
-        index: i, of the pair of seeds.
+        index: i; the i-th run of every model has the i-th pair of seeds.
         seed: of the initial weights and dropout.
         order_seed: of the order of the data.
-        lr: chosen, or the only one; None for counting, and before the run.
-        edge: it lies at the edge of those that were tried, even after widening.
-        trials: of this attempt, by rising rate.
+        lr: that this attempt chose, or the configuration's own where none was tried; None for counting and for a run
+            that has not been begun.
+        edge: the chosen rate lies at the edge of those that were tried, even after widening.
+        trials: of this attempt, by rising rate; empty where none were made.
         bits_per_byte: at the end, on the whole test text; None when it did not finish.
         loss: nats per token.
-        document_nats: summed negative log-likelihood of each piece of `CorpusFacts.document_bytes`, in nats.
+        document_nats: summed negative log-likelihood of each document of the test text (of each block, where it has
+            few documents), in nats, in the order of `CorpusFacts.document_bytes`; empty when it did not finish.
         folder: the run's, relative to the study's.
         note: why it did not finish.
     """
@@ -127,11 +132,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Sample:
-    """A continuation of the study's prompt.
-
-    Attributes:
-        how: the sampling, in words.
-    """
+    """A continuation of the study's prompt, and in words ``how`` it was drawn."""
 
     prompt: str
     text: str
@@ -187,7 +188,7 @@ class Entry:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The distinct learning rates of the finished runs, rising."""
+        """The distinct learning rates of the finished runs, rising; none for counting."""
         return tuple(sorted({run.lr for run in self.finished if run.lr is not None}))
 
     @property
@@ -300,8 +301,9 @@ class CorpusFacts:
 
     Attributes:
         train_tokens: under the study's tokenizer, before any repetition.
-        document_bytes: of each document of the test text, or block where it has few; empty before a run has finished.
-        duplicated_documents: of the test text, that stand in the training text, too.
+        document_bytes: of each document of the test text, or of each block where it has few; empty before a run has
+            finished.
+        duplicated_documents: documents of the test text that stand in the training text, too.
     """
 
     name: str
@@ -335,7 +337,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class Detectable:
-    """The smallest difference, in bits per byte, that so many runs can be expected to show; None if not known."""
+    """The smallest difference in bits per byte that so many runs of each model can be expected to show, with a power
+    of 0.8; None where nothing says how far runs lie apart, or a single one cannot show any."""
 
     runs: int
     difference: float | None
@@ -349,7 +352,8 @@ class StudyResult:
         started: and ``finished``: date and time, ISO 8601, UTC.
         confidence: of every interval.
         test: of a difference over runs, as stated before the first of them.
-        detectable: for 3, 5, 10 and the study's own number of runs; ``detectable_basis``: what it rests on.
+        detectable: for 3, 5 and 10 runs and the study's own number, told before the first run.
+        detectable_basis: what that rests on, in sentences.
         tied_sets: names from best to worst; those in one set are not told apart from the set's best.
         protocol: how tokens were counted, in sentences.
         command: what was run.
