@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from weft.cli.compare import _given
+from weft.comparison import read_study
+
 LSTM: dict[str, Any] = {"kind": "decoder", "d_model": 8, "context": 8, "blocks": [{"kind": "pre", "layers": ["lstm"]}]}
 NGRAM: dict[str, Any] = {"kind": "ngram", "order": 3, "context": 8, "end": 256}
 
@@ -87,6 +90,14 @@ def test_the_report_is_made_again(done: str, study: Path, weft: Any) -> None:
 def test_what_cannot_be_compared(refused: Callable[..., str], tmp_path: Path, arguments: list[str],
                                  message: str) -> None:
     assert message in refused("compare", *arguments, "--out", tmp_path / "out")
+
+
+def test_a_number_of_trials_replaces_the_rates_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({
+        "models": {"a": "lstm", "b": "s4d"}, "length": {"steps": 1},
+        "trials": {"values": [0.1, 0.2, 0.3], "share": 0.5}}))
+    trials = read_study(study=tmp_path / "study.yaml", given=_given(None, None, None, None, 2, None)).trials
+    assert (trials.rates(0.01), trials.share) == ([0.01, 0.03], 0.5)
 
 
 def test_a_study_without_a_finished_run_fails(study: Path, tmp_path: Path, weft: Any) -> None:

@@ -51,12 +51,13 @@ def contestant(*, trained: bool) -> Contestant:
     ([True, True], {"length": {"tokens": 1000}},
      "Every model is trained for the whole steps in 1,000 tokens; widths are as the configurations say."),
     ([True, False], {"length": {"seconds": 25}},
-     "Every model that gradients train is trained for as many steps as 25 seconds pay for, by its pace before the runs; "
-     "widths are as the configurations say. What counted models read stands in the notes."),
+     "Every model that gradients train is trained for as many steps as 25 seconds pay for, by its pace before the "
+     "runs; widths are as the configurations say. What counted models read stands in the notes."),
     ([False, False], {"length": {"tokens": 1000}},
      "Every model counts, from a budget of the whole steps in 1,000 tokens; what each has read stands in the notes."),
     ([True], {"budget": {"kind": "parameters", "amount": 1000}, "length": {"steps": 3}},
-     "Widths are solved for 1,000 parameters, embeddings included (within 2%), and every model is trained for 3 steps.")])
+     "Widths are solved for 1,000 parameters, embeddings included (within 2%), and every model is trained for 3 "
+     "steps.")])
 def test_the_budget_is_said_so_that_it_is_true_of_every_row(trained: list[bool], changes: dict[str, Any], said: str,
                                                           tmp_path: Path) -> None:
     study = study_of(tmp_path / "text.txt", TWO, **changes)
@@ -73,13 +74,14 @@ def test_the_budget_is_said_so_that_it_is_true_of_every_row(trained: list[bool],
      "1 run of every model; models have pairs of their own of seeds"),
     ({"trials": {"count": 1}}, "No learning rate was tried: each model that gradients train has its configuration's."),
     ({"trials": {"values": [0.5]}}, "No learning rate was tried: each model that gradients train has 0.5."),
-    ({"trials": {"values": [0.1, 0.2], "share": 1}}, "tries 2 learning rates (0.1, 0.2), each as long as a run, so that "
-     "the best is the run, with the attempt's own seeds"),
-    ({"trials": {"count": 4, "share": 0.5, "widest": 0}}, "tries 4 learning rates (around the configuration's own, each 3 "
-     "times the one before), each of 50% of a run's steps, with the attempt's own seeds; the best on the tuning text is "
-     "run. So what lies between runs contains the choice of the rate."),
-    ({"trials": {"count": 4}}, "Where the best of some model lies at the edge, all try one more on that side, up to 2 on "
-     "each."),
+    ({"trials": {"values": [0.1, 0.2], "share": 1}}, "tries 2 learning rates (0.1, 0.2), each as long as a run, so "
+     "that the best is the run, with the attempt's own seeds"),
+    ({"trials": {"count": 4, "share": 0.5, "widest": 0}},
+     "tries 4 learning rates (around the configuration's own, each 3 times the one before), each of 50% of a run's "
+     "steps, with the attempt's own seeds; the best on the tuning text is run. So what lies "
+     "between runs contains the choice of the rate."),
+    ({"trials": {"count": 4}}, "Where the best of some model lies at the edge, all try one more on that side, up to 2 "
+     "on each."),
     ({"test": "paired"}, "Student's t over paired runs, and a bootstrap"),
     ({}, "Welch's t over the runs of both, and a bootstrap")])
 def test_how_it_was_done_is_said(changes: dict[str, Any], said: str, tmp_path: Path) -> None:

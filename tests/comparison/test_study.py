@@ -61,7 +61,7 @@ def test_a_number_of_seeds_stands_for_pairs_of_different_numbers() -> None:
 
 def test_four_models_have_five_runs_and_fewer_have_three() -> None:
     assert len(study().seeds) == len(study(seeds=None).seeds) == 3
-    many = {name: "lstm" for name in "abcd"}
+    many = dict.fromkeys("abcd", "lstm")
     assert len(study(models=many).seeds) == 5
     assert len(study(models=many, seeds=2).seeds) == 2
 

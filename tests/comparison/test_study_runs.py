@@ -13,7 +13,8 @@ from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
 from weft.api import evaluate, train
 from weft.comparison import StudyProgress, StudyResult, read_result, rerender, work
 from weft.comparison.jobs import Job, Outcome
-from weft.core.errors import CheckpointError, ConfigError, InputError
+from weft.comparison.results import Status
+from weft.core.errors import CheckpointError, ConfigError, FailedError, InputError
 
 MODELS: dict[str, Any] = {"one": {"config": ATTENTION}, "two": {"config": ATTENTION}, "ngram": {"config": NGRAM}}
 
@@ -209,6 +210,15 @@ def test_seconds_become_the_same_steps_for_every_run(text: Path, tmp_path: Path)
     steps = {each.steps for each in result.entries[0].runs}
     assert len(steps) == 1 and min(steps) >= 1
     assert result.budget.kind == "seconds"
+
+
+@pytest.mark.parametrize(("status", "remedy"), [("interrupted", "Give the same command again."),
+                                                ("failed", "Correct its configuration, or leave the model out.")])
+def test_a_pace_that_cannot_be_measured_ends_the_study(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                       status: Status, remedy: str) -> None:
+    monkeypatch.setattr(work, "_pace", lambda job: Outcome(status, "why"))
+    with pytest.raises(FailedError, match=f"a: its pace cannot be measured: why {remedy}"):
+        run(study_of(text, {"a": {"config": LSTM}, "b": {"config": NGRAM}}, length={"seconds": 0.05}), tmp_path / "out")
 
 
 def test_a_passing_load_while_a_pace_is_measured_does_not_decide(text: Path, tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Whose text a study's folder holds: kept while it is the same, made again where damaged, refused when it has changed."""
+"""Whose text a study's folder holds: kept while it is the same, made again where damaged, refused when it changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_a_text_that_has_changed_is_refused_and_put_back_it_is_taken_again(tmp_p
     before = run(study, out)
     text.write_text(whole + "another line, which moves the border of what is held out\n" * 20)
     with pytest.raises(DataError, match=r"data: the text has changed since the study in .*out began: the corpus "
-                                        r"\(SHA-256 \w{12}, now \w{12}\), .*Put the text back, or choose another folder"):
+                                        r"\(SHA-256 \w{12}, now \w{12}\), .*Put the text back, or choose another "
+                                        r"folder"):
         run(study, out)
     assert run(study, tmp_path / "other").corpus.sha256 != before.corpus.sha256
     text.write_text(whole)
@@ -68,8 +69,8 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     study, out = study_of(write_text(tmp_path), MODELS), tmp_path / "out"
     run(study, out)
     (out / "data" / "texts.json").write_text("{}")
-    with pytest.raises(DataError, match=r"texts\.json: the file is damaged .* so it cannot be told which text the study "
-                                        r"is of\. Choose another folder"):
+    with pytest.raises(DataError, match=r"texts\.json: the file is damaged .* so it cannot be told which text the "
+                                        r"study is of\. Choose another folder"):
         run(study, out)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from weft.api.configs import config_path
 from weft.comparison import Options, read_study, run_study
+from weft.comparison.attempts import FEWEST_TRIALS
 from weft.comparison.contestants import contestants
 from weft.comparison.quantities import size_of
-from weft.comparison.study import FEWEST_TRIALS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -24,7 +24,7 @@ TINY = ["seeds=2", "trials={count: 1}", "length={steps: 2}", "data.max_bytes=600
 def test_the_models_of_a_study_have_the_size_it_states(name: str) -> None:
     study = read_study([], [], study=EXAMPLES / f"{name}.yaml", given=None)
     assert study.budget is not None and study.budget.kind == "parameters"
-    assert len(study.seeds) == 3 and study.trials.number >= FEWEST_TRIALS
+    assert len(study.seeds) == 5 and study.trials.number >= FEWEST_TRIALS
     models, notes = contestants(study, config_path)
     assert notes == [], "nothing is changed behind the study's back"
     for each in models:

@@ -161,7 +161,7 @@ def test_weights_that_a_step_itself_loses_are_never_saved(tmp_path: Path) -> Non
 
 
 def test_a_loss_far_above_a_uniform_guess_ends_the_run_at_once(tmp_path: Path) -> None:
-    """Adam moves each weight by about the rate however large the gradient is, so at 1e30 all stays finite for a while."""
+    """Adam moves each weight by about the rate, however large the gradient, so that at 1e9 all stays finite."""
     run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "adamw", "lr": 1e9},
                    schedule={"kind": "constant", "warmup": 0.0})
     seen: list[Event] = []

@@ -28,8 +28,8 @@ def compare(models: Models = None,
                                                        "tokens, seconds or state_bytes.")] = None,
             steps: Annotated[int | None, typer.Option("--steps", min=1, help="How long each is trained.")] = None,
             tokens: Annotated[float | None, typer.Option("--tokens", help="The same in tokens.")] = None,
-            seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; 3, and 5 from four models "
-                                                      "on.")] = None,
+            seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; 3, or 5 of four "
+                                                      "models and more.")] = None,
             trials: Annotated[int | None, typer.Option("--trials", min=1, help="Learning rates tried before each "
                                                        "run; 3. With 1 each model keeps its own.")] = None,
             data: Annotated[Path | None, typer.Option("--data", help="A text, or a prepared folder.")] = None,
@@ -79,7 +79,7 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _given(budget: str | None, steps: int | None, tokens: float | None, seeds: int | None, trials: int | None,
            data: Path | None) -> dict[str, Any]:
     """The options as a study's keys."""
-    found: dict[str, Any] = {"seeds": seeds, "trials": None if trials is None else {"count": trials},
+    found: dict[str, Any] = {"seeds": seeds, "trials": None if trials is None else {"count": trials, "values": None},
                              "data": None if data is None else {"path": str(data)},
                              "budget": None if budget is None else _budget(budget)}
     length = {key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None}

@@ -53,11 +53,8 @@ class PositionPoint:
 
 @dataclass(frozen=True)
 class LengthPoint:
-    """An evaluation with windows of ``context`` tokens; None beyond the model's reach.
-
-    Attributes:
-        trained: whether the model was trained on windows this long.
-    """
+    """An evaluation with windows of ``context`` tokens, on which the model may have been ``trained``; None beyond its
+    reach."""
 
     context: int
     bits_per_byte: float | None
@@ -67,12 +64,7 @@ class LengthPoint:
 
 @dataclass(frozen=True)
 class DecodePoint:
-    """Decoding one row behind ``context`` tokens.
-
-    Attributes:
-        seconds: per token, median.
-        state_bytes: of the row's state.
-    """
+    """Decoding one row behind ``context`` tokens: seconds per token, median, and bytes of the row's state."""
 
     context: int
     seconds: float | None
@@ -141,11 +133,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Sample:
-    """A continuation of the study's prompt.
-
-    Attributes:
-        how: the sampling, in words.
-    """
+    """A continuation of the study's prompt, and in words ``how`` it was drawn."""
 
     prompt: str
     text: str

@@ -151,8 +151,10 @@ class Study:
                 job = self._job("pace", each, f"pace/{each.name}/{index}")
                 outcome = self._do(job, f"{each.name}, pace, {index + 1} of {PACE_ROUNDS}", work=0.0)
                 if outcome.status != "finished":
+                    again = outcome.status == "interrupted"
                     raise FailedError(f"its pace cannot be measured: {outcome.note}", where=each.name,
-                                      remedy="Correct its configuration, or leave the model out.")
+                                      remedy="Give the same command again." if again else
+                                      "Correct its configuration, or leave the model out.")
                 steps[each.name].append(outcome.steps)
         return {name: int(median(found)) for name, found in steps.items()}
 
