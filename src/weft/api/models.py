@@ -110,7 +110,8 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
     kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
     loaded = _load(source, "cpu", None)
     if isinstance(source, Loaded) and kind is not None:
-        loaded = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model))  # the caller's own model keeps its weights
+        # The caller's own model keeps its weights.
+        loaded = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model))
     pooled = None if n_kv_heads is None else pool_heads(loaded.model, n_kv_heads)
     return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
                          with_code=with_code, dtype=kind, replace=replace)
