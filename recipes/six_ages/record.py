@@ -33,7 +33,8 @@ SIZE, SCALE = (1240, 2330), 0.75
 def inputs() -> dict[str, str]:
     """A hash of everything that the study's figures depend on in this folder; comments are not among it."""
     study = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
-    files = {STUDY.name: STUDY, **{f"{name}.yaml": config_path(preset) for name, preset in study["models"].items()}}
+    presets = {name: spec if isinstance(spec, str) else spec["config"] for name, spec in study["models"].items()}
+    files = {STUDY.name: STUDY, **{f"{name}.yaml": config_path(preset) for name, preset in presets.items()}}
     return {name: _digest(path) for name, path in files.items()}
 
 
