@@ -3,13 +3,16 @@ computes the same is a law (`weft.laws.inference`), shown for every part."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from weft.core.config import parse_part
 from weft.core.inference import inference_form
+from weft.core.layer import Part
 from weft.feedforward.glu import GLU, FusedGLU
 from weft.ops.dropout import Dropout
 
@@ -54,3 +57,37 @@ def test_a_module_that_stands_in_two_places_is_one_module_afterwards() -> None:
     linear = nn.Linear(2, 2)
     form = inference_form(nn.Sequential(linear, linear))
     assert form[0] is form[1] is not linear
+
+
+class Numbered(nn.Module):
+    """A number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class Renewed(Part):
+    """Its inference form has a new child, and comes into being among others that come and go."""
+
+    def __init__(self, number: int, others: list[nn.Module], draw: random.Random) -> None:
+        super().__init__()
+        self.number, self.others, self.draw = number, others, draw
+
+    def inference(self) -> Part:
+        for _ in range(self.draw.randrange(6)):
+            if self.others and self.draw.random() < 0.5:
+                self.others.pop(self.draw.randrange(len(self.others)))
+            else:
+                self.others.append(nn.Identity())
+        form = Part()
+        form.child = Numbered(self.number)
+        return form
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_part_gets_the_form_of_another_whose_place_in_memory_it_took(seed: int) -> None:
+    """Forms are remembered by the identity of what they were made from, which must live as long."""
+    draw, others = random.Random(seed), list[nn.Module]()
+    form: Any = inference_form(nn.ModuleList(Renewed(number, others, draw) for number in range(40)))
+    assert [each.child.number for each in form] == list(range(40))

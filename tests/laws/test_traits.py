@@ -10,7 +10,8 @@ from weft.laws import every_example, subject_of
 HOLDERS = {
     "encoder.encoder.0": {Trait.BIDIRECTIONAL},
     "encoder.encoder.1": {Trait.BIDIRECTIONAL},
-    **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(4)},
+    **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(3)},
+    "feedforward.moe.3": {Trait.DISCRETE_CHOICE, Trait.HOST_CHOICE},
     "mixer.attention.3": {Trait.PREFIX_FIRST},
     "mixer.attention.4": {Trait.BIDIRECTIONAL},
     **{f"model.feedforward.{index}": {Trait.TOKENS_ONLY} for index in range(3)},
@@ -28,7 +29,8 @@ HOLDERS = {
 
 def test_the_list_of_traits_is_closed() -> None:
     assert {trait.name for trait in Trait} == {"BIDIRECTIONAL", "BATCH_STATISTICS", "DECLARED_LENGTH",
-                                               "DISCRETE_CHOICE", "NOT_DIFFERENTIABLE", "TOKENS_ONLY", "PREFIX_FIRST"}
+                                               "DISCRETE_CHOICE", "HOST_CHOICE", "NOT_DIFFERENTIABLE", "TOKENS_ONLY",
+                                               "PREFIX_FIRST"}
 
 
 def test_only_these_parts_do_less_than_the_law() -> None:

@@ -49,17 +49,18 @@ def _fuse(module: nn.Module) -> nn.Module:
     return module.inference() if isinstance(module, Part) and own and untouched(module, kind) else module
 
 
-def _rebuild(module: Any, form_of: Callable[[nn.Module], nn.Module], done: dict[int, nn.Module]) -> Any:
+def _rebuild(module: Any, form_of: Callable[[nn.Module], nn.Module], done: dict[int, tuple[nn.Module, Any]]) -> Any:
     """``form_of`` of every module, in copies that share the tensors; a module that stands in several places is one
     module afterwards."""
     if id(module) not in done:
         form = _shallow(form_of(module))
         for registry in ("_modules", "_parameters", "_buffers"):  # a shallow copy shares them with its original
             vars(form)[registry] = dict(vars(form)[registry])
-        done[id(module)] = form
+        # The module is held with its form: of one that is no more another may take the identity.
+        done[id(module)] = module, form
         children = vars(form)["_modules"]  # `named_children` leaves out a module that stands there twice
         children.update({name: _rebuild(child, form_of, done) for name, child in children.items() if child is not None})
-    return done[id(module)]
+    return done[id(module)][1]
 
 
 def _shallow(module: nn.Module) -> nn.Module:

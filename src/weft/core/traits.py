@@ -19,4 +19,6 @@ class Trait(Enum):
     TOKENS_ONLY = "reads token ids from a bounded context, so its state is the ids themselves"
     DISCRETE_CHOICE = ("decides something discrete for each token, so a near tie may fall otherwise in another dtype; "
                        "what follows it in its row is then not compared")
+    HOST_CHOICE = ("reads values on the host to choose what it runs, so `torch.compile` takes it in several graphs, "
+                   "which are held to the same outputs")
     PREFIX_FIRST = "attends both ways inside a prefix, which therefore lies within one call"

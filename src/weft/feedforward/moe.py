@@ -16,6 +16,7 @@ from weft.core.output import Loss, Output
 from weft.core.registry import register
 from weft.core.rewrites import untouched
 from weft.core.span import Memory, Span
+from weft.core.traits import Trait
 from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLUConfig
 from weft.ops import expert_dispatch
@@ -57,6 +58,9 @@ class MixtureOfExperts(Chooser):
         self.balance_loss, self.z_loss = balance_loss, z_loss
         self.router = nn.Linear(d_model, len(experts), bias=False)
         self.experts = nn.ModuleList(experts)
+
+    def own_traits(self) -> frozenset[Trait]:
+        return super().own_traits() | ({Trait.HOST_CHOICE} if self.dispatch == "grouped" else frozenset())
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         return LayerState(clock)

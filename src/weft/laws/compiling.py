@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.core.layer import LayerState
 from weft.core.span import Memory, Span
+from weft.core.traits import Trait
 from weft.laws.pieces import go_on
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
@@ -22,8 +23,8 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 
 def compile_whole(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     """A call without a state, one of packed documents, and a step of one token from a state with its room reserved,
-    traced as one graph and run by torch's own operators, against the same calls as they are. Models that are fitted by
-    counting look their tables up on the host."""
+    traced as one graph and run by torch's own operators, against the same calls as they are. Who says that it chooses
+    on the host may come to several graphs. Models that are fitted by counting look their tables up on the host."""
     if not subject.differentiable:
         return
     x = subject.inputs(2, subject.steps, generator)
@@ -47,7 +48,8 @@ def _compiled(subject: Subject) -> Callable[[Tensor, Tensor, Memory | None, Laye
 
     # The compiler keeps what it makes with the code object, and only so much of it: this is one of its own.
     calls.__code__ = calls.__code__.replace()
-    return torch.compile(calls, fullgraph=True, backend="eager", dynamic=False)
+    whole = Trait.HOST_CHOICE not in subject.traits
+    return torch.compile(calls, fullgraph=whole, backend="eager", dynamic=False)
 
 
 def _started(subject: Subject, x: Tensor, memory: Memory | None) -> LayerState | None:
