@@ -43,6 +43,12 @@ def test_top_p(p: float) -> None:
     assert kept(keep_top_p(LOGITS, p)) == wanted
 
 
+@pytest.mark.parametrize(("p", "count"), [(0.25, 1), (0.5, 2), (0.75, 3), (0.7500001, 4), (1.0, 4)])
+def test_top_p_needs_no_more_where_the_sum_is_exactly_p(p: float, count: int) -> None:
+    """Four tokens of a quarter each, whose sums are exact."""
+    assert kept(keep_top_p(torch.zeros(1, 4), p)) == [set(range(count))]
+
+
 @pytest.mark.parametrize("p", [0.0, 0.05, 0.5, 1.0])
 def test_min_p(p: float) -> None:
     wanted = [{token for token, value in enumerate(softmax(row)) if value >= p * max(softmax(row)) * (1 - 1e-12)}

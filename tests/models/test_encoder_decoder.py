@@ -61,11 +61,12 @@ def test_it_is_the_transformer_with_three_way_tied_embeddings() -> None:
     names = [name for name, _ in model.named_parameters()]
     assert names[0] == "embedding.tokens.weight"
     assert names[16].startswith("encoder.stack")
+    root = D ** 0.5  # section 3.4 multiplies embeddings by it
     waves = {n: positions.sinusoidal_interleaved(range(n), D) for n in (T, S)}
 
     def transformer(table: Any, *weights: Any) -> Any:
-        memory = encoded(table[source[0]] + waves[S], list(weights[15:]))
-        return decoded(table[tokens[0]] + waves[T], memory, list(weights[:15])) @ table.T
+        memory = encoded(root * table[source[0]] + waves[S], list(weights[15:]))
+        return decoded(root * table[tokens[0]] + waves[T], memory, list(weights[:15])) @ table.T
 
     memory = model.encode(EncoderInputs(tokens=source))
     y = model(tokens, None, Span(memory=memory)).y[0]

@@ -48,7 +48,7 @@ def test_concatenated_code_stands_behind_the_embedding(fields: dict[str, Any], w
 
 @pytest.mark.parametrize(("fields", "wanted"), CODES)
 def test_added_code_is_repeated_along_the_features(fields: dict[str, Any], wanted: Any) -> None:
-    scheme, x = build(**fields), torch.randn(2, 5, 8, dtype=torch.float64)
+    scheme, x = build(**fields, join="add"), torch.randn(2, 5, 8, dtype=torch.float64)
     assert scheme.width == 0
     code = wanted(range(5))
     expected = x.numpy() + np.array([[row[d % code.shape[1]] for d in range(8)] for row in code])
@@ -67,7 +67,7 @@ def test_fraction_takes_each_document_s_own_length() -> None:
 
 
 def test_fraction_in_chunks_needs_the_declared_length() -> None:
-    scheme, x = build(kind="fraction"), torch.zeros(2, 1, 8, dtype=torch.float64)
+    scheme, x = build(kind="fraction", join="add"), torch.zeros(2, 1, 8, dtype=torch.float64)
     clock = Clock.start(2, horizon=torch.tensor([5, 9])).replace(seen=torch.tensor([4, 4]))
     assert scheme.embed(x, ticks_of(x, clock))[:, 0, 0].tolist() == [1.0, 0.5]
     message = (r"position: a position lies beyond the length that its document declares. "
@@ -100,6 +100,11 @@ def test_why_each_code_fails() -> None:
     assert (wave[:, None] - wave[None]).abs().add(torch.eye(64)).min() < 1e-2  # different positions, one value
 
 
+def test_a_code_stands_beside_the_embedding_unless_it_is_to_be_added() -> None:
+    assert {build(**fields).width for fields, _ in CODES} == {1, 3}
+    assert {build(**fields, join="add").width for fields, _ in CODES} == {0}
+
+
 def test_examples_use_every_option() -> None:
     for config in (IntegerCodeConfig, FractionCodeConfig, BinaryCodeConfig, SineCodeConfig):
         assert {example.join for example in config.examples()} == {"add", "concatenate"}
@@ -108,7 +113,8 @@ def test_examples_use_every_option() -> None:
 @pytest.mark.parametrize(("d_model", "fields", "message"), [
     (4, {"kind": "binary", "digits": 4, "join": "concatenate"},
      r"model.position: a position code of 4 features does not fit into d_model 4. Use at most 3 features"),
-    (2, {"kind": "binary", "digits": 3}, r"3 features does not fit into d_model 2. Use at most 2 features"),
+    (2, {"kind": "binary", "digits": 3, "join": "add"},
+     r"3 features does not fit into d_model 2. Use at most 2 features"),
     (8, {"kind": "binary", "digits": 63}, r"digits: .*less than or equal to 62, got 63"),
     (8, {"kind": "sine", "frequency": 0.0}, r"frequency: .*greater than 0, got 0.0"),
     (8, {"kind": "integer", "join": "multiply"}, r"join: .*'add' or 'concatenate', got 'multiply'"),

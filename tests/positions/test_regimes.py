@@ -35,7 +35,7 @@ def test_a_state_serves_until_the_rotation_changes() -> None:
     assert regimes(model("rope", rope("linear", factor=2.0)), 6).tolist() == [0] * 7
     assert regimes(model(longrope(3)), 6).tolist() == [0, 0, 0, 0, 1, 1, 1]
     assert regimes(model(DYNAMIC), 6).tolist() == [0, 0, 0, 0, 1, 2, 3]
-    assert regimes(model("rope", position="fraction"), 3).tolist() == [0, 1, 2, 3]
+    assert regimes(model("rope", position={"kind": "fraction", "join": "add"}), 3).tolist() == [0, 1, 2, 3]
 
 
 def test_layers_that_differ_count_each_change_once() -> None:

@@ -152,8 +152,9 @@ def test_bfloat16_moves_running_statistics_to_the_weights() -> None:
     assert precision.working.running_mean.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_clipping_and_the_learning_rate_are_those_asked_for(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path, LSTM, clip=1e-3, optimizer={"kind": "sgd", "lr": 0.5},
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_clipping_and_the_learning_rate_are_those_asked_for(tmp_path: Path, accumulation: int) -> None:
+    run = tiny_run(tmp_path, LSTM, clip=1e-3, optimizer={"kind": "sgd", "lr": 0.5}, accumulation=accumulation,
                    schedule={"kind": "linear", "warmup": 0.0, "final": 0.0}, dtype="float64")
     torch.manual_seed(0)
     trainer = Trainer(run, build_model(run), prepare(run).train, steps=4, device="cpu")

@@ -71,7 +71,7 @@ class CrossAttentionConfig(MixerConfig):
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(n_heads=2), cls(n_heads=4, n_kv_heads=2, d_head=3, d_value=5, bias="all", backend="reference",
-                                    scores=ScoreSettings(softcap=2.0)),
+                                    scores=ScoreSettings(softcap=2.0, dropout=0.1)),
                 cls.model_validate({"n_heads": 2, "d_head": 4, "qk_norm": "rmsnorm", "bias": "qkv"})]
 
 

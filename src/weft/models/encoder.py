@@ -39,6 +39,7 @@ class TokenEncoderConfig(StackedConfig):
             cls.model_validate({"vocab_size": 11, "d_model": 8, "norm": "layernorm", "position": "sinusoidal",
                                 "blocks": [{"repeat": 2, "of": [{"kind": "pre", "layers": [attention, mlp]}]}]}),
             cls.model_validate({"vocab_size": 11, "d_model": 8, "position": "learned", "context": 32, "n_types": 2,
+                                "embedding": {"dropout": 0.1},
                                 "blocks": [{"kind": "post", "layers": [attention, mlp]}]}),
         ]
 

@@ -50,6 +50,7 @@ class EncoderDecoderConfig(DecoderConfig):
             cls.model_validate({"vocab_size": 11, "d_model": 8, "position": "sinusoidal", "encoder": encoder,
                                 "tied_source": True, "blocks": [{"repeat": 2, "of": [decoding]}]}),
             cls.model_validate({"vocab_size": 11, "d_model": 8, "encoder": encoder, "norm": "rmsnorm",
+                                "embedding": {"dropout": 0.1},
                                 "blocks": [recurrent]}),
         ]
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import ClassVar, Literal, Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float, Int64
@@ -58,7 +60,10 @@ class NaiveCode(PositionScheme):
 
 
 class NaiveConfig(PositionConfig):
-    """Base of naive codes."""
+    """Base of naive codes. Token embeddings that the configuration leaves to them start with standard deviation 0.5:
+    codes are of size one, and a normalisation over both leaves little of tokens that start at 0.02."""
+
+    embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"std": 0.5})
 
     source: ClassVar[str] = "folklore; Vaswani et al. 2017, section 3.5, is the answer to it"
     join: Join = "concatenate"
