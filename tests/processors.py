@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -82,7 +83,10 @@ def run(setting: Mapping[str, str], folders: tuple[str, ...], workers: str) -> t
     # Threads of several processes that wait for one another on busy cores cost more than they give.
     workers = "0" if int(setting.get("OMP_NUM_THREADS", "1")) > 1 else workers
     command = [sys.executable, "-m", "pytest", "-n", workers, "-p", "no:cacheprovider", *folders]
-    status = subprocess.run(command, cwd=TESTS.parent, env=environment(setting), check=False).returncode
+    with tempfile.TemporaryDirectory() as compiled:
+        # The compiler keeps what it has written for one processor, and under another setting takes it for its own.
+        variables = {**environment(setting), "TORCHINDUCTOR_CACHE_DIR": compiled}
+        status = subprocess.run(command, cwd=TESTS.parent, env=variables, check=False).returncode
     return status, time.monotonic() - start
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,24 @@ from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import LanguageModel
 from weft.core.output import Loss, Output
 from weft.data import Batch
+from weft.training.config import RunConfig
 from weft.training.gradient import add_gradients, span_of
 from weft.training.material import prepare
 from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.precision import Precision
 from weft.training.train import build_model
-from weft.training.trainer import Trainer
+from weft.training.trainer import Trainer, seed_step
 
 
 def model_of(folder: Path, config: dict[str, Any]) -> LanguageModel:
     torch.manual_seed(0)
     config = {**config, "embedding": {"dropout": 0.0}}
     return build_model(tiny_run(folder, config)).double()
+
+
+def trainer_of(run: RunConfig) -> Trainer:
+    torch.manual_seed(0)
+    return Trainer(run, build_model(run), prepare(run).train, steps=4, device="cpu")
 
 
 def batch_of(rows: int, steps: int, *, fresh: bool = True, unscored: int = 0, seed: int = 0) -> Batch:
@@ -105,6 +112,9 @@ def test_a_carried_state_gives_the_losses_of_the_whole_row(tmp_path: Path) -> No
     assert all(not tensor.requires_grad for tensor, _ in state.tensors().values())
     # Gradients do not cross the cuts, so those of the recurrent weights are not three times the whole's.
     assert not all(torch.allclose(a, 3 * b, rtol=1e-6) for a, b in zip(cut, full, strict=True))
+    again, _ = add_gradients(model, [pieces[0]], state, carry=True, device="cpu")
+    first, _ = add_gradients(model, [pieces[0]], None, carry=True, device="cpu")
+    assert again.nats == first.nats, "a fresh batch leaves the rows before it behind"
     alone = sum(add_gradients(model, [piece], None, carry=False, device="cpu")[0].nats for piece in pieces)
     assert abs(alone - whole.nats) > 1e-6, "without the state the later pieces score otherwise"
 
@@ -152,12 +162,12 @@ def test_bfloat16_moves_running_statistics_to_the_weights() -> None:
     assert precision.working.running_mean.tolist() == [2.0, 2.0, 2.0]
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("accumulation", [1, 2])
 def test_clipping_and_the_learning_rate_are_those_asked_for(tmp_path: Path, accumulation: int) -> None:
-    run = tiny_run(tmp_path, LSTM, clip=1e-3, optimizer={"kind": "sgd", "lr": 0.5}, accumulation=accumulation,
+    """The limit is of the step's gradient, however many batches it is added up from."""
+    run = tiny_run(tmp_path, LSTM, clip=1e-3, accumulation=accumulation, optimizer={"kind": "sgd", "lr": 0.5},
                    schedule={"kind": "linear", "warmup": 0.0, "final": 0.0}, dtype="float64")
-    torch.manual_seed(0)
-    trainer = Trainer(run, build_model(run), prepare(run).train, steps=4, device="cpu")
+    trainer = trainer_of(run)
     trainer.advance()
     before = [p.detach().clone() for p in trainer.model.parameters()]
     report = trainer.advance()
@@ -167,6 +177,38 @@ def test_clipping_and_the_learning_rate_are_those_asked_for(tmp_path: Path, accu
     assert report.grad_norm > 1e-3
     # torch divides by (norm + 1e-6), a relative 1e-6 of norms of order one.
     assert moved**0.5 == pytest.approx(report.lr * 1e-3, rel=1e-5)
+
+
+def test_a_step_takes_the_batches_that_follow_those_of_the_step_before(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(tiny_run(tmp_path, LSTM, accumulation=2))
+    batch, asked = trainer.batches.batch, list[int]()
+    monkeypatch.setattr(trainer.batches, "batch", lambda step, **share: asked.append(step) or batch(step, **share))
+    for _ in range(3):
+        trainer.advance()
+    assert asked == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_gradient_that_is_not_finite_stops_a_step_whose_loss_is(tmp_path: Path) -> None:
+    trainer = trainer_of(tiny_run(tmp_path, LSTM))
+    first = next(trainer.model.parameters())
+    before = first.detach().clone()
+    first.register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(TrainingError, match=r"step 0: the loss became \d.* with a gradient of norm (inf|nan)"):
+        trainer.advance()
+    assert torch.equal(first, before)
+
+
+def test_every_step_of_every_rank_draws_numbers_of_its_own() -> None:
+    def drawn(*numbers: int) -> float:
+        seed_step(*numbers, device=torch.device("cpu"))
+        return torch.rand(()).item()
+
+    keys = [(0, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0)]
+    state = torch.get_rng_state()
+    found = [drawn(*key) for key in keys]
+    assert found == [drawn(*key) for key in keys] and len(set(found)) == len(keys)
+    torch.set_rng_state(state)
 
 
 def test_a_context_beyond_the_positions_is_refused(tmp_path: Path) -> None:
