@@ -33,7 +33,7 @@ def test_exit_codes_tell_what_was_asked_wrongly_from_what_failed() -> None:
     kinds = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, WeftError)]
     asked = {kind.__name__ for kind in kinds if kind.exit_code == 2}
     assert asked == {"UserError", "ConfigError", "DataError", "TokenizerError", "CheckpointError", "InputError",
-                     "StateError", "UnsupportedError", "MissingExtra"}
+                     "StateError", "OccupiedError", "UnsupportedError", "MissingExtra"}
     assert {kind.__name__ for kind in kinds if kind.exit_code == 1} == {
         "WeftError", "FailedError", "LawError", "TrainingError", "DivergedError"}
 

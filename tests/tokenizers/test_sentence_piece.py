@@ -131,8 +131,8 @@ def test_the_models_own_space_goes_where_it_is_told() -> None:
 def test_where_the_space_goes_is_kept_and_lengths_add_up(prefix: Prefix, tmp_path: Path) -> None:
     for name in ("bpe", "unigram"):
         tokenizer = SentencePieceTokenizer(MODELS[name], added=[AddedToken("[x]", 420, special=False)], prefix=prefix)
-        tokenizer.save(tmp_path)
-        loaded = load_tokenizer(tmp_path)
+        tokenizer.save(tmp_path / name)
+        loaded = load_tokenizer(tmp_path / name)
         assert loaded.fingerprint() == tokenizer.fingerprint() != SentencePieceTokenizer(
             MODELS[name], added=[AddedToken("[x]", 420, special=False)]).fingerprint()
         for text in ("the[x]the", "[x]the ﬁ", "é[x] 世[x]the"):

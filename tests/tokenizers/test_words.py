@@ -78,9 +78,9 @@ def test_limits_leave_rare_words_out() -> None:
 
 
 def test_saved_words_load_as_they_were(tmp_path: Path) -> None:
-    for tokenizer in (LINES, PLAIN):
-        tokenizer.save(tmp_path)
-        loaded = load_tokenizer(tmp_path)
+    for folder, tokenizer in ((tmp_path / "lines", LINES), (tmp_path / "plain", PLAIN)):
+        tokenizer.save(folder)
+        loaded = load_tokenizer(folder)
         assert loaded.fingerprint() == tokenizer.fingerprint()
         assert loaded.encode(TREEBANK) == tokenizer.encode(TREEBANK)
 

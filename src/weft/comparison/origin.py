@@ -46,11 +46,13 @@ def placed(run: Mapping[str, Any], inside: Path) -> dict[str, Any]:
 def made_by_other_code(job: Job) -> str:
     """Why what stands in the folder of a piece of work is not taken, where code alone is the reason; else nothing."""
     try:
-        before = json.loads((job.folder / JOB_FILE).read_bytes())
-        same = before["key_without_code"] == job.key_without_code()
-    except (OSError, ValueError, KeyError, TypeError):
+        before = dict(json.loads((job.folder / JOB_FILE).read_bytes()))
+    except (OSError, ValueError, TypeError):
         return ""
-    found = changes(before.get("code"), job.code()) if same else []
+    if "code" not in before:
+        return "was made before Weft wrote down which code makes a piece, so it is done again"
+    same = before.get("key_without_code") == job.key_without_code()
+    found = changes(before["code"], job.code()) if same else []
     return f"was made by other code ({'; '.join(found)}), so it is done again" if found else ""
 
 
