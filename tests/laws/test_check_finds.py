@@ -25,7 +25,7 @@ from weft.models.readout import LinearReadout
 FOUND = {
     "WrongAtChunkBorder": ("split", 17), "ForgetsAt32": ("split", 33), "ForgetsAt128": ("split", 129),
     "KeepsOnly64Keys": ("split", None), "BlindBeyond1000": ("split", 1001), "OverflowsAt100": ("finite", 101),
-    "WrongInFloat32Continuation": ("precision", None), "WrongAbove64": ("split", None),
+    "WrongInFloat32Continuation": ("continuation", None), "WrongAbove64": ("split", None),
     "ForgetsSeveralTokens": ("split", None), "LeaksDocuments": ("packed", None),
     "LeaksFuture": ("causality", None), "GrowsUndeclared": ("bounded", None), "LosesField": ("persistence", None),
 }

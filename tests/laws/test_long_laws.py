@@ -48,7 +48,7 @@ def test_laws_hold_past_the_longest_border(name: str, config: PartConfig) -> Non
     if subject.stateful:
         wanted |= {"split", "causality", "selection", "persistence", "bounded"}
     if subject.differentiable:
-        wanted |= {"precision"} | ({"split gradients"} if subject.stateful else set())
+        wanted |= {"precision"} | ({"split gradients", "continuation"} if subject.stateful else set())
     assert wanted <= tried
 
 
@@ -113,7 +113,7 @@ def average(kind: type[injected.Average]) -> Subject:
 RED = {injected.ForgetsAt32: {"split", "split gradients", "inference"}, injected.LeaksFuture: {"causality"},
        injected.LeaksDocuments: {"packed"}, injected.GrowsUndeclared: {"bounded"},
        injected.LosesField: {"persistence"}, injected.OverflowsAt100: {"finite"},
-       injected.WrongInFloat32Continuation: {"precision"}}
+       injected.WrongInFloat32Continuation: {"continuation"}}
 
 
 @pytest.mark.parametrize("kind", RED)
@@ -155,3 +155,14 @@ def test_without_a_state_only_what_needs_none_is_run() -> None:
     assert Trait.BIDIRECTIONAL in subject.traits
     laws = {finding.law for finding in examine_long(subject, 386).findings}
     assert laws == {"finite", "ragged", "packed", "precision", "inference"} <= {"finite", *LONG_LAWS}
+
+
+class WrongInFloat32(injected.Average):
+    """Loses a part of what it knows, in float32 alone."""
+
+    def carried(self, average: torch.Tensor, index: int) -> torch.Tensor:
+        return 0.9 * average if average.dtype == torch.float32 else average
+
+
+def test_precision_can_fail() -> None:
+    assert "precision" in {finding.law for finding in examine_long(average(WrongInFloat32), 64).broken()}

@@ -22,6 +22,7 @@ from weft.laws.inference import by_columns
 from weft.laws.length import GRADIENT_STEPS, Row, across, around, in_pieces, one_by_one
 from weft.laws.precision import BOUNDS
 from weft.laws.report import Finding, compare, gradient_difference
+from weft.laws.subject import Subject
 
 NEAR = 16
 """Tokens up to which the bound of `precision` is that of short rows: angles and sums of more grow with the length."""
@@ -179,31 +180,44 @@ def _packed_pieces(row: Row, begins: Tensor, cut: int) -> Tensor:
 
 
 def precision(row: Row) -> Iterator[Finding]:
-    """The same weights and inputs in float32, whole and in pieces of several tokens, against float64. Where a layer
-    chose otherwise, the rest of the row is not compared."""
-    subject = row.subject
-    if any(p.dtype != torch.float64 for p in subject.module.parameters()) or not subject.differentiable:
+    """The same weights and inputs in float32, against float64. Where a layer chose otherwise, the rest of the row is
+    not compared."""
+    if not _castable(row):
         return
-    bound = BOUNDS[torch.float32] * max(1, row.steps // NEAR)
-    single = subject.remake(copy.deepcopy(subject.module).float())
-    x = row.x.float() if row.x.is_floating_point() else row.x
+    single, x, memory = _single(row)
+    with torch.no_grad(), watched(single.module) as chosen:
+        whole = single.whole(x, memory, Span(prefix=row.prefix)).y
+    yield _relative(row, "precision", "torch.float32", whole, chosen)
+
+
+def continuation(row: Row) -> Iterator[Finding]:
+    """The same in pieces of several tokens."""
+    if not (_castable(row) and row.subject.stateful):
+        return
+    single, x, memory = _single(row)
+    with torch.no_grad(), watched(single.module) as chosen:
+        pieces = in_pieces(row, across(row.steps), subject=single, inputs=(x, memory))[0]
+    yield _relative(row, "continuation", "torch.float32, pieces of odd sizes", pieces, chosen)
+
+
+def _castable(row: Row) -> bool:
+    """Only float64 subjects are cast; the others are what they are."""
+    return row.subject.differentiable and all(p.dtype == torch.float64 for p in row.subject.module.parameters())
+
+
+def _single(row: Row) -> tuple[Subject, Tensor, Memory | None]:
+    """The subject in float32, and what it is given."""
     memory = None if row.memory is None else replace(row.memory, h=row.memory.h.float())
-    with torch.no_grad():
-        with watched(single.module) as chosen:
-            whole = single.whole(x, memory, Span(prefix=row.prefix)).y
-        yield _relative(row, "torch.float32", whole, chosen, bound)
-        if subject.stateful:
-            with watched(single.module) as chosen:
-                pieces = in_pieces(row, across(row.steps), subject=single, inputs=(x, memory))[0]
-            yield _relative(row, "torch.float32, in pieces", pieces, chosen, bound)
+    return (row.subject.remake(copy.deepcopy(row.subject.module).float()),
+            row.x.float() if row.x.is_floating_point() else row.x, memory)
 
 
-def _relative(row: Row, case: str, found: Tensor, chosen: Choices, bound: float) -> Finding:
+def _relative(row: Row, law: str, case: str, found: Tensor, chosen: Choices) -> Finding:
     found = found.double()
     if Trait.DISCRETE_CHOICE in row.subject.traits:
         found = _undecided(row, found, chosen)[0]
     size = row.y.abs().max()
-    return compare("precision", case, found / size, row.y / size, bound)
+    return compare(law, case, found / size, row.y / size, BOUNDS[torch.float32] * max(1, row.steps // NEAR))
 
 
 def readout(row: Row) -> Iterator[Finding]:
@@ -239,6 +253,7 @@ LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
     "persistence": persistence,
     "bounded": bounded,
     "precision": precision,
+    "continuation": continuation,
     "readout": readout,
     "inference": inference,
 }

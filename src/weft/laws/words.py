@@ -28,6 +28,13 @@ MEANING = MappingProxyType({
     "stability": "a very long sequence must stay finite and independent of the cuts",
     "readout": "log-probabilities must be those of the logits",
     "inference": "the inference form must equal the part",
+    "continuation": "float32 must stay near float64 in pieces of several tokens too",
+    "training": "training mode must be evaluation but for dropout",
+    "forks": "copies of a state that go on differently must see nothing of each other",
+    "saving": "a state can be saved and restored whenever there is one",
+    "coordinates": "explicit coordinates must mean the same in pieces",
+    "memory": "a bounded state costs as much after many tokens as after few",
+    "compile": "a call must compile into one graph",
 })
 
 CAUSE = MappingProxyType({
