@@ -25,7 +25,7 @@ def seeds(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     if Trait.DISCRETE_CHOICE not in subject.traits or not subject.differentiable:
         return
     for draw in range(DRAWS):
-        other = replace(subject.remake(_drawn(subject.module, generator)), thorough=False)
+        other = replace(subject.remake(_drawn(subject.module, generator)), thorough=False, steps=subject.steps)
         for law in (ragged, split):
             for finding in law(other, generator):
                 yield replace(finding, law=LAW, case=f"weights {draw}, {finding.law}: {finding.case}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -72,7 +73,7 @@ def _training(subject: Subject, keep: str | None) -> Subject:
     for place in _dropouts(module):
         if place != keep:
             _without_dropout(module.get_submodule(place))
-    again = subject.remake(module)
+    again = replace(subject.remake(module), steps=subject.steps)
     module.train()
     return again
 
