@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from weft.core.clock import Clock
+from weft.core.config import Dims, parse_part
 from weft.core.errors import InputError, StateError
 from weft.core.span import Span
 from weft.mixers.key_value import (
@@ -234,3 +235,20 @@ def test_keys_are_kept_in_the_state_s_own_dtype() -> None:
     assert kept(put(state, [[1.0]])).keys.dtype is torch.bfloat16
     state = start_rolling(Clock.start(1), PLAIN, 2, torch.bfloat16)
     assert kept(put(state, [[1.0, 2.0]])).values.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("mask", ["causal", "causal & window(3)"])
+def test_scores_see_stored_coordinates_and_not_the_order(mask: str) -> None:
+    """Linear biases over coordinates with gaps and returns: in pieces as whole, and other than without them."""
+    torch.manual_seed(0)
+    config = parse_part(("mixer",), {"kind": "attention", "n_heads": 2, "position": "alibi", "mask": mask})
+    layer = config.build(Dims(8)).double()
+    x, places = torch.randn(2, 6, 8, dtype=torch.float64), torch.tensor([[0, 4, 9, 2, 30, 31], [7, 5, 3, 1, 0, 2]])
+    whole = layer(x, None, Span(coordinates=places)).y
+    assert not torch.allclose(whole, layer(x).y, atol=1e-2)
+    state, found = layer.init_state(2), []
+    for piece in (slice(0, 2), slice(2, 3), slice(3, 6)):
+        out = layer(x[:, piece], state, Span(coordinates=places[:, piece]))
+        state = out.state
+        found.append(out.y)
+    torch.testing.assert_close(torch.cat(found, 1), whole, rtol=1e-12, atol=1e-12)

@@ -212,3 +212,15 @@ def test_it_learns_a_rule_that_needs_two_tokens() -> None:
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.1
+
+
+def test_dropout_falls_on_the_embeddings_and_on_the_hidden_units() -> None:
+    torch.manual_seed(0)
+    config = FeedForwardLMConfig(vocab_size=11, order=3, d_embedding=20, d_hidden=40, direct=True, dropout=0.5, std=1.0)
+    model = config.build().train()
+    h = model.hidden(torch.randint(11, (4, 16))).y
+    hidden, embeddings = h.split([40, 40], dim=-1)
+    for part in (hidden, embeddings):
+        # 2,560 independent draws: the share of zeros has a standard deviation of 0.01.
+        assert abs(float((part == 0).float().mean()) - 0.5) < 0.05
+    assert not (model.eval().hidden(torch.randint(11, (4, 16))).y == 0).any()

@@ -183,3 +183,16 @@ def test_embeddings_under_sinusoidal_positions_are_of_the_size_of_the_waves() ->
     model: Any = decoder("gru", position="sinusoidal", d_model=64).build(None)  # type: ignore[arg-type]
     assert model.embedding.scale == 8.0
     assert math.isclose(float(model.embedding.tokens.weight.detach().std()), 1 / 8, rel_tol=0.1)
+
+
+def test_a_stored_configuration_says_what_its_embeddings_are() -> None:
+    """One in which every field is written, as checkpoints have it, keeps its meaning; so does a shared scheme."""
+    stored = decoder("gru", position="sinusoidal", embedding={"scale": None, "std": 0.02})
+    assert parse_part(("model",), stored.dump()) == stored
+    model: Any = stored.build(None)  # type: ignore[arg-type]
+    assert model.embedding.scale == 1.0
+    assert float(model.embedding.tokens.weight.detach().std()) < 0.03
+    for positions in ({"position": "sinusoidal"}, {"shared": {"p": "sinusoidal"}, "position": {"shared": "p"}}):
+        left_out = decoder("gru", **positions)
+        assert left_out.dump()["embedding"]["scale"] == "sqrt_width"
+        assert parse_part(("model",), left_out.dump()) == left_out

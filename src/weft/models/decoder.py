@@ -165,7 +165,8 @@ class DecoderConfig(StackedConfig):
                                 "blocks": [{"repeat": 2, "of": [pre]}]}),
             cls.model_validate({"vocab_size": 11, "context": 32, "d_model": 8, "position": "learned",
                                 "embedding": {"scale": 2.0, "norm": "rmsnorm", "dropout": 0.1},
-                                "readout": {"kind": "linear", "tied": False}, "blocks": [{"kind": "post", "layers": ["s4d", mlp]}]}),
+                                "readout": {"kind": "linear", "tied": False},
+                                "blocks": [{"kind": "post", "layers": ["s4d", mlp]}]}),
             cls.model_validate({"vocab_size": 11, "context": 32, "d_model": 8, "embedding": {"d_embedding": 5},
                                 "readout": {"kind": "linear", "d_embedding": 5}, "blocks": [pre]}),
         ]
