@@ -171,6 +171,26 @@ def test_positions_are_kept_beside_the_keys() -> None:
     assert first.positions.dtype is torch.int64
 
 
+@pytest.mark.parametrize("more", [1, 2])
+def test_a_rolling_buffer_keeps_positions_that_are_no_orders(more: int) -> None:
+    """Seen by one token, which reads the buffer, and by several, which read what it held before them."""
+    state = kept(put(rolling(1, shape=PLACED), [[0, 1, 2, 3]], coordinates=torch.tensor([[10, 20, 30, 40]])))
+    stored = put(state, [[4, 5][:more]], coordinates=torch.tensor([[50, 60][:more]]))
+    places = stored.keys.position.expand(1, -1)[0].tolist()
+    orders = stored.keys.order.expand(1, -1)[0].tolist()
+    assert [place for order, place in zip(orders, places, strict=True) if order >= 0] == [
+        10 * (order + 1) for order in orders if order >= 0]
+
+
+@pytest.mark.parametrize("state", [growing(capacity=4), growing(), rolling()], ids=["reserved", "growing", "rolling"])
+def test_what_stands_beyond_a_row_s_count_is_not_kept(state: Any) -> None:
+    held = kept(put(state, [[1, 2], [3, 99]], count=torch.tensor([2, 1])))
+    stored = put(held, [[5], [6]])
+    assert [sorted(row, key=lambda pair: pair[1]) for row in seen(stored, 2)] == [
+        [(1, 0), (2, 1), (5, 2)], [(3, 0), (6, 1)]]
+    assert 99 not in held.keys.flatten().tolist()
+
+
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("cuts", [[7], [1] * 7, [2, 5], [4, 0, 3], [3, 3, 1]])
 def test_the_token_of_order_i_is_in_slot_i_mod_w(gradients: bool, cuts: list[int]) -> None:
