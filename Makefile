@@ -15,7 +15,7 @@ help:
 	@echo "make test-interop  the tests against transformers"
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
-	@echo "make test-processors  the tests as other processors and other numbers of threads run them: about an hour"
+	@echo "make test-processors  the tests as other processors and other numbers of threads run them: more than half an hour"
 	@echo "make mutants  mistakes put into the source one by one, which the tests must see: under half an hour;"
 	@echo "              make mutants ONLY='beam-* sampling-*' for some"
 	@echo "make lint   ruff and mypy"
