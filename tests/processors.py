@@ -27,7 +27,7 @@ ARITHMETIC = ("analysis", "blocks", "checkpoints", "comparison", "decoding", "ev
               "integration", "laws", "masks", "mixers", "models", "norms", "ops", "oracles", "positions", "training")
 """Folders whose tests compute with floating-point numbers."""
 
-OTHERS = ("architecture", "cli", "core", "data", "docs", "examples", "mutants", "tokenizers")
+OTHERS = ("api", "architecture", "cli", "core", "data", "disk", "docs", "examples", "mutants", "recipes", "tokenizers")
 """Folders that run once."""
 
 CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")

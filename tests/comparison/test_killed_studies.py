@@ -76,11 +76,13 @@ def test_a_study_that_is_killed_goes_on_to_the_same_figures(study: StudyConfig, 
         assert mine.runs[0].bits_per_byte == other.runs[0].bits_per_byte
 
 
-def _job(tmp_path: Path, *, steps: int = 500, plugins: tuple[str, ...] = (), device: str = "cpu") -> Job:
+def _job(tmp_path: Path, *, steps: int = 500, plugins: tuple[str, ...] = (), device: str = "cpu",
+         d_model: int = 8) -> Job:
     text = write_text(tmp_path)
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "0.txt").write_text("a line of text\n" * 20)
-    run = parse_run({"model": LSTM, "data": {"path": str(text)}, "training": {"steps": steps, "batch_size": 2}})
+    model = {**LSTM, "d_model": d_model}
+    run = parse_run({"model": model, "data": {"path": str(text)}, "training": {"steps": steps, "batch_size": 2}})
     job = Job("run", "lstm", run, tmp_path / "job", None, tmp_path / "test", (), None, True, 1.0, MeasureSettings(),
               plugins=plugins, device=device)
     job.folder.mkdir()
@@ -115,10 +117,10 @@ def test_a_process_that_cannot_begin_says_why(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_told_and_is_no_verdict(tmp_path: Path) -> None:
     """The limit lies above everything but the weights of a checkpoint, as with a quota."""
-    job = _job(tmp_path, steps=3)
+    job = _job(tmp_path, steps=3, d_model=64)
     _write(job)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
         with OwnProcesses() as launch:
             outcome = launch(job, lambda line, step, steps: None)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from decoding.small_models import MLP, ROPE, VOCAB, decoder, kinds, reseeded
 from decoding.test_decoding_cost import Calls
-from weft.core.config import PartConfig
+from weft.core.config import Dims, PartConfig
 from weft.core.errors import UserError
 from weft.core.layer import Pointwise, traits_of
 from weft.core.model import LanguageModel
@@ -42,11 +42,12 @@ def models() -> dict[str, LanguageModel]:
     found = dict(kinds())
     for part in REGISTRY.parts("mixer"):
         found |= {f"{part.kind} {index}": decoder(plain_data(example), MLP)
-                  for index, example in enumerate(part.examples()) if part.kind != "cross_attention"}
+                  for index, example in enumerate(part.examples())
+                  if part.kind != "cross_attention" and Trait.BIDIRECTIONAL not in traits_of(example.build(Dims(8)))}
     for part in REGISTRY.parts("feedforward"):
         found |= {f"{part.kind} {index}": decoder(ROPE, plain_data(example))
                   for index, example in enumerate(part.examples())}
-    return {name: model.eval() for name, model in found.items() if Trait.BIDIRECTIONAL not in traits_of(model)}
+    return {name: model.eval() for name, model in found.items()}
 
 
 def sessions(model: LanguageModel, *lengths: int, new: int = NEW) -> tuple[Session, Session]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from weft.checkpoints.atomic import replacing, write_file
 from weft.comparison.contestants import Contestant
 from weft.core.errors import DataError
-from weft.data import Corpus, read_text
+from weft.data import Corpus, read_text, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.manifest import read_manifest
 from weft.data.settings import DataSettings
@@ -74,17 +73,7 @@ def prepare_texts(contestants: list[Contestant], folder: Path) -> StudyTexts:
             _write(folder / name, corpus)
     return StudyTexts(_tokens(contestants, settings, folder, read.parts), folder / TUNING, folder / TEST, how,
                       _name(settings, read.corpus), hashes, read.parts["train"].size_bytes, test.size_bytes,
-                      len(test.documents), duplicated(read.parts["train"], test))
-
-
-def duplicated(train: Corpus, test: Corpus) -> int:
-    """Documents of ``test`` whose text is that of a document of ``train``."""
-    seen = {_digest(document.text) for document in train.documents}
-    return sum(_digest(document.text) in seen for document in test.documents if document.text)
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8")).digest()
+                      len(test.documents), repeated(test, read.parts["train"]).found)
 
 
 def _require_same_text(folder: Path, hashes: tuple[str, str, str]) -> None:
@@ -183,7 +172,7 @@ def _halves(parts: Mapping[str, Corpus], settings: DataSettings) -> tuple[Corpus
         return parts["validation"], parts["test"], ("Learning rates are chosen on the validation text; every figure is "
                                                     "measured on the test text, which nothing else reads.")
     validation = parts["validation"]
-    tuning, test = validation.split(0.5, seed=settings.split_seed)
+    tuning, test = validation.split(0.5, seed=settings.split_seed, by=settings.split_by)
     by = "by document" if len(validation.documents) >= FEWEST_TO_SPLIT else "within each document, at a line"
     return tuning, test, (f"The text held out of training is parted in two {by}: learning rates are chosen on one "
                           "half, every figure is measured on the other.")
