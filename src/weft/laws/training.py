@@ -17,6 +17,7 @@ from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
 from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention
+from weft.ops.dropout import Dropout
 
 LAW = "training"
 
@@ -85,13 +86,13 @@ def _dropouts(module: nn.Module) -> list[str]:
 
 def _rate(part: nn.Module) -> float:
     """The probability with which this module itself drops something."""
-    if isinstance(part, nn.Dropout):
+    if isinstance(part, nn.Dropout | Dropout):
         return part.p
     return part.config.scores.dropout if isinstance(part, Attention | CrossAttention) else 0.0
 
 
 def _without_dropout(part: nn.Module) -> None:
-    if isinstance(part, nn.Dropout):
+    if isinstance(part, nn.Dropout | Dropout):
         part.p = 0.0
     else:
         assert isinstance(part, Attention | CrossAttention), "the parts that have a rate"
