@@ -138,6 +138,26 @@ def test_a_rename_that_fails_puts_the_old_checkpoint_back(tmp_path: Path, monkey
     assert saved_step(tmp_path / "a") == 1
 
 
+def test_what_cannot_be_put_back_at_once_is_kept_and_put_back_later(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 1})
+    rename = os.rename
+
+    def fail_for_the_place(source: Any, target: Any) -> None:
+        if Path(target) == tmp_path / "a":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail_for_the_place)
+        with pytest.raises(FailedError, match="no room"):
+            save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2}, replace=True)
+    assert not (tmp_path / "a").exists() and saved_step(tmp_path / "a") == 1
+    tidy(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert saved_step(tmp_path / "a") == 1
+
+
 def test_a_run_whose_only_checkpoint_stepped_aside_still_has_one(tmp_path: Path) -> None:
     place = tmp_path / "checkpoints/00000007"
     save_checkpoint(place, model_of(), None, facts={"step": 7})

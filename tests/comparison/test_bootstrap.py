@@ -93,3 +93,12 @@ def test_the_draws_are_those_that_numpy_promises_to_keep() -> None:
     raw = np.random.PCG64(0).random_raw(6).reshape(3, 2)
     drawn = resampled([[0.0, math.log(2)]], [1, 1], seed=0, resamples=3)[0]
     np.testing.assert_allclose(drawn, (raw % 2).sum(axis=1) / 2, rtol=1e-15)
+
+
+def test_a_resampled_text_has_all_its_nats_over_all_its_bytes() -> None:
+    """By hand, of two unequal clusters; a mean of their own figures would be another."""
+    chosen = (np.random.PCG64(0).random_raw(12).reshape(6, 2) % 2).astype(np.int64)
+    assert (chosen.sum(axis=1) == 1).any(), "both are in one"
+    nats, sizes = np.array([50.0, 300.0]), np.array([100, 300])
+    drawn = resampled([nats.tolist()], sizes.tolist(), seed=0, resamples=6)[0]
+    np.testing.assert_allclose(drawn, nats[chosen].sum(axis=1) / sizes[chosen].sum(axis=1) / math.log(2), rtol=1e-15)
