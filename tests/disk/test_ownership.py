@@ -204,3 +204,20 @@ def test_a_manifest_lists_what_lies_beside_it(tmp_path: Path) -> None:
     assert by_manifest(tmp_path) == []
     shutil.copytree(tmp_path, tmp_path / "copy")
     assert by_manifest(tmp_path / "copy") == [] and by_manifest(tmp_path) == ["no manifest of Weft's lists copy"]
+
+
+def test_a_manifest_lists_what_lies_in_the_folders_too(tmp_path: Path) -> None:
+    inner = tmp_path / "templates" / "more"
+    inner.mkdir(parents=True)
+    (inner / "a.jinja").write_text("a")
+    (tmp_path / "templates" / "b.jinja").write_text("b")
+    write_manifest(tmp_path)
+    assert by_manifest(tmp_path) == []
+    (inner / "mine.txt").write_text("mine")
+    (tmp_path / "templates" / "b.jinja").write_text("edited")
+    (tmp_path / "own").mkdir()
+    assert by_manifest(tmp_path) == ["no manifest of Weft's lists own, templates/more/mine.txt",
+                                     "since Weft wrote them, these have changed: templates/b.jinja"]
+    shutil.rmtree(inner)
+    inner.symlink_to(tmp_path / "own")
+    assert "no manifest of Weft's lists own, templates/more" in by_manifest(tmp_path)

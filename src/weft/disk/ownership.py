@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -36,9 +36,9 @@ class FileEntry:
 
 
 def write_manifest(folder: Path) -> None:
-    """List every file of ``folder``, which holds files alone."""
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(folder.iterdir())
-             if path.name != MANIFEST_FILE}
+    """List every file of ``folder`` and of the folders in it, by its path from there on."""
+    files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+             for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST_FILE}
     (folder / MANIFEST_FILE).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="utf-8")
 
 
@@ -77,11 +77,23 @@ def by_manifest(folder: Path) -> list[str]:
 
 def not_listed(folder: Path, listed: Mapping[str, FileEntry], beside: set[str]) -> list[str]:
     """What is in a folder besides the files that are listed, as they are listed, and those named ``beside``."""
-    there = [path for path in sorted(folder.iterdir()) if path.name not in beside or path.is_symlink()]
-    unlisted = [path.name for path in there if path.name not in listed]
-    changed = [path.name for path in there if path.name in listed and not _is_as_listed(path, listed[path.name])]
+    there = {name: path for name, path in _entries(folder, listed) if name not in beside or path.is_symlink()}
+    unlisted = [name for name in there if name not in listed]
+    changed = [name for name, path in there.items() if name in listed and not _is_as_listed(path, listed[name])]
     clauses = (("no manifest of Weft's lists", unlisted), ("since Weft wrote them, these have changed:", changed))
     return [f"{what} {enumerated(names)}" for what, names in clauses if names]
+
+
+def _entries(folder: Path, listed: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """What stands in a folder, by its path from there on: of folders that hold something listed what they hold, of
+    others the folder."""
+    inside = [name.partition("/") for name in listed if "/" in name]
+    for path in sorted(folder.iterdir()):
+        own = [rest for first, _, rest in inside if first == path.name]
+        if own and path.is_dir() and not path.is_symlink():
+            yield from ((f"{path.name}/{name}", each) for name, each in _entries(path, own))
+        else:
+            yield path.name, path
 
 
 def require_free(path: Path, *, single: bool = False, proof: Proof | None = None, replace: bool = False) -> None:
