@@ -59,6 +59,10 @@ class ModelConfig(PartConfig):
     def build(self, dims: Dims | None = None) -> Model:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes that its head tells apart, in the order of their ids; none where they have no names."""
+        return ()
+
     def fingerprint(self) -> str:
         """A hash of the whole resolved configuration."""
         text = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"))

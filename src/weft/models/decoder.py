@@ -20,7 +20,7 @@ from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import Memory, Span
 from weft.core.state import child_field
-from weft.heads.base import HeadConfig
+from weft.heads.base import ClassifierConfig, HeadConfig
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.models.stack import Blocks, build_stack
 from weft.norms.base import NormConfig
@@ -70,6 +70,10 @@ class StackedConfig(ModelConfig):
     shared: dict[str, Annotated[PartConfig, PartField(*SHAREABLE)]] = Field(default_factory=dict)
     blocks: Blocks
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
+    head: Annotated[HeadConfig, PartField("head")] | None = None
+
+    def labels(self) -> tuple[str, ...]:
+        return self.head.labels if isinstance(self.head, ClassifierConfig) else ()
 
     @model_validator(mode="before")
     @classmethod
@@ -154,7 +158,6 @@ class DecoderConfig(StackedConfig):
     state_size: ClassVar[str] = "the sum of its layers'"
 
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig()
-    head: Annotated[HeadConfig, PartField("head")] | None = None
 
     def build(self, dims: Dims | None = None) -> Decoder:
         return Decoder(self)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.checks import require
-from weft.core.config import Dims, PartField
+from weft.core.config import Dims
 from weft.core.errors import InputError
 from weft.core.model import Encoder, EncoderInputs, ModelState
 from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import WHOLE, Span
-from weft.heads.base import HeadConfig
 from weft.models.decoder import StackedConfig, build_embedding
 from weft.models.stack import build_stack
 
@@ -29,7 +28,6 @@ class TokenEncoderConfig(StackedConfig):
     source: ClassVar[str] = "Vaswani et al. 2017, section 3.1; Devlin et al. 2019, section 3 (segments)"
 
     n_types: int = Field(default=0, ge=0)
-    head: Annotated[HeadConfig, PartField("head")] | None = None
 
     def build(self, dims: Dims | None = None) -> TokenEncoder:
         return TokenEncoder(self)

@@ -112,6 +112,8 @@ class TaskSettings:
         carry_state: rows continue from batch to batch.
         packing: how documents lie in rows of running text, see `weft.data.settings.DataSettings`.
         objective: terms of the loss of tokens.
+        labels: names of the classes that the model's head tells apart, in the order of their ids; none where they have
+            no names.
     """
 
     rows: int
@@ -121,6 +123,7 @@ class TaskSettings:
     carry_state: bool = False
     packing: Literal["stream", "documents"] = "stream"
     objective: ObjectiveSettings = ObjectiveSettings()
+    labels: tuple[str, ...] = ()
 
 
 class TaskConfig(PartConfig):

@@ -61,7 +61,7 @@ class Validation:
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> Validation:
         """What `dataclasses.asdict` and JSON made of one, now or before tasks had measures of their own."""
-        given = plain["measures"] if "measures" in plain else {}
-        measures, bits = {name: number(value) for name, value in given.items()}, plain[BITS_PER_BYTE]
+        measures = {name: number(value) for name, value in plain.get("measures", {}).items()}
+        bits = plain[BITS_PER_BYTE]
         return Validation(**{**plain, BITS_PER_BYTE: None if bits is None else number(bits), LOSS: number(plain[LOSS]),
                              "measures": measures})

@@ -156,7 +156,8 @@ class RunConfig(Settings):
         training = self.training
         return self.task.create(TaskSettings(
             rows=training.batch_size, context=self.context, seed=self.data.order_seed, reshuffle=training.reshuffle,
-            carry_state=training.carry_state, packing=self.data.packing, objective=training.objective))
+            carry_state=training.carry_state, packing=self.data.packing, objective=training.objective,
+            labels=self.model.labels()))
 
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse_run` reads back."""

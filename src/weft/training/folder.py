@@ -244,7 +244,7 @@ def _cost(path: Path) -> float | None:
     """None for a checkpoint that was not evaluated, or that is damaged."""
     try:
         return Validation.from_json(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]).cost
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
