@@ -92,10 +92,7 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         terms = _terms(config, record, world, allow_inexact=allow_inexact)
         told = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
         with terms.compute.apply(), Sinks(config, folder.path, told) as sinks:
-            model, task = _fresh_model(config, world), config.made_task()
-            require_possible(config, task, model)
-            taken = _started_from(config, model, folder, record, world)
-            run = Run(config, task, model, _material(config, world), folder, world, on_event, sinks, taken)
+            run = _prepared(config, folder, world, record, on_event, sinks)
             return _result(run, _train(run, terms, record))
 
 
@@ -110,6 +107,15 @@ def build_model(config: RunConfig) -> Model:
         raise ConfigError([f"model: what a {config.model.kind!r} builds is no weft.core.model.Model. Derive it from "
                            "LanguageModel or Encoder."])
     return model
+
+
+def _prepared(config: RunConfig, folder: RunFolder, world: World, record: dict[str, Any] | None,
+              on_event: Listener | None, sinks: Sinks) -> Run:
+    """The model, which is checked before anything is read for it, and the material of its task."""
+    model, task = _fresh_model(config, world), config.made_task()
+    require_possible(config, task, model)
+    taken = _started_from(config, model, folder, record, world)
+    return Run(config, task, model, _material(config, world), folder, world, on_event, sinks, taken)
 
 
 def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any] | None:
