@@ -88,7 +88,7 @@ class PackedBatches(Batches):
             inputs=laid(stream.tokens[places].astype(np.int64)),
             targets=laid(stream.tokens[places + 1].astype(np.int64)),
             begins=laid(inside == 0),
-            scored=laid(np.ones(len(places), dtype=np.bool_)),
+            scored=laid(stream.scored(places + 1)),
             target_bytes=laid(stream.byte_lengths[places + 1].astype(np.int64)),
             count=None if (count == self.length).all() else count)
 

@@ -19,4 +19,7 @@ def count(model: LanguageModel, stream: TokenStream) -> None:
     if not isinstance(model, Counted):
         raise ConfigError([f"model: a {model.config.kind!r} cannot be trained by gradients and is no Counted. Derive "
                            "it from weft.core.model.Counted, or do not declare Trait.NOT_DIFFERENTIABLE."])
+    if stream.flags is not None:
+        raise ConfigError([f"data: some tokens are read and not scored, while a {model.config.kind!r} counts every "
+                           "token. Leave out data.prompt_field, or train a model by gradients."])
     model.fit(torch.from_numpy(stream.tokens.astype(np.int64)), torch.from_numpy(stream.begins.copy()))

@@ -13,6 +13,7 @@ from weft.core.errors import ConfigError, DataError
 from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text, repeated
 from weft.data.corpus import Split
 from weft.data.division import divide
+from weft.data.documents import Documents
 from weft.data.manifest import Recipe, Source, is_prepared, read_manifest
 from weft.data.prepared import (
     EncodingTexts,
@@ -214,8 +215,8 @@ def _embedded(settings: DataSettings) -> Corpus:
     corpus, how = embedded_corpus(), settings.division
     if how == "file":
         return corpus
-    documents = tuple(piece for document in corpus.documents for piece in divide(document, how))
-    return Corpus(corpus.name, documents, version=corpus.version)
+    return Corpus(corpus.name, Documents([divide(document, how) for document in corpus.documents]),
+                  version=corpus.version)
 
 
 def _read(settings: DataSettings, path: str | None) -> Corpus:
@@ -225,7 +226,8 @@ def _read(settings: DataSettings, path: str | None) -> Corpus:
     if is_prepared(Path(path)):
         raise DataError("the folder holds prepared tokens, not text.", where=path,
                         remedy="Give the text, or name the folder as data.path alone.")
-    return read_text(path, text_field=settings.text_field, documents=settings.division)
+    return read_text(path, text_field=settings.text_field, prompt_field=settings.prompt_field,
+                     documents=settings.division)
 
 
 def _no_test() -> DataError:
