@@ -33,10 +33,11 @@ from weft.data.manifest import MANIFEST_FILE, file_hash
 from weft.data.prepared import open_prepared
 from weft.data.settings import DataSettings
 from weft.evaluation import evaluate
+from weft.tasks.material import read_texts
 from weft.tokenizers import BPETokenizer, ByteTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train
-from weft.training.material import prepare_folder, read_texts, with_prepared
+from weft.training.material import prepare_folder, with_prepared
 
 OLD = Path(__file__).parent / "prepared_format_2"
 PAIRS = [("2+2=", "4"), ("", "all of it"), ("é?", "è!"), ("only asked", "")]

@@ -19,9 +19,9 @@ from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
 from weft.evaluation.evaluate import Mode
 from weft.families.generation import end_ids
+from weft.tasks.material import HeldOut, held_out_text, text_stream
 from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings
-from weft.training.material import HeldOut, held_out, text_stream
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
     if data is not None:
         tokens = text_stream(data, tokenizer)
     elif loaded.run is not None:
-        tokens = held_out(DataSettings.model_validate(loaded.run["data"]), tokenizer, part)
+        tokens = held_out_text(DataSettings.model_validate(loaded.run["data"]), tokenizer, part)
     else:
         raise InputError("the checkpoint knows no run, so it has no text of its own.", where="data",
                          remedy="Give the path of a text.")

@@ -25,7 +25,7 @@ from weft.cli.options import (
 
 if TYPE_CHECKING:
     from weft.evaluation import Evaluation
-    from weft.training.material import HeldOut
+    from weft.tasks.material import HeldOut
 
 
 @guarded

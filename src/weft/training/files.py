@@ -11,9 +11,10 @@ import yaml
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig
+from weft.tasks.material import split_corpus
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training.config import DataSettings, RunConfig
-from weft.training.material import split_corpus, with_prepared
+from weft.training.material import with_prepared
 from weft.training.overrides import apply_overrides, run_overrides
 
 
