@@ -12,6 +12,7 @@ from jaxtyping import Int64
 from weft.core.errors import DataError
 from weft.data.batch import Batch, cut
 from weft.data.permutation import hashed, permute
+from weft.data.sequences import share_of
 from weft.data.stream import TokenStream
 
 
@@ -46,21 +47,11 @@ class Batches(ABC):
         Raises:
             DataError: a world that does not divide the rows, or a rank outside it.
         """
-        return self._batch(step, self._share(rank, world))
+        return self._batch(step, share_of(self.rows, rank, world))
 
     @abstractmethod
     def _batch(self, step: int, share: slice) -> Batch:
         """Those rows of the batch of that step."""
-
-    def _share(self, rank: int, world: int) -> slice:
-        if world < 1 or self.rows % world:
-            raise DataError(f"{self.rows} rows do not divide into {world} ranks.", where="world",
-                            remedy="Choose a batch size that is a multiple of the number of ranks.")
-        if not 0 <= rank < world:
-            raise DataError(f"must be from 0 to {world - 1}, received {rank}.", where="rank",
-                            remedy="Give each process its own number below the number of ranks.")
-        each = self.rows // world
-        return slice(rank * each, (rank + 1) * each)
 
     @property
     @abstractmethod
