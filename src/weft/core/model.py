@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import Dims, PartConfig, parse_part
-from weft.core.errors import InputError, StateError
+from weft.core.errors import InputError, StateError, UnsupportedError
 from weft.core.layer import LayerState, Part, beginning
 from weft.core.output import Loss, Output
 from weft.core.span import WHOLE, Memory, Span
@@ -284,6 +284,18 @@ class Encoder(Model, ABC):
     def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
         """The hidden vectors of `vectors`."""
         return self.vectors(inputs, span).y
+
+
+def language_model(model: Model, purpose: str, *, where: str = "model") -> LanguageModel:
+    """``model``, for a purpose that needs probabilities of the next token.
+
+    Raises:
+        UnsupportedError: it is none, such as an encoder.
+    """
+    if isinstance(model, LanguageModel):
+        return model
+    raise UnsupportedError(f"{purpose} needs a language model, and a {model.config.kind!r} predicts no next token.",
+                           where=where, remedy="Give a decoder or another model of the next token.")
 
 
 def parameter_count(module: nn.Module) -> int:

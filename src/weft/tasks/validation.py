@@ -50,6 +50,11 @@ class Validation:
         found = self.named()[self.criterion]
         return -found if self.rising else found
 
+    def chosen(self) -> str:
+        """The measure that the best checkpoint is chosen by, in words."""
+        name = {BITS_PER_BYTE: "bits/byte"}.get(self.criterion, self.criterion)
+        return f"{self.named()[self.criterion]:.4f} {name}"
+
     def line(self) -> str:
         """The measures in words, each with its unit."""
         bits = [] if self.bits_per_byte is None else [f"{self.bits_per_byte:.4f} bits/byte"]

@@ -10,7 +10,7 @@ import yaml
 
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError
-from weft.core.model import ModelConfig
+from weft.core.model import ModelConfig, parse_model
 from weft.tasks.material import split_corpus
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training.config import DataSettings, RunConfig
@@ -41,9 +41,7 @@ def load_model_config(path: str | Path, overrides: Iterable[str] = ()) -> ModelC
     if "kind" not in data:
         return parse_run(data, overrides, where=str(path)).model
     filled = _with_vocabulary({"model": apply_overrides(data, overrides)})
-    config = parse_part(("model",), filled["model"], where=str(path))
-    assert isinstance(config, ModelConfig), "the group model holds model configurations"
-    return config
+    return parse_model(filled["model"], where=str(path))
 
 
 def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str | None = None) -> RunConfig:
