@@ -75,7 +75,12 @@ class WindowBatches(Batches):
 
     def _batch(self, step: int, share: slice) -> Batch:
         starts, fresh = self._starts(step)
-        return cut(self.stream, starts[share], self.length, fresh=fresh)
+        epoch = self._epochs(step * self.rows + np.arange(self.rows, dtype=np.int64)[share])
+        return cut(self.stream, starts[share], self.length, fresh=fresh, epoch=epoch)
+
+    @abstractmethod
+    def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
+        """The epochs of rows, which are numbered from 0 through all steps."""
 
     @abstractmethod
     def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
@@ -104,6 +109,9 @@ class ShuffledBatches(WindowBatches):
     @property
     def steps_per_epoch(self) -> float:
         return self.windows / self.rows
+
+    def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
+        return samples // self.windows
 
     def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
         block, place = divmod(step, AHEAD)
@@ -143,6 +151,9 @@ class SequentialBatches(WindowBatches):
     @property
     def steps_per_epoch(self) -> float:
         return float(self.windows)
+
+    def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
+        return samples // (self.rows * self.windows)
 
     def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
         epoch, place = divmod(step, self.windows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, final
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from jaxtyping import Int64, Integer
@@ -19,7 +20,8 @@ WIDTHS = 4
 
 
 @final
-class Padded(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Padded:
     """Rows side by side.
 
     Attributes:

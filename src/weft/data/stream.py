@@ -57,8 +57,15 @@ class TokenStream:
     def scored(self, places: Any) -> Bool[np.ndarray, "*shape"]:
         """Whether the tokens at these places (an array of them, or a slice) count where they are predicted: not where
         they begin a document, unless ``begins_scored``, and not where their flags say so."""
-        found: np.ndarray = np.logical_not(self.begins[places]) | self.begins_scored
-        return found if self.flags is None else found & (self.flags[places] & SCORED != 0)
+        found: np.ndarray = (np.logical_not(self.begins[places]) | self.begins_scored) & self.flagged(places)
+        return found
+
+    def flagged(self, places: Any) -> Bool[np.ndarray, "*shape"]:
+        """Whether the flags of the tokens at these places say that they count."""
+        if self.flags is None:
+            return np.ones(self.begins[places].shape, dtype=np.bool_)
+        found: np.ndarray = self.flags[places] & SCORED != 0
+        return found
 
     def require(self, needed: int, purpose: str, remedy: str) -> None:
         """Refuse a purpose that needs more tokens than there are.

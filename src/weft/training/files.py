@@ -8,12 +8,11 @@ from typing import Any
 
 import yaml
 
-from weft.core.config import parse, parse_part
+from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig, parse_model
-from weft.tasks.material import split_corpus
-from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
-from weft.training.config import DataSettings, RunConfig
+from weft.training.config import RunConfig
+from weft.training.filling import with_sizes
 from weft.training.material import with_prepared
 from weft.training.overrides import apply_overrides, run_overrides
 
@@ -40,7 +39,7 @@ def load_model_config(path: str | Path, overrides: Iterable[str] = ()) -> ModelC
     data = read_plain(path)
     if "kind" not in data:
         return parse_run(data, overrides, where=str(path)).model
-    filled = _with_vocabulary({"model": apply_overrides(data, overrides)})
+    filled = with_sizes({"model": apply_overrides(data, overrides)})
     return parse_model(filled["model"], where=str(path))
 
 
@@ -51,7 +50,7 @@ def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: 
         ConfigError: listing every problem.
     """
     plain = {"model": dict(data)} if "kind" in data else dict(data)
-    filled = _with_vocabulary(with_prepared(run_overrides(plain, overrides)))
+    filled = with_sizes(with_prepared(run_overrides(plain, overrides)))
     return parse(RunConfig, filled, where=where)
 
 
@@ -92,26 +91,3 @@ class _Loader(yaml.SafeLoader):
                                                         key_node.start_mark)
             seen.add(str(key_node.value))
         return super().construct_mapping(node, deep)
-
-
-def _with_vocabulary(plain: dict[str, Any]) -> dict[str, Any]:
-    """Fill ``model.vocab_size`` where it is left out. Parsing reports whatever else is wrong."""
-    model = plain.get("model")
-    if isinstance(model, str):
-        model = {"kind": model}
-    if not isinstance(model, dict) or "vocab_size" in model:
-        return plain
-    try:
-        size = _vocab_size(plain)
-    except ConfigError:
-        size = 1  # parsing the whole names the fault in the tokenizer or the data; the model is not to blame
-    return {**plain, "model": {**model, "vocab_size": size}}
-
-
-def _vocab_size(plain: dict[str, Any]) -> int:
-    tokenizer = parse_part(("tokenizer",), plain.get("tokenizer", ByteTokenizerConfig.kind))
-    assert isinstance(tokenizer, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
-    known = tokenizer.known_vocab_size()
-    if known is not None:
-        return known
-    return tokenizer.fit(split_corpus(parse(DataSettings, plain.get("data", {})))[0].texts()).vocab_size
