@@ -238,8 +238,8 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
 
     def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> Pairs:
         if layout_of(tokenizer).opening is None:
-            raise DataError(f"the tokenizer {tokenizer.name} has no token that opens a text, and a target's first token "
-                            "is predicted from it.", where="tokenizer", remedy="Give another tokenizer.")
+            raise DataError(f"the tokenizer {tokenizer.name} has no token that opens a text, and a target's first "
+                            "token is predicted from it.", where="tokenizer", remedy="Give another tokenizer.")
         return encode_pairs(corpus, tokenizer, self.settings.context, repeated)
 
     def batches(self, examples: Pairs) -> PairBatches:
@@ -289,6 +289,6 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
                             where=examples.corpus, remedy="Give more records to hold out.")
         part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
         cut = f"; {examples.cut} pairs cut to the context" if examples.cut else ""
-        protocol = ("each token of a target predicted from its source and the true tokens before it; the end of a target "
-                    f"counts as a token of 0 bytes{cut}{part}")
+        protocol = ("each token of a target predicted from its source and the true tokens before it; the end of a "
+                    f"target counts as a token of 0 bytes{cut}{part}")
         return Validation(nats / math.log(2) / size, nats / tokens, tokens, size, protocol)
