@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from weft.api.arpa import concerns_arpa, given_tokenizer
-from weft.checkpoints import Loaded, find_checkpoint, load_checkpoint
+from weft.checkpoints import Loaded, find_checkpoint
 from weft.checkpoints.hub import resolve
 from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, language_model
@@ -18,12 +18,11 @@ from weft.families.arpa import from_arpa, is_arpa, to_arpa
 from weft.families.convert import SHARD_SIZE, Converted
 from weft.families.convert import convert as convert_model
 from weft.families.family import families as known_families
-from weft.families.folder import is_foreign
 from weft.families.listing import Published
 from weft.families.listing import published as published_models
-from weft.families.loading import load_folder
 from weft.families.pooling import pool_heads
 from weft.training.config import DTYPES
+from weft.training.starting import opened
 
 Model = str | Path | Loaded
 """A checkpoint's folder, or one that has been loaded."""
@@ -87,10 +86,7 @@ def speaker(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
 def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | None = None) -> Loaded:
     place = require_device(device)
     if not isinstance(path, Loaded):
-        folder = find_checkpoint(resolve(path))
-        if is_foreign(folder):
-            return load_folder(folder, device=place, dtype=dtype)
-        path = load_checkpoint(folder, device=place, purpose=purpose)
+        return opened(find_checkpoint(resolve(path)), device=place, dtype=dtype, purpose=purpose)
     if dtype is not None:
         path.model.to(dtype)
     return path

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -69,6 +71,18 @@ def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", ver
     return Loaded(model.to(device).eval(), tokenizer, config, content.get("run"), content.get("facts") or {}, folder)
 
 
+def read_model_config(path: str | Path) -> ModelConfig:
+    """The configuration of a checkpoint's model, without its weights.
+
+    Raises:
+        CheckpointError: missing, no checkpoint, damaged, of a newer format, or of parts that are not known here.
+    """
+    folder = find_checkpoint(path)
+    content = _read_config(folder)
+    with _naming_parts(content, folder):
+        return parse_model(content["model"])
+
+
 def read_training(path: str | Path) -> dict[str, Tensor]:
     """What resuming needs besides the model: optimiser state and the like.
 
@@ -99,13 +113,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _build(content: dict[str, Any], folder: Path) -> tuple[ModelConfig, Model]:
-    place, version = str(folder / CONFIG_FILE), content.get("weft_version")
-    try:
+    with _naming_parts(content, folder):
         config = parse_model(content["model"])
         return config, config.build()
+
+
+@contextmanager
+def _naming_parts(content: dict[str, Any], folder: Path) -> Iterator[None]:
+    """Around what a configuration of parts that are not known here makes fail."""
+    try:
+        yield
     except ConfigError as error:
         listed = "".join(f"\n  - {problem}" for problem in error.problems)
         raise CheckpointError(
-            f"the model of this checkpoint cannot be built here:{listed}\n", where=place,
-            remedy=f"If it was trained with a plugin, give that file with --plugin; it was written by Weft {version}.",
-        ) from None
+            f"the model of this checkpoint cannot be built here:{listed}\n", where=str(folder / CONFIG_FILE),
+            remedy="If it was trained with a plugin, give that file with --plugin; it was written by Weft "
+                   f"{content.get('weft_version')}.") from None

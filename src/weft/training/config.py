@@ -126,12 +126,15 @@ class RunConfig(Settings):
     """Everything that decides what a run computes.
 
     Attributes:
+        start: folder of the checkpoint, Weft's or one that `transformers` wrote, whose weights the model begins with,
+            see `weft.training.starting`; None: it begins with random ones.
         task: what the model is trained and measured on.
         seed: of the initial weights and of dropout.
     """
 
     model: Annotated[ModelConfig, PartField(*MODELS)]
     task: Annotated[TaskConfig, PartField("task")] = NextTokenConfig()
+    start: str | None = None
     tokenizer: Annotated[TokenizerConfig, PartField("tokenizer")] = ByteTokenizerConfig()
     data: DataSettings = DataSettings()
     training: TrainingSettings = TrainingSettings()

@@ -1,4 +1,5 @@
-"""What a run's configuration leaves out of the model because its tokenizer and its data say it."""
+"""What a run's plain configuration says of its task and its tokenizer before it is parsed as a whole, and what it
+leaves out of the model because its data say it."""
 
 from __future__ import annotations
 
@@ -12,25 +13,12 @@ from weft.tasks import TaskConfig
 from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 
-
-def with_sizes(plain: dict[str, Any]) -> dict[str, Any]:
-    """Fill ``model.vocab_size``, that of a model's encoder, and the labels of a head that says nothing of its classes,
-    where they are left out. Parsing reports whatever else is wrong."""
-    model = plain.get("model")
-    if isinstance(model, str):
-        model = {"kind": model}
-    if not isinstance(model, dict):
-        return plain
-    try:
-        filled = {**_sizes(plain, model), **_head(plain, model)}
-    except ConfigError:
-        # Parsing the whole names the fault in the task, the tokenizer or the data; the model is not to blame.
-        filled = {"vocab_size": 1} if "vocab_size" not in model else {}
-    return {**plain, "model": {**model, **filled}} if filled else plain
+SAID = frozenset({"labels", "n_classes", "n_values"})
+"""Any of these says what a head gives."""
 
 
 def task_of(plain: Mapping[str, Any]) -> TaskConfig:
-    """The task that a run's plain configuration names.
+    """The task that a run names.
 
     Raises:
         ConfigError: it names none that is known.
@@ -41,23 +29,25 @@ def task_of(plain: Mapping[str, Any]) -> TaskConfig:
 
 
 def tokenizer_of(plain: Mapping[str, Any]) -> TokenizerConfig:
-    """The tokenizer's configuration, likewise."""
+    """The configuration of the tokenizer that a run names.
+
+    Raises:
+        ConfigError: it names none that is known.
+    """
     tokenizer = parse_part(("tokenizer",), plain.get("tokenizer", ByteTokenizerConfig.kind))
     assert isinstance(tokenizer, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
     return tokenizer
 
 
-def _sizes(plain: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    encoder = model.get("encoder")
-    bare = isinstance(encoder, Mapping) and "vocab_size" not in encoder
-    if "vocab_size" in model and not bare:
-        return {}
-    size = int(model["vocab_size"]) if "vocab_size" in model else _vocab_size(plain)
-    return {"vocab_size": size, **({"encoder": {**encoder, "vocab_size": size}} if isinstance(encoder, Mapping)
-                                   and bare else {})}
+def vocab_size_of(plain: Mapping[str, Any]) -> int:
+    """The ids of a run's tokenizer, which learns them here from the texts to train on if need be, and those that its
+    task adds.
 
-
-def _vocab_size(plain: Mapping[str, Any]) -> int:
+    Raises:
+        ConfigError: a task, tokenizer or data section that cannot be parsed.
+        DataError: texts that cannot be read.
+        TokenizerError: a tokenizer that cannot be learned from them.
+    """
     tokenizer, task = tokenizer_of(plain), task_of(plain)
     known = tokenizer.known_vocab_size()
     if known is None:
@@ -65,10 +55,20 @@ def _vocab_size(plain: Mapping[str, Any]) -> int:
     return known + task.extra_ids(tokenizer)
 
 
-def _head(plain: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """The head with the labels of the training records, where it says nothing of its classes."""
-    head = {"kind": model["head"]} if isinstance(model.get("head"), str) else model.get("head")
-    if not isinstance(head, Mapping) or {"labels", "n_classes", "n_values"} & set(head):
-        return {}
-    labels = task_of(plain).labels(parse(DataSettings, plain.get("data", {})))
-    return {"head": {**head, "labels": list(labels)}} if labels else {}
+def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
+    """Name the classes of the model's head as the records to train on do, where it says nothing of them. Parsing
+    reports whatever else is wrong.
+
+    Raises:
+        DataError: records that cannot be read.
+    """
+    model = plain.get("model")
+    head = model.get("head") if isinstance(model, Mapping) else None
+    head = {"kind": head} if isinstance(head, str) else head
+    if not isinstance(model, Mapping) or not isinstance(head, Mapping) or SAID & set(head):
+        return plain
+    try:
+        labels = task_of(plain).labels(parse(DataSettings, plain.get("data", {})))
+    except ConfigError:
+        return plain
+    return {**plain, "model": {**model, "head": {**head, "labels": list(labels)}}} if labels else plain

@@ -22,6 +22,7 @@ from weft.training.interrupt import Interrupts
 from weft.training.parallel import World
 from weft.training.rates import Utilisation, allocated_bytes, resident_bytes
 from weft.training.sinks import Sinks
+from weft.training.starting import Taken
 from weft.training.trainer import StepReport, Trainer
 
 
@@ -48,6 +49,7 @@ class Run:
     world: World
     listener: Listener | None
     sinks: Sinks
+    taken: Taken | None = None
 
     def tell(self, event: Event) -> None:
         """Write the event down and pass it on."""

@@ -19,6 +19,7 @@ from weft.training.config import DTYPES, RunConfig
 from weft.training.events import Notice
 from weft.training.folder import RunFolder
 from weft.training.loop import Begun, Interval, Run
+from weft.training.starting import Taken
 from weft.training.trainer import Trainer
 
 
@@ -86,12 +87,12 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
 
 
 def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str, ranks: int,
-                inexact: list[dict[str, Any]]) -> dict[str, Any]:
+                inexact: list[dict[str, Any]], taken: Taken | None = None) -> dict[str, Any]:
     """What stands in run.json."""
     return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
             "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
             "compute": terms.compute.to_json(), "software": dict(terms.software), "ranks": ranks, "inexact": inexact,
-            "code": dict(terms.code)}
+            "code": dict(terms.code), "start": None if taken is None else taken.to_json()}
 
 
 def require_same_material(material: Material[Any], record: Mapping[str, Any], where: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 
 from weft.core.config import parse
-from weft.core.errors import ConfigError
+from weft.core.errors import CheckpointError, ConfigError
 from weft.core.layer import traits_of
 from weft.core.model import Model, parameter_count
 from weft.core.traits import Trait
@@ -25,6 +25,7 @@ from weft.training.material import prepare
 from weft.training.parallel import World, require_divisible, require_parallel, require_same_text
 from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
+from weft.training.starting import Taken, begin_from, require_startable
 from weft.training.trainer import Trainer, require_possible
 
 
@@ -93,7 +94,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         with terms.compute.apply(), Sinks(config, folder.path, told) as sinks:
             model, task = _fresh_model(config, world), config.made_task()
             require_possible(config, task, model)
-            run = Run(config, task, model, _material(config, world), folder, world, on_event, sinks)
+            taken = _started_from(config, model, folder, record, world)
+            run = Run(config, task, model, _material(config, world), folder, world, on_event, sinks, taken)
             return _result(run, _train(run, terms, record))
 
 
@@ -139,6 +141,24 @@ def _fresh_model(config: RunConfig, world: World) -> Model:
     require_parallel(model, world.size)
     world.spread(values_of(model))
     return model
+
+
+def _started_from(config: RunConfig, model: Model, folder: RunFolder, record: dict[str, Any] | None,
+                  world: World) -> Taken | None:
+    """Put the weights that the run starts from into the model of every rank, unless it has got further already."""
+    if config.start is None:
+        return None
+    require_startable(config, model)
+    further = record is not None and world.lead(lambda: folder.last() is not None)
+    recorded = None if record is None else record.get("start")
+    if further:
+        return None if recorded is None else Taken.from_json(recorded)
+    taken = Taken.from_json(world.lead(lambda: begin_from(config, model).to_json()))
+    if recorded is not None and recorded["sha256"] != taken.sha256:
+        raise CheckpointError("the weights are not those that the run began with.", where=config.start,
+                              remedy="Put them back, or start a run in another folder.")
+    world.spread(values_of(model))
+    return taken
 
 
 def _result(run: Run, finish: Finish) -> TrainResult:
@@ -188,7 +208,7 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
         inexact.append({"step": step, "reason": terms.inexact})
     if record is None or terms.inexact is not None:
         run.folder.describe(description(run.config, run.material, terms, steps=steps, run_id=run_id,
-                                        ranks=run.world.size, inexact=inexact))
+                                        ranks=run.world.size, inexact=inexact, taken=run.taken))
     else:
         run.folder.complete()
     if terms.inexact is not None:
@@ -200,6 +220,8 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     if found is not None and found.found:
         run.tell(Notice(step, f"validation: {found.describe()}, so it tells less of new text; data.split_by=content "
                          "keeps documents of the same text on one side."))
+    if run.taken is not None and step == 0:
+        run.tell(Notice(step, run.taken.line()))
     run.sinks.start(run_id, run.folder.metrics())
 
 
