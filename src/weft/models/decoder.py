@@ -80,7 +80,7 @@ class StackedConfig(ModelConfig):
         return plain
 
     def labels(self) -> tuple[str, ...]:
-        return self.head.labels if isinstance(self.head, ClassifierConfig) else ()
+        return self.head.names if isinstance(self.head, ClassifierConfig) else ()
 
     @model_validator(mode="before")
     @classmethod
