@@ -67,7 +67,8 @@ def test_labels_go_with_their_texts(tmp_path: Path) -> None:
         batch = batches.batch(step)
         assert not batch.types.any()
         for row, count, label in zip(batch.ids, batch.count, batch.labels, strict=True):
-            assert known[words(row, int(count))] == ("no", "yes")[label] and row[0] == row[count - 1] == END and not row[count:].any()
+            assert known[words(row, int(count))] == ("no", "yes")[label]
+            assert row[0] == row[count - 1] == END and not row[count:].any()
 
 
 def test_two_texts_are_parted_and_the_longer_one_gives_way(tmp_path: Path) -> None:
