@@ -31,8 +31,8 @@ from weft.families.arpa import is_arpa
 from weft.tasks.answers import Answer
 
 __all__ = ["Answer", "ChatSettings", "Conversation", "Description", "Diagnosis", "Ends", "Entry", "Loaded", "Model",
-           "Plan", "Row", "Sampling", "UserError", "catalogue", "check", "classify", "compare", "compare_report", "config_path",
-           "config_schema", "convert", "data_inspect", "data_prepare", "data_sample", "describe", "doctor", "evaluate",
-           "families", "generate", "is_arpa", "laid_out", "load", "load_language_model", "load_plugin", "measure",
+           "Plan", "Row", "Sampling", "UserError", "catalogue", "check", "classify", "compare", "compare_report",
+           "config_path", "config_schema", "convert", "data_inspect", "data_prepare", "data_sample", "describe",
+           "doctor", "evaluate", "families", "generate", "is_arpa", "laid_out", "load", "load_language_model", "load_plugin", "measure",
            "plan", "presets", "prompt_rows", "read_model", "read_run", "require_device", "require_dtype", "run_of",
            "score", "stream", "task_kind", "train"]
