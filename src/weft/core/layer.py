@@ -18,6 +18,7 @@ from weft.core.clock import Clock
 from weft.core.errors import StateError
 from weft.core.output import Output
 from weft.core.places import Lookback, start_places
+from weft.core.points import Points
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import State
 from weft.core.traits import Trait
@@ -35,6 +36,12 @@ class Part(nn.Module, ABC):
 
     own_law: ClassVar[bool] = False
     """True for parts whose traits do not weaken the model that holds them: an encoder beside a causal decoder."""
+
+    points: ClassVar[tuple[str, ...]] = ()
+    """Names of what it can show to a probe besides its output (`weft.core.probes`)."""
+
+    asked: Points | None = None
+    """Those of its points that probes ask for; None while there is no probe."""
 
     def own_traits(self) -> frozenset[Trait]:
         """Ways in which this part itself does less than the law."""

@@ -49,7 +49,11 @@ class MixtureOfExperts(Chooser):
     ``torch.compile(fullgraph=True)`` and CUDA graphs cannot do; ``dense`` runs every expert on every token, N/k times
     the arithmetic, in static shapes. ``auto`` is grouped, and dense while compiling and in `torch.func.vmap` and its
     like.
+
+    Points: ``choices``, the experts of each token [B,T,k], best first, and their ``gates`` [B,T,k].
     """
+
+    points = ("choices", "gates")
 
     def __init__(self, d_model: int, experts: list[Pointwise], top_k: int, *, renormalise: bool = True,
                  balance_loss: float = 0.01, z_loss: float = 0.001, dispatch: Dispatch = "auto") -> None:
@@ -70,6 +74,9 @@ class MixtureOfExperts(Chooser):
         valid = None if span.ticks.valid is None else span.ticks.valid.flatten()
         logits = self._logits(rows)
         chosen, gates = route(logits, self.top_k, renormalise=self.renormalise)
+        if self.asked is not None:
+            self.asked.give("choices", chosen.unflatten(0, x.shape[:2]))
+            self.asked.give("gates", gates.unflatten(0, x.shape[:2]))
         y = self._dispatch(rows, chosen, gates, valid).reshape(x.shape)
         return Output(y, advance(state, span), self._losses(logits, chosen, valid))
 
