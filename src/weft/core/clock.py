@@ -19,6 +19,8 @@ from weft.core.places import Places
 from weft.core.state import Lease, State, fact_field, lease_field, tensor_field
 
 R = TypeVar("R")
+OWN = "own"
+"""The layout of keys that are those of the chunk itself."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Keys:
     @staticmethod
     def of(ticks: Ticks) -> Keys:
         """The chunk's own tokens as keys."""
-        return ticks.once("own keys", lambda: Keys(ticks.order, ticks.position, ticks.begin, ticks.valid, "own", 0))
+        return ticks.once("own keys", lambda: Keys(ticks.order, ticks.position, ticks.begin, ticks.valid, OWN, 0))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from weft.core.clock import Keys, Ticks
+from weft.core.clock import OWN, Keys, Ticks
 from weft.core.span import Span
 from weft.masks.base import Mask
 from weft.masks.basic import Bidirectional, Documents
@@ -88,13 +88,12 @@ class Ruled(Visible):
         keys: the keys.
         heads: query heads.
         begins: a document may begin inside the chunk.
-        own: the keys are the chunk's own.
     """
 
-    def __init__(self, mask: Mask, ticks: Ticks, keys: Keys, heads: int, *, begins: bool, own: bool) -> None:
+    def __init__(self, mask: Mask, ticks: Ticks, keys: Keys, heads: int, *, begins: bool) -> None:
         self.mask, self.ticks, self.keys, self.heads = mask, ticks, keys, heads
         band, pattern = mask.band(), mask.causal_window()
-        steps = ticks.order.shape[1]
+        steps, own = ticks.order.shape[1], keys.layout == OWN
         # Causal windows hide the padding behind a row from what stands before it.
         self._plain = pattern is not None and not ticks.packed and (own or keys.valid is None)
         self.causal = self._plain and own and (band.size is None or steps <= band.size)
@@ -133,7 +132,7 @@ def _outside(grid: Grid, device: torch.device) -> Tensor:
     return ((back >= grid.size) | (back < -grid.ahead))[None, None]
 
 
-def visible(mask: Mask, keys: Keys, span: Span, heads: int, *, own: bool) -> Visible:
+def visible(mask: Mask, keys: Keys, span: Span, heads: int) -> Visible:
     """What the queries of a call may see.
 
     Args:
@@ -141,13 +140,12 @@ def visible(mask: Mask, keys: Keys, span: Span, heads: int, *, own: bool) -> Vis
         keys: the keys that there are.
         span: of the call, resolved.
         heads: query heads.
-        own: the keys are the chunk's own.
     """
-    ticks = span.ticks
+    ticks, own = span.ticks, keys.layout == OWN
     if own and span.full and not ticks.packed and mask == Bidirectional():
         return Everything()
     window = mask.causal_window()
     if window is not None and not ticks.packed and not own and span.uniform and ticks.order.shape[1] == 1:
         if span.bound is not None and (window.size is None or span.bound >= window.size):
             return Everything()
-    return Ruled(mask, ticks, keys, heads, begins=span.packed, own=own)
+    return Ruled(mask, ticks, keys, heads, begins=span.packed)

@@ -259,7 +259,9 @@ def _rolling_slots(state: RollingState, span: Span, steps: int) -> Slots:
         return first + torch.remainder(ticks.order, window)
 
     def source() -> Tensor:
-        return held_orders(after, window, first) - span.before.seen[:, None]
+        held = held_orders(after, window, first)
+        place = held - span.before.seen[:, None]
+        return place if first == 0 else place.where(held < after.seen[:, None], -1)
 
     name = ("rolling", window, first)
     return Slots(first + (span.bound - 1) % window if level and span.bound is not None else None,

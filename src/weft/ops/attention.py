@@ -200,7 +200,7 @@ def _examples(make: Make) -> Iterator[AttentionCall]:
 
     def under(mask: Mask, q: Tensor) -> Visible:
         span = WHOLE.resolve(None, q)
-        return visible(mask, Keys.of(span.ticks), span, q.shape[2], own=True)
+        return visible(mask, Keys.of(span.ticks), span, q.shape[2])
 
     for steps, mask in ((1, Causal()), (7, Causal()), (2 * ROWS + 5, Window(3)), (2 * ROWS, Window(ROWS + 1)),
                         (2 * ROWS + 1, Causal() & (Window(4) | GlobalTokens(0)))):

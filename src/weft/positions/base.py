@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from weft.core.clock import Keys, Ticks
+from weft.core.clock import OWN, Keys, Ticks
 from weft.core.config import Dims, PartConfig
 from weft.core.layer import Part
 from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
@@ -109,7 +109,7 @@ class PositionTerm(ScoreTerm):
     def __init__(self, scheme: PositionScheme, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> None:
         self.scheme, self.q, self.k, self.ticks, self.keys = scheme, q, k, ticks, keys
         # Of the chunk's own tokens, whose distances are those of their orders.
-        self._slides = scheme.relative and keys.offset == 0 and ticks.coordinates is None
+        self._slides = scheme.relative and keys.layout == OWN and ticks.coordinates is None
         learned = any(parameter.requires_grad for parameter in scheme.parameters())
         self.learns = torch.is_grad_enabled() and (learned or (not scheme.relative and (q.requires_grad or
                                                                                        k.requires_grad)))
