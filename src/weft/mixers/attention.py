@@ -79,6 +79,10 @@ class AttentionConfig(MixerConfig):
     backend: str = "auto"
 
     def build(self, dims: Dims) -> Attention:
+        return Attention(self, *self.heads(dims), dims)
+
+    def heads(self, dims: Dims) -> tuple[HeadSizes, PositionScheme]:
+        """The sizes of the heads and their position scheme, checked against each other and the other fields."""
         sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
         require_form(self.backend, self.scores.softcap, dims)
         if sizes.heads % self.mask.heads():
@@ -88,7 +92,7 @@ class AttentionConfig(MixerConfig):
         if "embeddings" in scheme.acts_on:
             raise dims.problem("position", f"{self.position.kind!r} acts on embeddings, not inside attention.",
                                "Put it in the model's `position`.")
-        return Attention(self, sizes, scheme, dims)
+        return sizes, scheme
 
     @classmethod
     def examples(cls) -> list[Self]:

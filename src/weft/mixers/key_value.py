@@ -205,8 +205,8 @@ def _write(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
         buffer[:, :, slots.first : slots.first + steps].copy_(chunk)
         return buffer
     # Rows of one long matrix: `scatter_` takes every number of a head for itself, and half precision by a slow path.
-    matrix, rows = buffer.view(-1, buffer.shape[3]), _matrix_rows(buffer, slots, ticks)
-    lines = chunk.to(buffer.dtype).reshape(-1, chunk.shape[3])
+    rows = _matrix_rows(buffer, slots, ticks)
+    matrix, lines = buffer.flatten(0, 2), chunk.to(buffer.dtype).flatten(0, 2)
     if ticks.valid is not None:
         counted = ticks.valid[:, None].expand(*chunk.shape[:3]).reshape(-1, 1)
         lines = torch.where(counted, lines, matrix.index_select(0, rows))
