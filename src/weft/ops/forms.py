@@ -48,7 +48,7 @@ class Form(Generic[C, R]):
         devices: kinds of device it runs on; None: any.
         dtypes: of the operation's subject; None: any.
         gradients: "with": for calls whose gradients are recorded, "without": for the others, "any": for both.
-        compiled: whether it can be traced by `torch.compile`.
+        compiled: whether it is taken where `torch.compile` traces; False: only where it is named there.
         transformed: whether the transforms of `torch.func` know its derivatives.
         serves: why it cannot serve a call, in words; None: it can. From shapes, dtypes, devices and plain facts alone.
         worth: why it does not pay for a call that it can serve; asked only where no form is named.
@@ -82,8 +82,8 @@ class Form(Generic[C, R]):
         only = {"devices": lambda: f"it runs on {_listed(self.devices or ())}",
                 "dtypes": lambda: f"it computes in {_listed(str(d).removeprefix('torch.') for d in self.dtypes or ())}",
                 "gradients": lambda: f"it is for calls {self.gradients} gradients",
-                "compiler": lambda: "torch.compile cannot trace it",
-                "transforms": lambda: "torch.func knows no derivatives of it"}
+                "compiler": lambda: "the compiler makes kernels of plain operators itself",
+                "transforms": lambda: "the transforms of torch.func take plain operators"}
         return only[why]() if why in only else why
 
 
@@ -179,6 +179,10 @@ class Operation(Generic[C, R]):
         """All forms, in the order in which they are asked; the reference is the last."""
         return self._order
 
+    def can(self, form: Form[C, R], call: C) -> bool:
+        """Whether a form can serve a call."""
+        return self._first(call, (form,), None, worth=False) is not None
+
     def add(self, form: Form[C, R]) -> None:
         """One more form. Those that the file of thresholds does not name are asked first, in the order in which they
         came; one from the same file as its namesake replaces that.
@@ -214,7 +218,7 @@ class Operation(Generic[C, R]):
                 why = "dtypes"
             elif form.gradients != "any" and (form.gradients == "with") is not gradients:
                 why = "gradients"
-            elif not form.compiled and torch.compiler.is_compiling():
+            elif worth and not form.compiled and torch.compiler.is_compiling():
                 why = "compiler"
             elif not form.transformed and transformed():
                 why = "transforms"
@@ -237,7 +241,7 @@ class Operation(Generic[C, R]):
         return form
 
     def _cannot(self, form: Form[C, R], why: str, call: C) -> UnsupportedError:
-        able = [each.name for each in self._order if self._first(call, (each,), None, worth=False) is not None]
+        able = [each.name for each in self._order if self.can(each, call)]
         return UnsupportedError(f"the form {form.name!r} of {self.name!r} cannot serve this call: {form.explain(why)}.",
                                 where=f"kernels.{self.name}", remedy=f"Those that can: {', '.join(able)}.")
 
