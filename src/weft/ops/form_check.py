@@ -87,6 +87,6 @@ def _farthest(expected: list[Tensor], found: list[Tensor]) -> float:
     """NaN where a number is none, infinity where shapes or dtypes differ."""
     if [(x.shape, x.dtype) for x in expected] != [(x.shape, x.dtype) for x in found]:
         return float("inf")
-    off = [float((a.detach().double() - b.detach().double()).abs().max() / b.detach().double().abs().max().clamp(min=1e-30))
-           for a, b in zip(found, expected, strict=True) if b.numel()]
+    pairs = [(a.detach().double(), b.detach().double()) for a, b in zip(found, expected, strict=True) if b.numel()]
+    off = [float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs]
     return max(off, key=lambda each: (each != each, each), default=0.0)

@@ -1,8 +1,8 @@
 """Operations that are computed in several ways: one registry, one chooser.
 
-An `Operation` has a naive form, called ``reference``, which is the truth, and others that are held to it. A `Form` says
-where it can serve; which of those that can is taken, `Operation.choose` decides and gives the reason. Neither ever reads
-a tensor: shapes, dtypes, devices and plain facts are all there is to go by. The order of preference stands in
+An `Operation` has a naive form, called ``reference``, which is the truth, and others that are held to it. A `Form`
+says where it can serve; `Operation.choose` takes one of those that can, and gives the reason. Neither ever reads a
+tensor: shapes, dtypes, devices and plain facts are all there is to go by. The order of preference stands in
 ``thresholds.json``. `forced` names the form to take.
 """
 
@@ -192,8 +192,8 @@ class Operation(Generic[C, R]):
         """
         other = self._forms.get(form.name)
         if other is not None and other.file != form.file:
-            raise ConfigError([f"the form {form.name!r} of {self.name!r} is defined by {other.file} and by {form.file}. "
-                               "Give one of them another name."])
+            raise ConfigError([f"the form {form.name!r} of {self.name!r} is defined by {other.file} and by "
+                               f"{form.file}. Give one of them another name."])
         if form.name == REFERENCE and (form.devices or form.dtypes or form.serves or form.worth
                                        or form.gradients != "any" or not (form.compiled and form.transformed)):
             raise ConfigError([f"the reference of {self.name!r} must serve every call. Leave out its conditions."])

@@ -45,8 +45,9 @@ def _direct(call: PackedConvolutionCall) -> Tensor:
     lags, documents = places[:, None] - places, starts.cumsum(1)
     inside = (places < u.shape[1])[None] if count is None else places < count[:, None]
     heard = (lags >= 0) & (documents[:, :, None] == documents[:, None]) & inside[:, :, None] & inside[:, None]
-    terms = kernel[:, lags.clamp(min=0)] * heard[:, None].to(u.dtype)  # [B,H,T,S]
-    return torch.einsum("bhts,bsh->bth", terms, torch.where(inside[..., None], u, 0.0))
+    # A selection and not a product with zeros, which a number that is none would pass.
+    terms = torch.where(heard[..., None], kernel.t()[lags.clamp(min=0)] * u[:, None], 0.0)  # [B,T,S,H]
+    return terms.sum(2)
 
 
 def _groups(call: PackedConvolutionCall) -> Tensor:
