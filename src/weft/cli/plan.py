@@ -10,6 +10,7 @@ from weft.cli.options import (
     AllowPickles,
     Dtype,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -35,13 +36,14 @@ def plan(target: Target,
                                                     "that it takes here.")] = None,
          context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of a row.")] = None,
          batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a training step and of the state.")] = 1,
-         dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False,
+         dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
+         plugin: Plugin = None, json: Json = False,
          revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """What a model costs before it runs.
 
     Parameters, FLOPs by part, bytes of weights, activations and state, and the least time of a training run here.
     """
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
 
     target = str(on_disk(target, revision, offline, allow_pickles))

@@ -292,22 +292,26 @@ class Operations:
         return next((form.flops[operator] for operation in self._known.values() for form in operation.forms()
                      if operator in form.flops), None)
 
+    def problems(self, kernels: Mapping[str, str]) -> list[tuple[str, str]]:
+        """What is wrong with ``kernels``: each operation concerned, and what is wrong with its name or its form's."""
+        found = []
+        for name, form in kernels.items():
+            try:
+                self.get(name).form(form)
+            except ConfigError as error:
+                found.append((name, error.problems[0].split(": ", 1)[1]))
+        return found
+
     def resolved(self, kernels: Mapping[str, str]) -> list[tuple[Operation[Any, Any], Form[Any, Any]]]:
         """The forms that ``kernels`` names.
 
         Raises:
             ConfigError: names that are not known, all at once.
         """
-        found, problems = [], []
-        for name, form in kernels.items():
-            try:
-                operation = self.get(name)
-                found.append((operation, operation.form(form)))
-            except ConfigError as error:
-                problems += error.problems
+        problems = self.problems(kernels)
         if problems:
-            raise ConfigError(problems)
-        return found
+            raise ConfigError(f"kernels.{name}: {what}" for name, what in problems)
+        return [(self.get(name), self.get(name).form(form)) for name, form in kernels.items()]
 
     @contextmanager
     def observed(self) -> Iterator[list[Decision]]:
