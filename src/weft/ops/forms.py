@@ -79,12 +79,12 @@ class Form(Generic[C, R]):
 
     def explain(self, why: str) -> str:
         """A reason in words, of one that the chooser gives in short."""
-        only = {"devices": lambda: f"it runs on {_listed(self.devices or ())}",
-                "dtypes": lambda: f"it computes in {_listed(str(d).removeprefix('torch.') for d in self.dtypes or ())}",
-                "gradients": lambda: f"it is for calls {self.gradients} gradients",
-                "compiler": lambda: "the compiler makes kernels of plain operators itself",
-                "transforms": lambda: "the transforms of torch.func take plain operators"}
-        return only[why]() if why in only else why
+        known = {"devices": f"it runs on {_listed(self.devices or ())}",
+                 "dtypes": f"it computes in {_listed(str(dtype).removeprefix('torch.') for dtype in self.dtypes or ())}",
+                 "gradients": f"it is for calls {self.gradients} gradients",
+                 "compiler": "the compiler makes kernels of plain operators itself",
+                 "transforms": "the transforms of torch.func take plain operators"}
+        return known.get(why, why)
 
 
 class Chosen(NamedTuple, Generic[C, R]):

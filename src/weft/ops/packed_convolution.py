@@ -21,7 +21,7 @@ class PackedConvolutionCall(NamedTuple):
     u: Float[Tensor, "B T H"]
     kernel: Float[Tensor, "H T"]
     starts: Bool[Tensor, "B T"]
-    count: Int64[Tensor, " B"] | None
+    counts: Int64[Tensor, " B"] | None
 
 
 def packed_convolution(u: Float[Tensor, "B T H"], kernel: Float[Tensor, "H T"], starts: Bool[Tensor, "B T"],

@@ -26,7 +26,7 @@ class S4DCall(NamedTuple):
         before: the modes' state before the chunk; None: zero, and none is wanted after it.
         fresh: ``before`` is zero.
         starts: where a document begins; None: nowhere inside the rows.
-        count: tokens of each row; None: all.
+        counts: tokens of each row; None: all.
     """
 
     x: Float[Tensor, "B T H"]
@@ -34,7 +34,7 @@ class S4DCall(NamedTuple):
     before: Float[Tensor, "B H M 2"] | None
     fresh: bool
     starts: Bool[Tensor, "B T"] | None
-    count: Int64[Tensor, " B"] | None
+    counts: Int64[Tensor, " B"] | None
 
 
 def _recurrence(call: S4DCall) -> Chunk:
@@ -53,7 +53,7 @@ def _recurrence(call: S4DCall) -> Chunk:
 
 def _convolution(call: S4DCall) -> Chunk:
     """The whole chunk by Fourier transforms, what the state before still adds, and the state after."""
-    modes, before, count = call.modes, call.before, call.count
+    modes, before, count = call.modes, call.before, call.counts
     u = call.x.transpose(1, 2).contiguous()
     y = convolve(modes, u)
     if before is None:
