@@ -56,6 +56,8 @@ def plan(target: Target,
     section(out, "Parts, and FLOPs of the forward pass for one token", _parts(found))
     section(out, "Memory", _bytes(found))
     section(out, _growth(found), _states(found))
+    if found.forms:
+        section(out, "How operations are computed here", _forms(found))
     if found.time_here:
         out.print(f"{_time(found)}\n")
     for note in found.notes:
@@ -113,6 +115,13 @@ def _states(found: Plan) -> Table:
     rows = table(">tokens", ">bytes")
     for size in () if found.states is None else found.states.sizes:
         rows.add_row(f"{size.context:,}", in_bytes(size.bytes))
+    return rows
+
+
+def _forms(found: Plan) -> Table:
+    rows = table("operation", "form", "in", "why")
+    for each in found.forms:
+        rows.add_row(each.operation, each.form, ", ".join(each.phases), each.reason)
     return rows
 
 

@@ -54,6 +54,11 @@ def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterato
             yield Difference(form.name, index, _farthest(naive, values), _farthest(slopes, own), allowed)
 
 
+def example(operation: Operation[Any, Any], dtype: torch.dtype) -> Any:
+    """The largest of the operation's examples."""
+    return max(operation.examples(_Maker(dtype)), key=lambda call: getattr(call, operation.subject).numel())
+
+
 class _Maker:
     """Random numbers that require a gradient, the same for every maker."""
 
