@@ -24,7 +24,8 @@ class SinkAttentionConfig(AttentionConfig):
     source: ClassVar[str] = "Agarwal et al. 2025 (gpt-oss), section 2.1; Xiao et al. 2024, section 3"
 
     def build(self, dims: Dims) -> SinkAttention:
-        return SinkAttention(self, *self.heads(dims), dims)
+        sizes = self.sizes(dims)
+        return SinkAttention(self, sizes, self.scheme(sizes.heads, sizes.d_head, dims), dims)
 
     @classmethod
     def examples(cls) -> list[Any]:
