@@ -246,13 +246,13 @@ class Attention(Layer):
 
     def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
         """What is to be computed from the scores on, in symbols."""
-        scores, acts_on, keys = self.config.scores, self.position.acts_on, stored.keys
+        scores, keys = self.config.scores, stored.keys
+        values = partial(self.position.value_terms, ticks=span.ticks, keys=keys)
         return AttentionCall(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
             terms=self.terms(q, stored, span), softcap=scores.softcap,
             dropout=scores.dropout if self.training else 0.0,
-            value_terms=partial(self.position.value_terms, ticks=span.ticks, keys=keys) if "values" in acts_on else None,
-            record=self._record())
+            value_terms=values if "values" in self.position.acts_on else None, record=self._record())
 
     def visible(self, keys: Keys, span: Span) -> Visible:
         """Which keys the queries may see."""

@@ -2,8 +2,8 @@
 
     softcap(scale * q.k + bias) -> mask -> softmax -> weighted values          (Vaswani et al. 2017, equation 1)
 
-The call is symbolic: what may be seen and what is added to the scores are written out by the form that is chosen, as far
-as it needs them. Query heads share key/value heads in consecutive groups (Ainslie et al. 2023); no form repeats keys.
+The call is symbolic: what may be seen and what is added to the scores are written out by the form that is chosen, as
+far as it needs them. Query heads share key/value heads in consecutive groups (Ainslie et al. 2023); no form repeats keys.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Causal, GlobalTokens, Mask, Window
 from weft.masks.visible import Everything, Visible, visible
-from weft.core.clock import Keys
 from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
