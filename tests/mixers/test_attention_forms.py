@@ -93,7 +93,8 @@ def test_blocks_go_on_from_what_a_window_keeps(mask: str, position: str) -> None
                 state = out.state
                 found.append(out.y)
         assert_close(torch.cat(found, 1), whole, rtol=1e-10, atol=1e-11)
-    last = layer(x[:, -1:], layer(x[:, :-1], layer.init_state(2)).state, Span(bound=LONG, uniform=True))
+    one = build("auto", mask=mask, position=position)
+    last = one(x[:, -1:], layer(x[:, :-1], layer.init_state(2)).state, Span(bound=LONG, uniform=True))
     assert_close(last.y, whole[:, -1:], rtol=1e-10, atol=1e-11)
 
 
