@@ -34,9 +34,9 @@ class Clock(State):
         lease: of the buffers of all states on this clock.
     """
 
-    seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
-    begin: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
-    prefix_end: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
+    seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
+    begin: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
+    prefix_end: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
     horizon: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
     fresh: bool = fact_field(saved=bool, unsaved=False, joined=all)
     lease: Lease = lease_field()

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel, ModelState
+from weft.core.rows import admit, trim
 from weft.core.span import Memory, Span
-from weft.core.state import reserved
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import declares_length, device_of, require_causal, require_room
 from weft.decoding.prompts import encode_sources, ragged
@@ -196,7 +196,7 @@ class Session:
         """The state after the rest of a row, and its last hidden vector [1,1,D]."""
         assert tuple(tokens[: len(begun.tokens)]) == begun.tokens and len(begun.tokens) < len(tokens)
         rest = torch.tensor([tokens[len(begun.tokens) :]], dtype=torch.int64, device=self.device)
-        state = reserved(begun.state, self._capacity)
+        state = trim(begun.state, self._capacity)
         out = self.model.hidden(rest, state, Span(bound=len(tokens), uniform=True))
         return _kept(out.state), out.y[:, -1:]
 
@@ -223,7 +223,7 @@ class Session:
             self.logits = logits
             self._steps.go_on_from(state)
             return
-        self._steps.go_on_from(self.state.assign(places, state))
+        self._steps.go_on_from(admit(self.state, places, state))
         self.logits = self.logits.index_copy(0, torch.tensor(places, device=self.device), logits)
 
     def _read(self, h: Tensor) -> Float[Tensor, "B V"]:

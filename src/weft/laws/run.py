@@ -29,6 +29,7 @@ from weft.laws.reuse import reuse
 from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.saving import saving
 from weft.laws.seeds import seeds
+from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.split import split
 from weft.laws.stability import FAR, stability
 from weft.laws.subject import Subject, layer_subject, model_subject
@@ -50,6 +51,9 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "forks": forks,
     "saving": saving,
     "reuse": reuse,
+    "admission": admission,
+    "trimming": trimming,
+    "rewinding": rewinding,
     "training": training,
     "seeds": seeds,
     "memory": memory,
