@@ -10,10 +10,9 @@ from weft.api.arguments import one_or_more
 from weft.api.models import Model, load
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError
-from weft.decoding import GREEDY, CompiledStep, Generated, NewToken, Row, RowLike, Sampling, for_decoding
+from weft.decoding import GREEDY, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling, for_decoding
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows
-from weft.decoding.generate import Ending
 from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
