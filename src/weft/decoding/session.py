@@ -246,7 +246,7 @@ class Session:
 
     def _with_places(self, size: int, prompts: Sequence[Row], state: ModelState) -> ModelState:
         """A state of ``size`` rows, the first of them those of ``state``; and logits for as many."""
-        source = encode_sources(self.model, prompts[:1] * size, self.device)
+        source = encode_sources(self.model, [prompts[0]] * size, self.device)
         blank = self.model.init_state(size, capacity=self._capacity, device=self.device, memory=source,
                                       horizon=torch.full((size,), self._capacity, device=self.device))
         taken = range(len(prompts))

@@ -84,6 +84,13 @@ class GrowingText:
         return 0
 
 
+def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> str:
+    """The text of ``tokens`` behind those of a prompt; ids that the tokenizer lacks have none."""
+    decoder = tokenizer.stream()
+    decoder.follow(token for token in prompt if token < tokenizer.vocab_size)
+    return "".join(map(decoder.push, tokens)) + decoder.finish()
+
+
 class Writer:
     """One row's output: its text so far and whether it has ended."""
 
