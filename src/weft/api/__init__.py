@@ -12,6 +12,7 @@ from weft.api.training import compare, compare_report, train
 from weft.api.using import Ends, evaluate, generate, laid_out, prompt_rows, score, stream
 from weft.checkpoints import Loaded
 from weft.core.errors import UserError
+from weft.core.probes import probe
 from weft.core.registry import load_plugin
 from weft.decoding import Row, Sampling
 from weft.decoding.chat import ChatSettings, Conversation
@@ -20,5 +21,5 @@ from weft.families.arpa import is_arpa
 __all__ = ["ChatSettings", "Conversation", "Description", "Diagnosis", "Ends", "Entry", "Loaded", "Model", "Plan",
            "Row", "Sampling", "UserError", "catalogue", "check", "compare", "compare_report", "config_path",
            "config_schema", "convert", "data_inspect", "data_prepare", "data_sample", "describe", "doctor", "evaluate",
-           "families", "generate", "is_arpa", "laid_out", "load", "load_plugin", "plan", "presets", "prompt_rows",
-           "read_model", "read_run", "require_device", "require_dtype", "score", "stream", "train"]
+           "families", "generate", "is_arpa", "laid_out", "load", "load_plugin", "plan", "presets", "probe",
+           "prompt_rows", "read_model", "read_run", "require_device", "require_dtype", "score", "stream", "train"]

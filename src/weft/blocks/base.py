@@ -125,6 +125,8 @@ class Composite(Layer):
     def together(self, state: LayerState | None, outs: list[Output[LayerState]], y: Tensor,
                  span: Span) -> Output[LayerState]:
         """The block's output from its layers' outputs."""
+        if self.asked is not None:
+            self.asked.give("stream", y)
         losses: tuple[Loss, ...] = tuple(loss for out in outs for loss in out.losses)
         if state is None:
             return Output(y, None, losses)
@@ -134,8 +136,12 @@ class Composite(Layer):
 
 
 class Block(Composite):
-    """A block: subclasses wire one residual branch in `branch`; the residual stream is written here, once."""
+    """A block: subclasses wire one residual branch in `branch`; the residual stream is written here, once.
 
+    Points: ``stream``, the residual stream after the block [B,T,D].
+    """
+
+    points = ("stream",)
     norms_per_layer: ClassVar[int] = 1
 
     def __init__(self, config: BlockConfig, dims: Dims) -> None:

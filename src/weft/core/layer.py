@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.errors import StateError
 from weft.core.output import Output
+from weft.core.places import Lookback, start_places
+from weft.core.points import Points
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import State
 from weft.core.traits import Trait
@@ -35,6 +37,12 @@ class Part(nn.Module, ABC):
     own_law: ClassVar[bool] = False
     """True for parts whose traits do not weaken the model that holds them: an encoder beside a causal decoder."""
 
+    points: ClassVar[tuple[str, ...]] = ()
+    """Names of what it can show to a probe besides its output (`weft.core.probes`)."""
+
+    asked: Points | None = None
+    """Those of its points that probes ask for; None while there is no probe."""
+
     def own_traits(self) -> frozenset[Trait]:
         """Ways in which this part itself does less than the law."""
         return frozenset()
@@ -51,6 +59,10 @@ class Part(nn.Module, ABC):
         """Lengths, in tokens, at which this part itself begins to compute otherwise: how far its window or convolution
         reaches, the chunk of its scan. The laws run past the longest in a model."""
         return ()
+
+    def lookback(self) -> Lookback | None:
+        """Which earlier tokens this part itself asks the positions of; None for none."""
+        return None
 
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         """Own parameters that say how a state moves, whatever their shape: modes, rates, time steps. Weight decay
@@ -100,7 +112,7 @@ class Layer(Part, ABC):
             memory: what cross-attention reads; projected here, once.
             horizon: declared document length, one or one per row, for parts that depend on it.
         """
-        clock, kind = beginning(self, batch, dtype=dtype, device=device, horizon=horizon)
+        clock, kind = beginning(self, batch, capacity=capacity, dtype=dtype, device=device, horizon=horizon)
         return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
 
     @abstractmethod
@@ -156,14 +168,16 @@ def computing_dtype(module: nn.Module) -> torch.dtype | None:
     return next((p.dtype for p in [*(p for p in own if id(p) not in exact), *own]), None)
 
 
-def beginning(part: nn.Module, batch: int, *, dtype: torch.dtype | None, device: torch.device | str | None,
-              horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
+def beginning(part: nn.Module, batch: int, *, capacity: int | None, dtype: torch.dtype | None,
+              device: torch.device | str | None, horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
     """A clock before the first token, and the dtype of state fields that follow the model's; what is None is taken
     from the part's parameters."""
     own = next(iter(part.parameters()), None)
     place = own.device if device is None and own is not None else device
     kind = (computing_dtype(part) or torch.get_default_dtype()) if dtype is None else dtype
-    return Clock.start(batch, device=place, horizon=horizon), kind
+    needs = (each.lookback() for each in part.modules() if isinstance(each, Part))
+    places = start_places(needs, batch, capacity=capacity, device=place)
+    return Clock.start(batch, device=place, horizon=horizon, places=places), kind
 
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:

@@ -91,7 +91,7 @@ class LanguageModel(Part, ABC):
                    device: torch.device | str | None = None, memory: Memory | None = None,
                    horizon: int | Tensor | None = None) -> ModelState:
         """The state before the first token; the arguments are those of `Layer.init_state`."""
-        clock, kind = beginning(self, batch, dtype=dtype, device=device, horizon=horizon)
+        clock, kind = beginning(self, batch, capacity=capacity, dtype=dtype, device=device, horizon=horizon)
         return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
 
     @abstractmethod

@@ -15,6 +15,7 @@ from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, parameter_count
 from weft.core.traits import Trait
 from weft.data import PackedBatches
+from weft.ops.forms import forced
 from weft.tokenizers import Tokenizer
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
@@ -92,7 +93,7 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         record = _record(config, folder, world)
         terms = _terms(config, record, world, allow_inexact=allow_inexact)
         told = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
-        with terms.compute.apply(), Sinks(config, folder.path, told) as sinks:
+        with terms.compute.apply(), forced(config.kernels), Sinks(config, folder.path, told) as sinks:
             material = _material(config, world)
             run = Run(config, _fresh_model(config, world), material, folder, world, on_event, sinks)
             return _result(run, _train(run, terms, record))

@@ -18,6 +18,7 @@ from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
 from weft.data import TokenStream
 from weft.models.stack import Stack
+from weft.ops.forms import forced
 from weft.training.batches import batches_of
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
@@ -93,7 +94,7 @@ class Trainer:
             DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
                 weights are then those before the step.
         """
-        with self.compute.apply():
+        with self.compute.apply(), forced(self.config.kernels):
             return self._advance()
 
     def _advance(self) -> StepReport:
