@@ -12,7 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartConfig
+from weft.core.config import Dims, PartConfig, PartField
 from weft.core.errors import StateError
 from weft.core.layer import LayerState, Part, beginning
 from weft.core.output import Output
@@ -47,6 +47,14 @@ class ModelConfig(PartConfig):
 
     vocab_size: int = Field(gt=0)
     context: int = Field(default=256, gt=0)
+    rewrites: list[Annotated[PartConfig, PartField("rewrite")]] = Field(default_factory=list)
+    """What is done to its linear maps once it is built, in order."""
+
+    def dump(self) -> dict[str, Any]:
+        plain = super().dump()
+        if not self.rewrites:  # a model without them is the model that it was before there were any
+            del plain["rewrites"]
+        return plain
 
     def build(self, dims: Dims | None = None) -> Part:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 from torch import nn
 
 from weft.core.layer import Part
+from weft.linear.law import require_same, runs
 from weft.linear.linear import allowed
 from weft.linear.replacing import Replaced, replaced_copy
 from weft.linear.untouched import untouched
@@ -27,11 +28,22 @@ def inference_form(model: M, lay: Lay | None = None) -> M:
         lay: given a linear map that may be laid out, an equal one, perhaps with its weights laid out otherwise in
             memory; None: all stay as they are.
     """
-    return inference_walk(model, lay).model
+    return _form(model, lay).model
 
 
-def inference_walk(model: M, lay: Lay | None = None) -> Replaced[M]:
-    """`inference_form`, with what was put in the place of what."""
+def checked_inference_form(model: M, lay: Lay | None = None, *, where: str) -> M:
+    """`inference_form`, once what was put in computes what it replaced, on a row of a few tokens.
+
+    Raises:
+        LawError: naming the layer that does not.
+    """
+    found = _form(model, lay)
+    require_same(found.model, found.replacements, where=where, runs=lambda: runs(model))
+    return found.model
+
+
+def _form(model: M, lay: Lay | None) -> Replaced[M]:
+    """The model in that form, with what was put in the place of what."""
     def form_of(path: str, module: nn.Module) -> nn.Module:
         form = _fused(module)
         return lay(form) if lay is not None and isinstance(form, nn.Linear) and "lay_out" in allowed(form) else form

@@ -7,7 +7,7 @@ arithmetic they are equal; what keeps a matrix in fewer bits says by how much it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -29,23 +29,44 @@ ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torc
 (1e-16, 6e-8, 5e-4, 4e-3) times the rounding of some thousand terms that cancel, or of a gated unit's dozen roundings."""
 
 
-def require_same(model: nn.Module, replacements: Sequence[Replacement], *, where: str) -> None:
+def require_same(model: nn.Module, replacements: Sequence[Replacement], *, where: str,
+                 runs: Callable[[], bool]) -> None:
     """Compare what was put into a model with what it replaced.
 
     Args:
         model: as it is now. One without storage is taken at its word.
         replacements: those that are to be compared.
         where: what rewrote it, for the error.
+        runs: whether the model before ran on a row of tokens alone, which decides whose fault it is if this does not.
 
     Raises:
         LawError: naming the first layer that is off.
     """
     if not replacements or any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         return
-    with torch.no_grad(), _in_evaluation(model, *(each.before for each in replacements)):
+    with torch.no_grad(), _in_evaluation([model, *(each.before for each in replacements)]):
         comparison = _Comparison(replacements, where)
-        comparison.run(model)
+        try:
+            comparison.run(model)
+        except LawError:
+            raise
+        except Exception as error:
+            if runs():
+                raise LawError(f"rewritten, the model does not run: {type(error).__name__}: {error}", where=where,
+                               remedy="Leave out what reads its matrix instead of calling its map.") from error
         comparison.call_the_rest()
+
+
+def runs(model: nn.Module) -> bool:
+    """Whether a model runs on a row of tokens alone, as one that reads a memory from outside does not."""
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        return False
+    try:
+        with torch.no_grad(), _in_evaluation([model]):
+            _hidden(model)
+    except Exception:  # a part may raise anything
+        return False
+    return True
 
 
 @final
@@ -58,17 +79,10 @@ class _Comparison:
         self._seen: set[int] = set()
 
     def run(self, model: nn.Module) -> None:
-        """Call the model, and compare whatever is called in it."""
+        """Call the model, and compare whatever is called in it, and readouts, which are not called."""
         handles = [each.after.register_forward_hook(self._compare) for each in self._pairs.values()]
         try:
             h = _hidden(model)
-        except LawError:
-            raise
-        except Exception as error:
-            if _runs(model, self._pairs.values()):
-                raise LawError(f"the rewritten model does not run: {type(error).__name__}: {error}", where=self._where,
-                               remedy="Leave out of the rewrite what reads its matrix by itself.") from error
-            return
         finally:
             for handle in handles:
                 handle.remove()
@@ -112,16 +126,30 @@ def _tensor(found: Any) -> Tensor | None:
 
 
 def _hidden(model: nn.Module) -> Tensor | None:
-    """A short call of a model; None where it is none that takes tokens."""
+    """What a short call of a model gives; None where it is none that takes tokens."""
     device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
-    if isinstance(model, Encoder):
-        return model(_inputs(min(model.reads().values()), device))
+    if isinstance(model, Encoder) and "tokens" in model.reads():
+        return _tensor(model(_inputs(model.reads()["tokens"], device)))
     if not isinstance(model, LanguageModel):
         return None
     memory = model.encode(_inputs(model.source_vocab_size, device)) if model.takes_source else None
-    y: Tensor = model.hidden(_inputs(model.vocab_size, device).tokens, None, Span(memory=memory)).y
-    return y
+    tokens = _inputs(model.vocab_size, device).tokens
+    assert tokens is not None, "made so"
+    return model.hidden(tokens, None, Span(memory=memory)).y
 
 
 def _inputs(size: int, device: torch.device) -> EncoderInputs:
     return EncoderInputs(tokens=torch.arange(TOKENS, device=device)[None] % size)
+
+
+@contextmanager
+def _in_evaluation(roots: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside, these are in evaluation mode; afterwards each module is in the mode it was in."""
+    before = [(module, module.training) for root in roots for module in root.modules()]
+    for root in roots:
+        root.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training

@@ -8,10 +8,10 @@ from typing import Literal, Self, TypeAlias, final, get_args
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from weft.core.layer import Part
 from weft.linear.untouched import untouched
+from weft.ops.linear import linear
 
 Use: TypeAlias = Literal["fuse", "lay_out", "widen", "quantise", "adapt"]
 """What may be done with a map: put into one matrix with its neighbours; laid out otherwise in memory; multiplied in
@@ -53,7 +53,7 @@ class Linear(nn.Linear):
         return made
 
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
-        return F.linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
 
 class Rewritten(Part, ABC):
@@ -77,6 +77,16 @@ class Rewritten(Part, ABC):
     def merged(self) -> Linear:
         """A map of one matrix, equal to this one in evaluation mode, with parameters of its own where they differ."""
 
+    @abstractmethod
+    def dense(self) -> tuple[Tensor, Tensor | None] | None:
+        """Its matrix and bias as they are now, with their gradients, for a computation that takes both in place of a
+        map; None where what it computes now is no product with a matrix."""
+
+    def bound(self, x: Tensor) -> Tensor | None:
+        """By how much its output for ``x`` may differ from that of the map it replaced, besides rounding; None: not at
+        all."""
+        return None
+
 
 class HoldsMatrix(Part, ABC):
     """A part that multiplies by a matrix of its own, so that its name in files is the part's; rewrites reach it all the
@@ -88,11 +98,29 @@ class HoldsMatrix(Part, ABC):
         is that part."""
 
 
+def opens(module: nn.Module) -> bool:
+    """Whether a module is a part with a matrix of its own that has not been opened, and nothing has been made of it: a
+    subclass may compute something else, so it is asked only for what it says itself."""
+    own = isinstance(module, HoldsMatrix) and "opened" in vars(type(module)) and untouched(module, type(module))
+    return own and isinstance(module, HoldsMatrix) and module.opened() is not module
+
+
+def dense(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
+    """The matrix and the bias of a map, as `Rewritten.dense` gives them; None where it may be more than they."""
+    if isinstance(module, Rewritten):
+        return module.dense() if _itself(module) else None
+    return (module.weight, module.bias) if isinstance(module, nn.Linear) and allowed(module) else None
+
+
 def allowed(module: nn.Module) -> frozenset[Use]:
     """What may be done with a module as a linear map; nothing where it is none, or where something is made of it that
     a rewrite would lose (`untouched`). A plain `torch.nn.Linear` allows everything."""
     if untouched(module, nn.Linear):
         return EVERYTHING
-    if isinstance(module, Linear | Rewritten) and untouched(module, type(module)):
-        return module.allows
-    return frozenset()
+    known = untouched(module, Linear) if isinstance(module, Linear) else _itself(module)
+    return module.allows if isinstance(module, Linear | Rewritten) and known else frozenset()
+
+
+def _itself(module: nn.Module) -> bool:
+    """Whether it is a `Rewritten` of which all is known: a parametrisation makes a subclass without a map of its own."""
+    return isinstance(module, Rewritten) and "forward" in vars(type(module)) and untouched(module, type(module))

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from torch import nn
 
-from weft.linear.linear import HoldsMatrix, Linear, allowed
+from weft.linear.linear import HoldsMatrix, Linear, Rewritten, allowed, opens
 from weft.linear.untouched import untouched
 
 M = TypeVar("M", bound=nn.Module)
@@ -108,13 +108,17 @@ class Site:
 
 
 def sites(model: nn.Module) -> Iterator[Site]:
-    """Every linear map of a model of which all is known, once, in order."""
+    """Every linear map of a model of which all is known, once, in order; not what stands inside of one."""
     held = {id(module.get_submodule("map")) for module in model.modules()
             if isinstance(module, HoldsMatrix) and module.opened() is module}
+    inside: set[int] = {id(part) for module in model.modules() if isinstance(module, Rewritten)
+                        for part in module.modules() if part is not module}
     for path, module in model.named_modules():
-        if isinstance(module, HoldsMatrix) and untouched(module, type(module)) and module.opened() is not module:
+        if id(module) in inside:
+            continue
+        if opens(module):
             yield Site(f"{path}.map" if path else "map", module, own=True)
-        elif allowed(module):
+        elif allowed(module) or isinstance(module, Rewritten):
             yield Site(path, module, own=id(module) in held)
 
 

@@ -13,9 +13,10 @@ from torch import nn
 
 from weft.core.config import PartConfig
 from weft.core.errors import ConfigError, nearest
-from weft.linear.linear import HoldsMatrix, Use, allowed
-from weft.linear.law import require_rewritten_equals_original
-from weft.linear.replacing import Replaced, Replacement, Site, as_ours, replaced, sites
+from weft.core.model import LanguageModel
+from weft.linear.law import require_same, runs
+from weft.linear.linear import HoldsMatrix, Rewritten, Use, allowed, opens
+from weft.linear.replacing import Site, as_ours, replaced, sites
 from weft.linear.untouched import untouched
 
 M = TypeVar("M", bound=nn.Module)
@@ -65,31 +66,40 @@ def rewritten(model: M, rewrites: Sequence[RewriteConfig]) -> M:
     """
     model = replaced(model, lambda path, module: as_ours(module)).model
     for index, rewrite in enumerate(rewrites):
-        place = f"rewrites.{index}"
-        found = _rewrite(model, rewrite, place)
-        require_rewritten_equals_original(found, where=place)
-        model = found.model
+        model = _rewrite(model, rewrite, f"rewrites.{index}")
     return model
 
 
-def _rewrite(model: M, rewrite: RewriteConfig, place: str) -> Replaced[M]:
+def require_rewritten(model: LanguageModel) -> None:
+    """Refuse a model that has not done what its configuration's ``rewrites`` say, as one of a plugin may not.
+
+    Raises:
+        ConfigError: it has none of them.
+    """
+    if model.config.rewrites and not any(isinstance(module, Rewritten) for module in model.modules()):
+        raise ConfigError([f"rewrites: a {model.config.kind!r} does not apply them. Let its build() end in "
+                           "weft.linear.rewrite.rewritten(model, self.rewrites), or leave them out."])
+
+
+def _rewrite(model: M, rewrite: RewriteConfig, place: str) -> M:
     chosen = _chosen(model, rewrite, place)
     if not rewrite.keeps_weight:
         chosen |= _sharing(model, chosen, rewrite, place)
-    rewriter = rewrite.rewriter()
+    rewriter, ran = rewrite.rewriter(), runs(model)
 
     def form_of(path: str, module: nn.Module) -> nn.Module:
         if path in chosen:
             return rewriter(module)
-        opens = isinstance(module, HoldsMatrix) and (f"{path}.map" if path else "map") in chosen
-        return module.opened() if opens and isinstance(module, HoldsMatrix) else module
+        held = (f"{path}.map" if path else "map") in chosen and opens(module)
+        return module.opened() if held and isinstance(module, HoldsMatrix) else module
 
     found = replaced(model, form_of)
-    made = [each.after for each in found.replacements if each.path in chosen]
-    problems = [f"{place}.{problem}" for problem in rewrite.settle(found.model, made)]
+    made = [each for each in found.replacements if each.path in chosen]
+    problems = [f"{place}.{problem}" for problem in rewrite.settle(found.model, [each.after for each in made])]
     if problems:
         raise ConfigError(problems)
-    return found
+    require_same(found.model, made, where=place, runs=lambda: ran)
+    return found.model
 
 
 def _chosen(model: nn.Module, rewrite: RewriteConfig, place: str) -> set[str]:
@@ -109,7 +119,8 @@ def _chosen(model: nn.Module, rewrite: RewriteConfig, place: str) -> set[str]:
         if not any(matches(site.path, pattern) for site in every):
             problems.append(f"{at}: {pattern!r} matches no linear map of this model. {_hint(pattern, every)}")
         elif not any(matches(site.path, pattern) for site in able):
-            problems.append(f"{at}: {pattern!r} matches only what may not be {word} (again). Leave it out.")
+            problems.append(f"{at}: {pattern!r} matches only maps that may not be {word}, or that an earlier rewrite "
+                            "has taken. Leave it out.")
     if problems:
         raise ConfigError(problems)
     return {site.path for site in able if any(matches(site.path, pattern) for pattern in rewrite.maps)}
@@ -123,11 +134,15 @@ def matches(path: str, pattern: str) -> bool:
 
 
 def _hint(pattern: str, every: Sequence[Site]) -> str:
-    if not every:
-        return "It has none."
-    names = [site.path.removesuffix(".map").split(".") for site in every]
-    depth = pattern.count(".") + 1
-    return nearest(pattern, {".".join(each[-depth:]) for each in names} | {each[-1] for each in names})
+    return nearest_end(pattern, [site.path.removesuffix(".map") for site in every])
+
+
+def nearest_end(pattern: str, names: Sequence[str]) -> str:
+    """`nearest` among the ends of dotted names, which are as deep as the pattern or one name."""
+    depth, split = pattern.count(".") + 1, [name.split(".") for name in names]
+    ends = {".".join(each[-depth:]) for each in split if len(each) >= depth}
+    close = nearest(pattern, ends) if ends else ""
+    return close if close.startswith("Did") else nearest(pattern, {each[-1] for each in split})
 
 
 def _sharing(model: nn.Module, chosen: set[str], rewrite: RewriteConfig, place: str) -> set[str]:
@@ -152,7 +167,3 @@ def _sharing(model: nn.Module, chosen: set[str], rewrite: RewriteConfig, place: 
         raise ConfigError(problems)
     return found
 
-
-def replacements_of(found: Replaced[M]) -> tuple[Replacement, ...]:
-    """What was put in the place of what, innermost first."""
-    return tuple(reversed(found.replacements))
