@@ -16,11 +16,11 @@ from weft.ops.int8_linear import int8_linear, quantised
 
 @final
 class Int8Matrix(Part):
-    """W as s Q: ``values`` Q [out,in], whole numbers from -127 to 127, and ``scale`` s [out], a row's largest entry over
-    127, in float32 or wider whatever the model computes in. No entry of s Q is farther than s / 2 from W's.
+    """W as s Q: ``values`` Q [out,in], whole numbers from -127 to 127, and ``scale`` s [out], a row's largest entry
+    over 127, in float32 or wider whatever the model computes in. No entry of s Q is farther than s / 2 from W's.
 
-    Neither is a parameter: they do not train. What shares a matrix shares this module. ``like``, which is empty, has the
-    dtype that the matrix is to have as floats, and goes with the model's casts and files.
+    Neither is a parameter: they do not train. What shares a matrix shares this module. ``like``, which is empty, has
+    the dtype that the matrix is to have as floats, and goes with the model's casts and files.
     """
 
     def __init__(self, weight: Float[Tensor, "out in"]) -> None:

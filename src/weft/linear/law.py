@@ -26,7 +26,8 @@ TOKENS = 5
 
 ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """By how much two ways of summing the same products may differ in a dtype, relative to the largest output: its spacing
-(1e-16, 6e-8, 5e-4, 4e-3) times the rounding of some thousand terms that cancel, or of a gated unit's dozen roundings."""
+(1e-16, 6e-8, 5e-4, 4e-3) times the rounding of some thousand terms that cancel, or of a gated unit's dozen
+roundings."""
 
 
 def require_same(model: nn.Module, replacements: Sequence[Replacement], *, where: str,
@@ -111,7 +112,8 @@ class _Comparison:
             return
         off = (found.double() - wanted.double()).abs()
         largest = wanted.double().abs().amax()
-        room = ROUNDING.get(wanted.dtype, ROUNDING[torch.float32]) * largest + (0.0 if bound is None else bound.double())
+        room = ROUNDING.get(wanted.dtype, ROUNDING[torch.float32]) * largest
+        room = room if bound is None else room + bound.double()
         if not bool((off <= room).all()):  # what is no number is not within anything
             worst = (off - room).flatten().nan_to_num(nan=torch.inf).argmax()
             raise LawError(f"{each.path}: rewritten, it does not compute what it did: off by "

@@ -103,8 +103,8 @@ def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
     """The model in the form that this machine decodes fastest, after some seconds of measuring.
 
     On other devices than a CPU matrices stay as they are, and so does what may not be laid out
-    (`weft.linear.linear.allowed`). Those that do not are held twice while the original is held too; ``packed`` ones need
-    two float32 copies beside the original matrix.
+    (`weft.linear.linear.allowed`). Those that do not are held twice while the original is held too; ``packed`` ones
+    need two float32 copies beside the original matrix.
 
     Args:
         model: any language model.

@@ -43,9 +43,9 @@ class Linear(nn.Linear):
         self.allows = allows
 
     @classmethod
-    def of(cls, weight: nn.Parameter, bias: nn.Parameter | None = None, *,
-           allows: frozenset[Use] = EVERYTHING) -> Self:
+    def of(cls, weight: Tensor, bias: Tensor | None = None, *, allows: frozenset[Use] = EVERYTHING) -> Self:
         """The map that has these very parameters."""
+        assert isinstance(weight, nn.Parameter) and isinstance(bias, nn.Parameter | None), "parameters"
         made = cls(weight.shape[1], weight.shape[0], bias is not None, "meta", allows=allows)
         made.weight = weight
         if bias is not None:
@@ -122,5 +122,5 @@ def allowed(module: nn.Module) -> frozenset[Use]:
 
 
 def _itself(module: nn.Module) -> bool:
-    """Whether it is a `Rewritten` of which all is known: a parametrisation makes a subclass without a map of its own."""
+    """Whether it is a `Rewritten` of which all is known: a parametrisation makes a subclass that says no map itself."""
     return isinstance(module, Rewritten) and "forward" in vars(type(module)) and untouched(module, type(module))

@@ -23,8 +23,9 @@ from weft.ops.linear import linear
 class LowRank(Rewritten):
     """y = base(x) + s B A dropout(x), s = alpha / rank, or alpha / sqrt(rank) where it is rank-stabilised.
 
-    x [...,in], y [...,out]; ``a.weight`` is A [rank,in], ``b.weight`` is B [out,rank], which starts at zero, so that the
-    map starts as its base; A starts as `torch.nn.Linear` does, as in Hu's code (the paper draws it from a Gaussian).
+    x [...,in], y [...,out]; ``a.weight`` is A [rank,in], ``b.weight`` is B [out,rank], which starts at zero, so that
+    the map starts as its base; A starts as `torch.nn.Linear` does, as in Hu's code (the paper draws it from a
+    Gaussian).
 
     Args:
         base: a `Linear`, or another map, such as one of whole numbers.
@@ -44,8 +45,8 @@ class LowRank(Rewritten):
         nn.init.zeros_(self.b.weight)
 
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
-        y: Tensor = self.base(x)
-        return y + self.scale * self.b(self.a(self.dropout(x)))
+        y: Tensor = self.base(x) + self.scale * self.b(self.a(self.dropout(x)))
+        return y
 
     def merged(self) -> Linear:
         base = self.base.merged() if isinstance(self.base, Rewritten) else self.base
@@ -70,8 +71,8 @@ class LoRAConfig(RewriteConfig):
     """Low-rank adaptation: W x becomes W x + (alpha / rank) B A x, and of the whole model only A and B train.
 
     ``alpha``: its size beside W; ``dropout``: of the inputs of A; ``rank_stabilised``: alpha / sqrt(rank), which keeps
-    the size of B A x as the rank grows; ``also_train``: patterns of further parameters that train, such as ``head.*`` or
-    ``*.norm*``."""
+    the size of B A x as the rank grows; ``also_train``: patterns of further parameters that train, such as ``head.*``
+    or ``*.norm*``."""
 
     kind: ClassVar[str] = "lora"
     source: ClassVar[str] = ("Hu et al. 2022 (arXiv:2106.09685), section 4.1; Kalajdzievski 2023 (arXiv:2312.03732), "
@@ -96,7 +97,8 @@ class LoRAConfig(RewriteConfig):
         names = {name for name, _ in model.named_parameters()}
         for index, pattern in enumerate(self.also_train):
             if not any(fnmatchcase(name, pattern) for name in names):
-                yield f"also_train.{index}: {pattern!r} matches no parameter of this model. {nearest_end(pattern, sorted(names))}"
+                yield (f"also_train.{index}: {pattern!r} matches no parameter of this model. "
+                       f"{nearest_end(pattern, sorted(names))}")
         trained = {id(p) for module in model.modules() if isinstance(module, LowRank)
                    for p in (module.a.weight, module.b.weight)}
         kept = {id(p) for p in model.parameters() if p.requires_grad} if _adapted_before(model, made) else set[int]()

@@ -58,8 +58,8 @@ def _fill(plain: nn.Module, tensors: dict[str, Tensor]) -> None:
     for name, place in wanted.items():
         first, value = given.setdefault(id(place), (name, tensors[name]))
         if value is not tensors[name] and not torch.equal(value, tensors[name]):
-            raise UnsupportedError(f"{name!r} shares its matrix with {first!r}, and only one of them was adapted, so the "
-                                   "two cannot be one matrix.", where="rewrites",
+            raise UnsupportedError(f"{name!r} shares its matrix with {first!r}, and only one of them was adapted, so "
+                                   "the two cannot be one matrix.", where="rewrites",
                                    remedy="Untie them before training (readout: {kind: linear, tied: false}), or leave "
                                           f"{name.rpartition('.')[0]!r} out of the rewrite's maps.")
         place.data = value.detach().clone()

@@ -39,8 +39,8 @@ class RewriteConfig(PartConfig):
     use: ClassVar[Use]
     """What is done with a map, for which it must allow it."""
     keeps_weight: ClassVar[bool] = True
-    """Whether a map's matrix is the same parameter afterwards. Where it is not, everything that shares the matrix, token
-    embeddings among it, is rewritten with it and shares what comes."""
+    """Whether a map's matrix is the same parameter afterwards. Where it is not, everything that shares the matrix,
+    token embeddings among it, is rewritten with it and shares what comes."""
 
     maps: list[str] | None = Field(default=None, min_length=1)
 
