@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
 from weft.core.errors import UnsupportedError
 from weft.core.model import LanguageModel
+from weft.linear.law import require_same, runs
 from weft.linear.linear import HoldsMatrix, Rewritten
-
-OPENED = ".map."
-"""Where the matrix of a part stands that has been opened."""
+from weft.linear.replacing import Replacement
 
 
 def merged(model: LanguageModel) -> LanguageModel:
@@ -18,6 +19,7 @@ def merged(model: LanguageModel) -> LanguageModel:
 
     Raises:
         UnsupportedError: a matrix that two parts share is no longer the same in both.
+        LawError: a merged map does not compute what it did.
     """
     if not model.config.rewrites:
         return model
@@ -26,28 +28,46 @@ def merged(model: LanguageModel) -> LanguageModel:
         plain = config.build()
     assert isinstance(plain, LanguageModel), "a configuration of this kind"
     _fill(plain, _tensors(model))
+    places = [*_opened(model), *_rewritten(model)]
+    pairs = [Replacement(path, module, plain.get_submodule(path)) for path, module in places if not _within(
+        path, [other for other, _ in places])]
+    require_same(plain, pairs, where="merging", runs=lambda: runs(model))
     return plain.train(model.training)
+
+
+def _opened(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Parts whose matrix has been opened."""
+    return ((path, module) for path, module in model.named_modules()
+            if isinstance(module, HoldsMatrix) and module.opened() is module)
+
+
+def _rewritten(model: nn.Module) -> Iterator[tuple[str, Rewritten]]:
+    """Maps that have been rewritten, the outermost where one stands in another."""
+    found = [(path, module) for path, module in model.named_modules(remove_duplicate=False)
+             if isinstance(module, Rewritten)]
+    return ((path, module) for path, module in found if not _within(path, [other for other, _ in found]))
+
+
+def _within(path: str, others: list[str]) -> bool:
+    return any(path.startswith(f"{other}.") for other in others)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor of the model without rewrites, by its name there."""
-    found: dict[str, Tensor] = {}
-    held = {f"{path}{OPENED}": f"{path}." for path, module in model.named_modules()
-            if isinstance(module, HoldsMatrix) and module.opened() is module}
-    own = {path: module for path, module in model.named_modules() if isinstance(module, Rewritten)}
-    outer = {path: module for path, module in own.items()
-             if not any(path.startswith(f"{other}.") for other in own)}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if not any(name.startswith(f"{path}.") for path in outer):
-            found[name] = tensor
+    outer = dict(_rewritten(model))
+    found = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items()
+             if not _within(name, list(outer))}
     for path, module in outer.items():
         one = module.merged()
         found |= {f"{path}.{name}": p for name, p in (("weight", one.weight), ("bias", one.bias)) if p is not None}
-    return {_closed(name, held): tensor for name, tensor in found.items()}
+    opened = [path for path, _ in _opened(model)]
+    return {_closed(name, opened): tensor for name, tensor in found.items()}
 
 
-def _closed(name: str, held: dict[str, str]) -> str:
-    return next((name.replace(opened, closed, 1) for opened, closed in held.items() if name.startswith(opened)), name)
+def _closed(name: str, opened: list[str]) -> str:
+    """The name of a tensor once the part that holds its matrix is closed again."""
+    inside = next((path for path in opened if name.startswith(f"{path}.map.")), None)
+    return name if inside is None else f"{inside}.{name.removeprefix(f'{inside}.map.')}"
 
 
 @torch.no_grad()
