@@ -16,7 +16,7 @@ from weft.core.errors import ConfigError, nearest
 from weft.core.model import LanguageModel
 from weft.linear.law import require_same, runs
 from weft.linear.linear import HoldsMatrix, Rewritten, Use, allowed, opens
-from weft.linear.replacing import Site, as_ours, replaced, sites
+from weft.linear.replacing import Replaced, Site, as_ours, replaced, sites
 from weft.linear.untouched import untouched
 
 M = TypeVar("M", bound=nn.Module)
@@ -66,7 +66,10 @@ def rewritten(model: M, rewrites: Sequence[RewriteConfig]) -> M:
     """
     model = replaced(model, lambda path, module: as_ours(module)).model
     for index, rewrite in enumerate(rewrites):
-        model = _rewrite(model, rewrite, f"rewrites.{index}")
+        place, ran = f"rewrites.{index}", runs(model)
+        found = apply(model, rewrite, place)
+        model = found.model
+        require_same(model, found.replacements, where=place, runs=lambda ran=ran: ran)
     return model
 
 
@@ -81,11 +84,21 @@ def require_rewritten(model: LanguageModel) -> None:
                            "weft.linear.rewrite.rewritten(model, self.rewrites), or leave them out."])
 
 
-def _rewrite(model: M, rewrite: RewriteConfig, place: str) -> M:
+def apply(model: M, rewrite: RewriteConfig, place: str = "rewrites.0") -> Replaced[M]:
+    """One rewrite of a model's maps, in place, with the maps that it has rewritten.
+
+    Args:
+        model: of our maps.
+        rewrite: what to do.
+        place: of the rewrite in the configuration, for errors.
+
+    Raises:
+        ConfigError: as `rewritten`.
+    """
     chosen = _chosen(model, rewrite, place)
     if not rewrite.keeps_weight:
         chosen |= _sharing(model, chosen, rewrite, place)
-    rewriter, ran = rewrite.rewriter(), runs(model)
+    rewriter = rewrite.rewriter()
 
     def form_of(path: str, module: nn.Module) -> nn.Module:
         if path in chosen:
@@ -94,12 +107,11 @@ def _rewrite(model: M, rewrite: RewriteConfig, place: str) -> M:
         return module.opened() if held and isinstance(module, HoldsMatrix) else module
 
     found = replaced(model, form_of)
-    made = [each for each in found.replacements if each.path in chosen]
+    made = tuple(each for each in found.replacements if each.path in chosen)
     problems = [f"{place}.{problem}" for problem in rewrite.settle(found.model, [each.after for each in made])]
     if problems:
         raise ConfigError(problems)
-    require_same(found.model, made, where=place, runs=lambda: ran)
-    return found.model
+    return Replaced(found.model, made)
 
 
 def _chosen(model: nn.Module, rewrite: RewriteConfig, place: str) -> set[str]:

@@ -88,7 +88,7 @@ LINEAR = OPERATIONS.add(Operation(
     Form(REFERENCE, _written_out, "a product and a sum"),
     Form("library", _library, "PyTorch's own, by the library that it chooses", known_as=("torch", "default")),
     Form("wide", _wide, "the products of bfloat16 numbers in float32, each rounded once", devices=frozenset({"cpu"}),
-         dtypes=frozenset({torch.bfloat16}), worth=_imitated),
+         worth=_imitated),
     Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
          serves=_of_one, worth=loop_pays, known_as=("gemv", "vector")),
     subject="x", examples=_examples, known_as=("matmul", "projection", "gemm")))
