@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.analysis.flops import Flops
 from weft.core.layer import traits_of
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.core.traits import Trait
 from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention
@@ -22,7 +22,7 @@ DEFINITION = ("A multiplication and an addition are two operations. Matrix produ
               "experts' routing) is not.")
 
 
-def all_notes(model: LanguageModel, flops: Flops | None) -> tuple[str, ...]:
+def all_notes(model: Model, flops: Flops | None) -> tuple[str, ...]:
     """Everything worth saying about a model before it runs."""
     found = [*_trait_notes(model, flops), *_backend_notes(model)]
     if flops is not None:
@@ -32,7 +32,7 @@ def all_notes(model: LanguageModel, flops: Flops | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _trait_notes(model: LanguageModel, flops: Flops | None) -> Iterator[str]:
+def _trait_notes(model: Model, flops: Flops | None) -> Iterator[str]:
     traits = traits_of(model)
     if Trait.DECLARED_LENGTH in traits:
         yield _regime_note(model, flops)
@@ -40,7 +40,7 @@ def _trait_notes(model: LanguageModel, flops: Flops | None) -> Iterator[str]:
         yield f"{trait.name.lower().replace('_', ' ').capitalize()}: {trait.value}."
 
 
-def _regime_note(model: LanguageModel, flops: Flops | None) -> str:
+def _regime_note(model: Model, flops: Flops | None) -> str:
     """At which lengths generation starts over, and what that costs."""
     context = model.config.context if flops is None else flops.context
     places = (regimes(model, context)[1:].diff().nonzero()[:, 0] + 2).tolist()
@@ -59,7 +59,7 @@ def _regime_note(model: LanguageModel, flops: Flops | None) -> str:
     return f"{what}. {when} a generated row outgrows its state and runs its whole text again{cost}."
 
 
-def _backend_notes(model: LanguageModel) -> Iterator[str]:
+def _backend_notes(model: Model) -> Iterator[str]:
     """Which attention backend serves on this CPU, and why."""
     found: Counter[str] = Counter()
     for layer in model.modules():

@@ -24,6 +24,8 @@ TERMINATED = 143
 def train(config: Config, overrides: Overrides = None,
           data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; else the configuration's, "
                                                     "else the Python standard library's source.")] = None,
+          start: Annotated[Path | None, typer.Option("--start", help="A checkpoint's folder, or one that transformers "
+                                                     "wrote, whose weights the model begins with.")] = None,
           out: Annotated[Path, typer.Option("--out", help="The run's folder.")] = Path("runs/latest"),
           resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
           allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even where code, plugins, "
@@ -47,7 +49,8 @@ def train(config: Config, overrides: Overrides = None,
     from weft.training.parallel import ToldElsewhere, leads
 
     changes = list(overrides or [])
-    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype}
+    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype,
+             "start": None if start is None else str(start)}
     changes += [f"{key}={text.dumps(value)}" for key, value in given.items() if value is not None]
     tells = leads()
     try:
@@ -72,7 +75,7 @@ def _show(result: TrainResult, *, json: bool) -> None:
     if json:
         print_json(_facts(result))
     else:
-        typer.echo(f"validation {result.validation.bits_per_byte:.4f} bits/byte after {result.steps:,} steps; "
+        typer.echo(f"validation {result.validation.chosen()} after {result.steps:,} steps; "
                    f"last checkpoint {result.checkpoint}, best {result.best}")
 
 
@@ -80,4 +83,4 @@ def _facts(result: TrainResult) -> dict[str, object]:
     found = result.validation
     return {"steps": result.steps, "seconds": result.seconds, "checkpoint": result.checkpoint, "best": result.best,
             "validation": {"bits_per_byte": found.bits_per_byte, "loss": found.loss, "tokens": found.tokens,
-                           "bytes": found.bytes}}
+                           "bytes": found.bytes, **found.measures}}

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
 from weft.linear.int8 import Int8Config
@@ -30,7 +30,7 @@ def rewriting(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
     own = subject.module
     with torch.no_grad():
         before = subject.whole(x, memory).y
-        if isinstance(own, LanguageModel) and own.config.rewrites and not _kept_apart(own):
+        if isinstance(own, Model) and own.config.rewrites and not _kept_apart(own):
             plain = subject.remake(merged(own))
             yield Finding(LAW, "merged", difference(plain.whole(x, memory).y, before), subject.bound)
         if not subject.thorough:
@@ -49,7 +49,7 @@ def _reached(module: nn.Module, use: Use) -> bool:
     return any(use in allowed(site.map()) for site in sites(module) if not site.own)
 
 
-def _kept_apart(model: LanguageModel) -> bool:
+def _kept_apart(model: Model) -> bool:
     """Whether a matrix that two parts share was adapted in one of them, so that no plain model is equal to this one."""
     shared = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
     return any(isinstance(module, LowRank) and any(shared.count(id(p)) > 1 for p in module.base.parameters())

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.layer import Layer, LayerState, computing_dtype, traits_of
-from weft.core.model import Encoder, EncoderInputs, LanguageModel, ModelState
+from weft.core.model import Encoder, EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
 from weft.mixers.cross_attention import CrossAttention
-from weft.positions.base import PositionScheme
 
 SOURCE_STEPS = 5
 """Tokens of the source that cross-attention reads in the laws."""
@@ -127,6 +126,14 @@ def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: fl
                    limit=model.limit())
 
 
+def whole_subject(name: str, model: Model, *, bound: float = 1e-10) -> Subject:
+    """Any model."""
+    if isinstance(model, LanguageModel):
+        return model_subject(name, model, bound=bound)
+    assert isinstance(model, Encoder), "a model is a language model or an encoder"
+    return encoder_subject(name, model, model.vocab_size, bound=bound)
+
+
 def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
     """An encoder, fed with random ids."""
     device = next(encoder.parameters()).device
@@ -147,9 +154,8 @@ def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int 
     def memory(batch: int, generator: torch.Generator) -> Memory | None:
         return None
 
-    limits = [part.limit for part in encoder.modules() if isinstance(part, PositionScheme) and part.limit is not None]
     return Subject(name, encoder.eval(), call, start, inputs, memory, traits_of(encoder), remake, bound, steps,
-                   limit=min(limits, default=None))
+                   limit=encoder.limit())
 
 
 def _counts(batch: int, steps: int, generator: torch.Generator) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.errors import LawError
-from weft.core.model import Encoder, EncoderInputs, LanguageModel, Readout
+from weft.core.model import Classifier, EncoderInputs, LanguageModel, Model, Readout
 from weft.core.output import Output
 from weft.core.span import Span
 from weft.linear.linear import Rewritten
@@ -128,16 +128,24 @@ def _tensor(found: Any) -> Tensor | None:
 
 
 def _hidden(model: nn.Module) -> Tensor | None:
-    """What a short call of a model gives; None where it is none that takes tokens."""
-    device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
-    if isinstance(model, Encoder) and "tokens" in model.reads():
-        return _tensor(model(_inputs(model.reads()["tokens"], device)))
-    if not isinstance(model, LanguageModel):
+    """What a short call of a model gives, whose head and readout are called too; None where it is none that takes
+    tokens."""
+    if not isinstance(model, Model) or "tokens" not in model.reads():
         return None
-    memory = model.encode(_inputs(model.source_vocab_size, device)) if model.takes_source else None
-    tokens = _inputs(model.vocab_size, device).tokens
-    assert tokens is not None, "made so"
-    return model.hidden(tokens, None, Span(memory=memory)).y
+    device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
+    if isinstance(model, LanguageModel) and model.takes_source:
+        memory = model.encode(_inputs(model.source_vocab_size, device))
+        tokens = _inputs(model.vocab_size, device).tokens
+        assert tokens is not None, "made so"
+        h = model.hidden(tokens, None, Span(memory=memory)).y
+    else:
+        h = model.vectors(_inputs(model.reads()["tokens"], device)).y
+    for head in (model.head, model.readout if isinstance(model, LanguageModel) else None):
+        if isinstance(head, Classifier):
+            head.scores(h, Span())
+        elif isinstance(head, Readout):
+            head.logits(h)
+    return h
 
 
 def _inputs(size: int, device: torch.device) -> EncoderInputs:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from weft.core.errors import UnsupportedError
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.linear.law import require_same, runs
 from weft.linear.linear import HoldsMatrix, Rewritten
 from weft.linear.replacing import Replacement
 
+M = TypeVar("M", bound=Model)
 
-def merged(model: LanguageModel) -> LanguageModel:
+
+def merged(model: M) -> M:
     """A model without rewrites that computes what ``model`` does in evaluation mode; itself where it has none.
 
     Raises:
@@ -26,7 +29,7 @@ def merged(model: LanguageModel) -> LanguageModel:
     config = model.config.model_copy(update={"rewrites": []})
     with torch.random.fork_rng(devices=[]):
         plain = config.build()
-    assert isinstance(plain, LanguageModel), "a configuration of this kind"
+    assert isinstance(plain, type(model)), "a configuration of this kind"
     _fill(plain, _tensors(model))
     places = [*_opened(model), *_rewritten(model)]
     pairs = [Replacement(path, module, plain.get_submodule(path)) for path, module in places if not _within(

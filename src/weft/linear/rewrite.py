@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import ClassVar, TypeAlias, TypeVar
 
 from pydantic import Field
@@ -13,7 +14,7 @@ from torch import nn
 
 from weft.core.config import PartConfig
 from weft.core.errors import ConfigError, nearest
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.linear.law import require_same, runs
 from weft.linear.linear import HoldsMatrix, Rewritten, Use, allowed, opens
 from weft.linear.replacing import Replaced, Site, as_ours, replaced, sites
@@ -55,7 +56,7 @@ class RewriteConfig(PartConfig):
         return iter(())
 
 
-def rewritten(model: M, rewrites: Sequence[RewriteConfig]) -> M:
+def rewritten(model: M, rewrites: Sequence[PartConfig]) -> M:
     """The model with its maps rewritten in place, for the end of building or once other weights have been read; each
     plain `torch.nn.Linear` becomes ours first.
 
@@ -66,14 +67,15 @@ def rewritten(model: M, rewrites: Sequence[RewriteConfig]) -> M:
     """
     model = replaced(model, lambda path, module: as_ours(module)).model
     for index, rewrite in enumerate(rewrites):
+        assert isinstance(rewrite, RewriteConfig), "the field of models holds rewrites"
         place, ran = f"rewrites.{index}", runs(model)
         found = apply(model, rewrite, place)
         model = found.model
-        require_same(model, found.replacements, where=place, runs=lambda ran=ran: ran)
+        require_same(model, found.replacements, where=place, runs=partial(bool, ran))
     return model
 
 
-def require_rewritten(model: LanguageModel) -> None:
+def require_rewritten(model: Model) -> None:
     """Refuse a model that has not done what its configuration's ``rewrites`` say, as one of a plugin may not.
 
     Raises:

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from weft.core.layer import Part
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 
 
-def narrowed(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
+def narrowed(model: Model, dtype: torch.dtype) -> Model:
     """A copy in ``dtype`` but for what stays `exact`, made without one that is as wide as the model."""
     exact = {id(tensor) for part in model.modules() if isinstance(part, Part) for tensor in part.exact()}
     weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
@@ -34,7 +34,7 @@ class Precision:
         dtype: what to compute in.
     """
 
-    def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, dtype: torch.dtype) -> None:
         self.model = model if dtype == torch.bfloat16 else model.to(dtype)
         self.working = narrowed(model, dtype) if dtype == torch.bfloat16 else self.model
 

@@ -1,4 +1,4 @@
-"""The linear readout."""
+"""The linear readout, which predicts the next token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What training minimises: cross-entropy with label smoothing and a z-loss, summed over the tokens that count."""
+"""What tasks that predict tokens minimise: cross-entropy with label smoothing and a z-loss, summed over the tokens that
+count."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.core.config import Settings
 from weft.core.model import Readout
+from weft.heads.readout import LinearReadout, MappedReadout
 from weft.linear.untouched import untouched
-from weft.models.readout import LinearReadout, MappedReadout
 from weft.ops.linear_cross_entropy import CrossEntropy
 
 PIECE_TOKENS = 512
@@ -43,6 +44,7 @@ def cross_entropy(readout: Readout, h: Float[Tensor, "B T D"], targets: Int64[Te
     A linear readout has a fused form, where it is `untouched`. Any other is asked for its log-probabilities, or, where
     log Z or all classes enter, for its logits, a piece of the tokens at a time.
     """
+    readout, h = readout.inner(h)
     if isinstance(readout, LinearReadout | MappedReadout) and untouched(readout, type(readout)):
         found = readout.cross_entropy(h, targets, scored, smoothing=settings.label_smoothing, z_loss=settings.z_loss)
         if found is not None:
