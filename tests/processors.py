@@ -24,7 +24,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ARITHMETIC = ("analysis", "blocks", "checkpoints", "comparison", "decoding", "evaluation", "families", "feedforward",
-              "heads", "integration", "laws", "masks", "mixers", "models", "norms", "ops", "oracles", "positions",
+              "heads", "integration", "laws", "linear", "masks", "mixers", "models", "norms", "ops", "oracles", "positions",
               "tasks", "training")
 """Folders whose tests compute with floating-point numbers."""
 

@@ -21,6 +21,7 @@ from weft.families.family import families as known_families
 from weft.families.listing import Published
 from weft.families.listing import published as published_models
 from weft.families.pooling import pool_heads
+from weft.linear.merging import merged
 from weft.training.config import DTYPES
 from weft.training.starting import opened
 
@@ -95,7 +96,8 @@ def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | No
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
             max_shard_size: str = SHARD_SIZE, n_kv_heads: int | None = None, family: str | None = None,
             with_code: bool = False, tokenizer: str | None = None, replace: bool = False) -> Converted:
-    """Write a model in another format, verified by reading it again; see `weft.families.convert`.
+    """Write a model in another format, verified by reading it again; see `weft.families.convert`. What the model's
+    ``rewrites`` have made of its maps is merged into their matrices.
 
     Args:
         source: what is converted; an ARPA file becomes a checkpoint, see `weft.families.arpa`.
@@ -120,6 +122,8 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
     if isinstance(source, Loaded) and kind is not None:
         # The caller's own model keeps its weights.
         loaded = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model))
+    plain = merged(loaded.model)
+    loaded = dataclasses.replace(loaded, model=plain, config=plain.config)
     pooled = None if n_kv_heads is None else pool_heads(language_model(loaded.model, "pooling heads"), n_kv_heads)
     return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
                          with_code=with_code, dtype=kind, replace=replace)

@@ -51,7 +51,7 @@ class Part(nn.Module, ABC):
         """This part in the form that is fastest without gradients: equal outputs and losses, and the same state, so
         that either goes on where the other left off. Itself where there is nothing to gain, or where a child that the
         form would take apart is not `untouched`. It may share weights with this part, which stays as it is.
-        `weft.core.inference` puts whole models into it, and asks no part of which it is inherited: a subclass may
+        `weft.linear.inference` puts whole models into it, and asks no part of which it is inherited: a subclass may
         compute something else."""
         return self
 

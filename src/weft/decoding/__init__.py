@@ -6,10 +6,10 @@ from __future__ import annotations
 from weft.decoding.beam import Beams, Hypothesis, beam_search
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.generate import NEVER, Ending, Generated, GeneratedRow, NewToken, generate, stream
-from weft.decoding.layout import DecodingForm, for_decoding
 from weft.decoding.prompts import Ragged, ragged, realign
 from weft.decoding.rows import Row, RowLike, parse_rows, read_rows
 from weft.decoding.sampling import GREEDY, Sampling
+from weft.linear.layout import DecodingForm, for_decoding
 
 __all__ = [
     "GREEDY",

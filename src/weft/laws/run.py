@@ -27,6 +27,7 @@ from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
 from weft.laws.report import Finding, Report
 from weft.laws.reuse import reuse
+from weft.laws.rewriting import rewriting
 from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.saving import saving
 from weft.laws.seeds import seeds
@@ -46,6 +47,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "bounded": bounded,
     "readout": readout,
     "inference": inference,
+    "rewriting": rewriting,
     "continuation": continuation,
     "coordinates": coordinates,
     "forks": forks,

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.clock import Clock, Keys, Ticks
 from weft.core.config import Dims, PartField, Settings
@@ -22,6 +22,7 @@ from weft.core.places import Lookback
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
+from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
 from weft.masks.visible import Visible, visible
 from weft.mixers.base import MixerConfig
@@ -175,8 +176,8 @@ class Attention(Layer):
         super().__init__()
         self.config, self.sizes, self.mask, self.position = config, sizes, config.mask, position
         bias = config.bias
-        self.qkv = nn.Linear(dims.d_model, sum(sizes.split()), bias=bias in ("qkv", "all"))
-        self.output = nn.Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
+        self.qkv = Linear(dims.d_model, sum(sizes.split()), bias=bias in ("qkv", "all"))
+        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
         norm = config.qk_norm
         self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)

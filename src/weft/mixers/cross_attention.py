@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.clock import Clock
 from weft.core.config import Dims, PartField
@@ -20,6 +20,7 @@ from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
+from weft.linear.linear import Linear
 from weft.masks.visible import Everything, Existing
 from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes, named_form, require_form
 from weft.mixers.base import MixerConfig
@@ -87,9 +88,9 @@ class CrossAttention(Layer):
         self.config, self.sizes, self.d_model = config, sizes, dims.d_model
         widths = sizes.split()
         biased = config.bias in ("qkv", "all")
-        self.q = nn.Linear(dims.d_model, widths[0], bias=biased)
-        self.kv = nn.Linear(dims.d_model, widths[1] + widths[2], bias=biased)
-        self.output = nn.Linear(sizes.heads * sizes.d_value, dims.d_model, bias=config.bias in ("output", "all"))
+        self.q = Linear(dims.d_model, widths[0], bias=biased)
+        self.kv = Linear(dims.d_model, widths[1] + widths[2], bias=biased)
+        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=config.bias in ("output", "all"))
         norm = config.qk_norm
         self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)

@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Causal, GlobalTokens, Mask, Window
 from weft.masks.visible import Everything, Visible, visible
-from weft.core.clock import Keys
 from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.core.config import Settings
 from weft.core.model import Readout
-from weft.core.rewrites import untouched
-from weft.heads.readout import LinearReadout
+from weft.heads.readout import LinearReadout, MappedReadout
+from weft.linear.untouched import untouched
 from weft.ops.linear_cross_entropy import CrossEntropy
 
 PIECE_TOKENS = 512
@@ -45,8 +45,10 @@ def cross_entropy(readout: Readout, h: Float[Tensor, "B T D"], targets: Int64[Te
     log Z or all classes enter, for its logits, a piece of the tokens at a time.
     """
     readout, h = readout.inner(h)
-    if isinstance(readout, LinearReadout) and untouched(readout, LinearReadout):
-        return readout.cross_entropy(h, targets, scored, smoothing=settings.label_smoothing, z_loss=settings.z_loss)
+    if isinstance(readout, LinearReadout | MappedReadout) and untouched(readout, type(readout)):
+        found = readout.cross_entropy(h, targets, scored, smoothing=settings.label_smoothing, z_loss=settings.z_loss)
+        if found is not None:
+            return found
     if settings.plain:
         nats = -torch.where(scored, readout.log_prob(h, targets), 0.0).sum()
         return CrossEntropy(nats.detach(), nats)

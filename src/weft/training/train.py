@@ -14,6 +14,7 @@ from weft.core.errors import CheckpointError, ConfigError
 from weft.core.layer import traits_of
 from weft.core.model import Model, parameter_count
 from weft.core.traits import Trait
+from weft.linear.rewrite import require_rewritten
 from weft.ops.forms import forced
 from weft.tasks import Material, Validation
 from weft.tokenizers import Tokenizer
@@ -107,6 +108,7 @@ def build_model(config: RunConfig) -> Model:
     if not isinstance(model, Model):
         raise ConfigError([f"model: what a {config.model.kind!r} builds is no weft.core.model.Model. Derive it from "
                            "LanguageModel or Encoder."])
+    require_rewritten(model)
     return model
 
 

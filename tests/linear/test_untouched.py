@@ -12,21 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from core.adapted import ADAPTERS, adapt
+from linear.adapted import ADAPTERS, adapt
 from training.tiny_runs import next_token
 from weft.core.config import parse_part
-from weft.core.inference import inference_form
 from weft.core.model import LanguageModel
-from weft.core.rewrites import untouched
 from weft.core.span import Span
-from weft.decoding import for_decoding, layout
+from weft.decoding import for_decoding
 from weft.decoding.compiled import CompiledStep
 from weft.feedforward.glu import GLU, FusedGLU
 from weft.heads.readout import LinearReadout
+from weft.linear import layout
+from weft.linear.inference import inference_form
+from weft.linear.untouched import untouched
 from weft.norms.rmsnorm import RMSNorm
+from weft.ops.forms import forced
 from weft.tasks.objective import ObjectiveSettings
 from weft.tasks.text import TextGiven
-from weft.training.precision import Precision, WideLinear, widen
+from weft.training.precision import Precision
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 """float64, whose products may be summed in another order."""
@@ -79,7 +81,7 @@ def test_an_adapted_model_in_the_form_for_inference_is_the_adapted_model(adapted
 
 
 def test_an_adapted_model_laid_out_is_the_adapted_model(adapted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "fastest", lambda seconds: "columns")
+    monkeypatch.setattr(layout, "chosen", lambda turns: "columns")
     assert any(isinstance(part, layout.LaidLinear) for part in for_decoding(model()).model.modules())
     form = for_decoding(adapted)
     assert not any(isinstance(part, layout.LaidLinear) for name, part in form.model.named_modules()
@@ -175,8 +177,7 @@ def test_an_adapted_model_trained_has_the_adapted_models_gradients(adapted: Any)
 def test_an_adapted_model_that_computes_in_bfloat16_is_the_adapted_model(adapted: Any) -> None:
     """Its maps multiply as they did, whatever the processor lacks; only numbers are narrower."""
     working = Precision(adapted.float(), torch.bfloat16).working
-    widen(working, lambda weight: weight.dtype == torch.bfloat16)
-    assert not any(isinstance(part, WideLinear) for part in working.modules())
     exact = adapted(TOKENS).y
     # bfloat16 (4e-3) after a dozen roundings; the adapters move logits by several times their own size.
-    assert (working(TOKENS).y.float() - exact).abs().max() < 0.1 * exact.abs().max()
+    with forced({"linear": "wide"}):
+        assert (working(TOKENS).y.float() - exact).abs().max() < 0.1 * exact.abs().max()

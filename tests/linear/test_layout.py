@@ -11,10 +11,10 @@ from torch.testing import assert_close
 
 from decoding.small_models import MLP, ROPE, decoder
 from weft.decoding import for_decoding, generate
-from weft.decoding.layout import LaidLinear, Layout, fastest
+from weft.linear.layout import TURNS, LaidLinear, Layout, chosen
 
 
-@pytest.mark.parametrize("layout", ["rows", "columns", "packed"])
+@pytest.mark.parametrize("layout", ["plain", "columns", "packed"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
@@ -30,17 +30,20 @@ def test_every_layout_is_the_same_map_for_any_number_of_tokens(layout: Layout, b
     assert torch.equal(laid.weight, linear.weight)
 
 
-def test_columns_lie_side_by_side_and_rows_share_their_memory() -> None:
-    linear = nn.Linear(4, 3)
-    assert LaidLinear(linear, "columns", 1).weight.stride() == (1, 3)
-    assert LaidLinear(linear, "rows", 1).weight.data_ptr() == linear.weight.data_ptr()
+def test_columns_lie_side_by_side() -> None:
+    assert LaidLinear(nn.Linear(4, 3), "columns", 1).weight.stride() == (1, 3)
 
 
-@pytest.mark.parametrize(("seconds", "chosen"), [
-    ({"rows": 1.0, "columns": 0.95}, "rows"), ({"rows": 1.0, "columns": 0.8}, "columns"),
-    ({"rows": 1.0, "columns": 0.8, "packed": 0.5}, "packed"), ({"rows": 1.0, "columns": 2.0}, "rows")])
-def test_a_layout_must_be_faster_by_a_tenth(seconds: dict[Layout, float], chosen: Layout) -> None:
-    assert fastest(seconds) == chosen
+@pytest.mark.parametrize(("seconds", "wanted"), [
+    ({"plain": 1.0, "columns": 0.9}, "plain"), ({"plain": 1.0, "columns": 0.8}, "columns"),
+    ({"plain": 1.0, "columns": 0.8, "packed": 0.5}, "packed"), ({"plain": 1.0, "columns": 2.0}, "plain")])
+def test_a_layout_must_be_clearly_faster_than_plain(seconds: dict[Layout, float], wanted: Layout) -> None:
+    assert chosen({layout: [value] * TURNS for layout, value in seconds.items()}) == wanted
+
+
+@pytest.mark.parametrize(("lost", "wanted"), [(0, "columns"), (1, "columns"), (2, "plain")])
+def test_a_layout_that_loses_two_turns_is_not_chosen_however_fast_it_is_in_the_others(lost: int, wanted: str) -> None:
+    assert chosen({"plain": [1.0] * TURNS, "columns": [1.5] * lost + [0.5] * (TURNS - lost)}) == wanted
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

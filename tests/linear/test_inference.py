@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from weft.core.config import parse_part
-from weft.core.inference import inference_form
 from weft.core.layer import Part
 from weft.feedforward.glu import GLU, FusedGLU
+from weft.linear.inference import inference_form
 from weft.ops.dropout import Dropout
 
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 
+from weft.linear.linear import Linear
+
 
 @final
 class LowRank(nn.Linear):
@@ -77,7 +79,7 @@ def adapt(model: nn.Module, name: str) -> Any:
     """``model`` with every linear map adapted; what is made of a map is seeded by its place."""
     for module in list(model.modules()):
         for index, (child_name, child) in enumerate(list(module.named_children())):
-            if type(child) is nn.Linear:
+            if type(child) in (Linear, nn.Linear):
                 torch.manual_seed(index)
                 setattr(module, child_name, ADAPTERS[name](child))
     if name == "weight norm":  # it starts as the map itself

@@ -1,7 +1,7 @@
 """Which modules a rewrite may take apart: those of which all is known.
 
-Rewrites put another module in the place of one, with the same parameters: matrices side by side, laid out anew, or
-multiplied in another precision. What somebody has made of a module is in none of its parameters, and would be lost.
+Rewrites put another module in the place of one, with the same parameters: matrices side by side, laid out anew, with a
+term beside them, in fewer bits. What somebody has made of a module is in none of its parameters, and would be lost.
 """
 
 from __future__ import annotations
