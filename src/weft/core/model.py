@@ -68,7 +68,7 @@ class ModelConfig(PartConfig):
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes that its head tells apart, in the order of their ids; none where they have no names."""
+        """Names of the classes that its head tells apart, in the order of their ids; none without such a head."""
         return ()
 
     def fingerprint(self) -> str:

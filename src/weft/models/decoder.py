@@ -75,7 +75,7 @@ class StackedConfig(ModelConfig):
     head: Annotated[HeadConfig, PartField("head")] | None = None
 
     def labels(self) -> tuple[str, ...]:
-        return self.head.labels if isinstance(self.head, ClassifierConfig) else ()
+        return self.head.names if isinstance(self.head, ClassifierConfig) else ()
 
     @model_validator(mode="before")
     @classmethod

@@ -14,6 +14,7 @@ A step of several batches, of accumulation or of several processes, minimises (s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -26,7 +27,7 @@ from weft.core.model import Model, ModelState
 from weft.core.output import Loss
 from weft.data import Repeated
 from weft.data.settings import DataSettings
-from weft.tasks.material import Material
+from weft.tasks.material import Material, split_corpus
 from weft.tasks.objective import ObjectiveSettings
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
@@ -134,6 +135,27 @@ class TaskConfig(PartConfig):
     def create(self, settings: TaskSettings) -> Task[Any, Any]:
         """The task, in a run of those settings."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it is made")
+
+    def texts(self, data: DataSettings) -> Iterable[str]:
+        """What a tokenizer learns from: the texts to train on.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        return split_corpus(data)[0].texts()
+
+    def extra_ids(self, tokenizer: TokenizerConfig) -> int:
+        """Ids that the model needs behind the tokenizer's, such as one for what is masked."""
+        return 0
+
+    def labels(self, data: DataSettings) -> tuple[str, ...]:
+        """Names of the classes that the records to train on have, for a head that names none; none for a task without
+        classes.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        return ()
 
 
 class Task(ABC, Generic[E, B]):

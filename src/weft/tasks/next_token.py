@@ -119,6 +119,9 @@ class NextToken(Task[TokenStream, Batch]):
     def fit(self, model: Model, examples: TokenStream) -> None:
         if not isinstance(model, Counted):
             raise ConfigError([_neither(model)])
+        if examples.flags is not None:
+            raise ConfigError([f"data: some tokens are read and not scored, while a {model.config.kind!r} counts every "
+                               "token. Leave out data.prompt_field, or train a model by gradients."])
         model.fit(torch.from_numpy(examples.tokens.astype(np.int64)), torch.from_numpy(examples.begins.copy()))
 
 
