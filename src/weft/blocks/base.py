@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Self
 
@@ -11,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartConfig, PartField, rule
+from weft.core.config import Dims, PartConfig, PartField, Shared, rule
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer, LayerState, traits_of
 from weft.core.output import Loss, Output
@@ -93,6 +94,13 @@ def _ahead(part: PartConfig, dims: Dims) -> ConfigError:
                         "encoder.")
 
 
+def _role(part: PartConfig, dims: Dims) -> str:
+    """What a layer is listed under that says nothing itself: its kind, or that it is a feed-forward."""
+    known = dims.shared.configs.get(part.shared) if isinstance(part, Shared) and dims.shared is not None else part
+    assert known is not None, "a reference to a part that does not exist was refused"
+    return "feed-forward" if known.group == "feedforward" else known.kind
+
+
 class Composite(Layer):
     """A layer that calls other layers in a way of its own."""
 
@@ -147,9 +155,13 @@ class Block(Composite):
     def __init__(self, config: BlockConfig, dims: Dims) -> None:
         super().__init__(build_all([(("layers", index), part) for index, part in enumerate(config.layers)], dims))
         self.config = config
+        self._roles = {f"layers.{index}": _role(part, dims) for index, part in enumerate(config.layers)}
         self.dropout = Dropout(config.dropout)
         count = self.norms_per_layer * len(self.layers)
         self.norms = nn.ModuleList(config.norm.build(dims.at("norm")) for _ in range(count))
+
+    def child_roles(self) -> Mapping[str, str]:
+        return self._roles
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         outs: list[Output[LayerState]] = []

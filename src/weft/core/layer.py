@@ -13,11 +13,12 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from weft.core.clock import Clock
+from weft.core.declarations import Declarations
 from weft.core.errors import StateError
 from weft.core.output import Output
-from weft.core.points import Points
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import State
 from weft.core.traits import Trait
@@ -30,17 +31,11 @@ class LayerState(State):
     clock: Clock
 
 
-class Part(nn.Module, ABC):
+class Part(nn.Module, Declarations, ABC):
     """Base of everything that a configuration builds: layers, position schemes, norms, models."""
 
     own_law: ClassVar[bool] = False
     """True for parts whose traits do not weaken the model that holds them: an encoder beside a causal decoder."""
-
-    points: ClassVar[tuple[str, ...]] = ()
-    """Names of what it can show to a probe besides its output (`weft.core.probes`)."""
-
-    asked: Points | None = None
-    """Those of its points that probes ask for; None while there is no probe."""
 
     def own_traits(self) -> frozenset[Trait]:
         """Ways in which this part itself does less than the law."""
@@ -54,11 +49,6 @@ class Part(nn.Module, ABC):
         compute something else."""
         return self
 
-    def borders(self) -> tuple[int, ...]:
-        """Lengths, in tokens, at which this part itself begins to compute otherwise: how far its window or convolution
-        reaches, the chunk of its scan. The laws run past the longest in a model."""
-        return ()
-
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         """Own parameters that say how a state moves, whatever their shape: modes, rates, time steps. Weight decay
         would pull them to other dynamics, not to simpler ones, so optimisers do not decay them."""
@@ -71,12 +61,15 @@ class Part(nn.Module, ABC):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What `to`, `bfloat16`, `half` and `cuda` come to."""
-        exact = {id(tensor) for own in self.exact() for tensor in (own, own.grad) if tensor is not None}
+        kept = kept_dtypes(self)
 
         def moved(tensor: Tensor) -> Tensor:
-            return _kept_wide(tensor, fn(tensor)) if id(tensor) in exact else fn(tensor)
+            if id(tensor) in kept.exact:
+                return _kept_wide(tensor, fn)
+            made = fn(tensor)
+            return tensor.to(made.device) if id(tensor) in kept.same and made.dtype != tensor.dtype else made
 
-        super()._apply(moved if exact else fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(moved if kept.exact or kept.same else fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
 
@@ -148,8 +141,44 @@ class Layer(Part, ABC):
                              remedy="Select the rows first, or start a state of that batch.")
 
 
-def _kept_wide(tensor: Tensor, moved: Tensor) -> Tensor:
-    """``moved``, which ``tensor`` became, or the tensor in float32 at that place where it would be narrower."""
+class KeptDtypes(NamedTuple):
+    """Identities of tensors that a cast treats otherwise than the rest.
+
+    Attributes:
+        exact: those that stay in float32 or wider (`Part.exact`), their gradients too.
+        same: those that stay as they are (`Declarations.same_dtype`).
+    """
+
+    exact: frozenset[int]
+    same: frozenset[int]
+
+
+def kept_dtypes(module: nn.Module) -> KeptDtypes:
+    """What the parts in a module declare of the dtypes of their tensors, wherever else in it the tensors stand."""
+    parts = [part for part in module.modules() if isinstance(part, Part)]
+    exact = [tensor for part in parts for tensor in _exact_tensors(part)]
+    return KeptDtypes(frozenset(id(each) for own in exact for each in (own, own.grad) if each is not None),
+                      frozenset(id(own) for part in parts for own in part.same_dtype()))
+
+
+def _exact_tensors(part: Part) -> list[Tensor]:
+    """What a part needs exact; where one of these is made of another by a parametrisation, that other one too."""
+    if not parametrize.is_parametrized(part):
+        return list(part.exact())
+    with parametrize.cached():
+        found = list(part.exact())
+        made = {id(tensor) for tensor in found}
+        lists = {name: each for name, each in part.get_submodule("parametrizations").named_children()
+                 if id(getattr(part, name)) in made}
+    return [*found, *(tensor for each in lists.values() for tensor in (*each.parameters(), *each.buffers()))]
+
+
+def _kept_wide(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """What ``fn`` makes of a tensor, or the tensor in float32 at that place where it would be narrower."""
+    if tensor.is_complex():
+        with torch.no_grad():
+            return torch.view_as_complex(_kept_wide(torch.view_as_real(tensor.detach()), fn))
+    moved = fn(tensor)
     if moved.dtype == tensor.dtype:
         return moved
     return tensor.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
@@ -158,8 +187,7 @@ def _kept_wide(tensor: Tensor, moved: Tensor) -> Tensor:
 def computing_dtype(module: nn.Module) -> torch.dtype | None:
     """The dtype that a module computes in: that of its first parameter that a cast does not leave as it is
     (`Part.exact`), or of its first where there is no other; None without parameters."""
-    exact = {id(tensor) for part in module.modules() if isinstance(part, Part) for tensor in part.exact()}
-    own = list(module.parameters())
+    exact, own = kept_dtypes(module).exact, list(module.parameters())
     return next((p.dtype for p in [*(p for p in own if id(p) not in exact), *own]), None)
 
 
@@ -180,6 +208,17 @@ def traits_of(module: nn.Module) -> frozenset[Trait]:
         if not (isinstance(child, Part) and child.own_law):
             found |= traits_of(child)
     return found
+
+
+def with_boundaries(module: nn.Module) -> list[Part]:
+    """The parts inside that hold boundaries where a backward pass can begin again."""
+    return [part for part in module.modules() if isinstance(part, Part) and part.kept_activations is not None]
+
+
+def source_width(module: nn.Module) -> int | None:
+    """Features of the source that some part inside reads; None where none reads one."""
+    widths = (part.source_width() for part in module.modules() if isinstance(part, Part))
+    return next((width for width in widths if width is not None), None)
 
 
 def borders_of(module: nn.Module) -> frozenset[int]:

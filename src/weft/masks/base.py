@@ -25,6 +25,7 @@ from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.masks import flex, picture
+from weft.masks.share import visible_share
 from weft.masks.terms import AMOUNTS, Key, Lookahead, Pattern, Query
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ class Mask(ABC):
     def parts(self) -> tuple[Mask, ...]:
         """The masks that it is made of; none for a single rule."""
         return ()
+
+    @final
+    def share(self, steps: int) -> float:
+        """The share of all pairs of a query and a key, in a document of ``steps`` tokens, that it allows."""
+        return visible_share(self, steps)
 
     @final
     def causal(self) -> bool:

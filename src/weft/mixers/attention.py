@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
@@ -24,7 +26,7 @@ from weft.masks import Bidirectional, Causal, Documents, Mask, MaskField, Prefix
 from weft.mixers.base import MixerConfig
 from weft.mixers.key_value import KeyValueShape, KeyValueState, RollingState, start_growing, start_rolling, store
 from weft.norms.base import Norm, NormConfig
-from weft.ops.attention import AttentionInputs, Backend, attend
+from weft.ops.attention import AttentionInputs, Backend, attend, choose
 from weft.ops.rematerialize import apart
 from weft.positions.base import PositionConfig, PositionScheme
 from weft.positions.none import NoPositionConfig
@@ -106,6 +108,16 @@ class HeadSizes:
         return self.heads * self.d_head, self.kv_heads * self.d_head, self.kv_heads * self.d_value
 
 
+PROJECTIONS = MappingProxyType({name: "attention projections" for name in ("qkv", "output", "q", "kv")})
+"""What the linear maps of attention are listed under."""
+
+
+def served_by(call: AttentionInputs, backend: Backend) -> Mapping[str, str]:
+    """The backend that serves such a call on this machine, and why."""
+    with torch.set_grad_enabled(call.q.shape[1] > 1):
+        return {"Attention": ": ".join(choose(call, backend))}
+
+
 def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value: int | None,
                dims: Dims) -> HeadSizes:
     """Fill in what was left out and refuse what does not divide."""
@@ -127,6 +139,8 @@ class Attention(Layer):
     Its state is the keys and values so far, or with a mask that never looks back W tokens or more a rolling buffer.
     """
 
+    role = "attention scores"
+
     def __init__(self, config: AttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
         super().__init__()
         self.config, self.sizes, self.mask, self.position = config, sizes, config.mask, position
@@ -140,6 +154,7 @@ class Attention(Layer):
         self.scale = 1.0 / math.sqrt(sizes.d_head) if prescribed is None else prescribed
         self.reach = self.mask.reach() if self.mask.causal() else None
         self.state_type = KeyValueState if self.reach is None else RollingState
+        self.dropout_rate = config.scores.dropout
 
     def own_traits(self) -> frozenset[Trait]:
         return {"none": frozenset[Trait](), "prefix": frozenset({Trait.PREFIX_FIRST}),
@@ -147,6 +162,21 @@ class Attention(Layer):
 
     def borders(self) -> tuple[int, ...]:
         return self.mask.borders()
+
+    def child_roles(self) -> Mapping[str, str]:
+        return PROJECTIONS
+
+    def attended(self) -> Mask:
+        return self.mask
+
+    def served_by(self, steps: int) -> Mapping[str, str]:
+        """The backend of a call without gradients on this CPU for single tokens, with them for more."""
+        points, tokens = self.position.acts_on, torch.empty(1, steps, 1, 1)
+        learned = steps > 1 and any(p.requires_grad for p in self.position.parameters())
+        bias = torch.empty(1, 1, steps, steps, requires_grad=learned) if "scores" in points else None
+        call = AttentionInputs(q=tokens, k=tokens, v=tokens, scale=1.0, bias=bias, softcap=self.config.scores.softcap,
+                               value_terms=(lambda weights: None) if "values" in points else None)
+        return served_by(call, self.config.backend)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         if self.mask.lookahead() == "any":
@@ -168,7 +198,7 @@ class Attention(Layer):
         call = AttentionInputs(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale,
             bias=self.position.bias(q, stored.k, ticks, stored.keys) if "scores" in acts_on else None,
-            allowed=allowed, causal=causal, softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0,
+            allowed=allowed, causal=causal, softcap=scores.softcap, dropout=self.dropout_rate if self.training else 0.0,
             value_terms=(partial(self.position.value_terms, ticks=ticks, keys=stored.keys) if "values" in acts_on
                          else None))
         return Output(self.output(attend(call, self.config.backend).flatten(2)), stored.state)

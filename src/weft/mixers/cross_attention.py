@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -19,7 +21,7 @@ from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
-from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes
+from weft.mixers.attention import PROJECTIONS, HeadSizes, ScoreSettings, head_sizes, served_by
 from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import AttentionInputs, Backend, attend
@@ -75,10 +77,14 @@ class CrossAttentionConfig(MixerConfig):
                 cls.model_validate({"n_heads": 2, "d_head": 4, "qk_norm": "rmsnorm", "bias": "qkv"})]
 
 
+CROSS_PROJECTIONS = MappingProxyType({name: f"cross-{role}" for name, role in PROJECTIONS.items()})
+
+
 class CrossAttention(Layer):
     """Attention over a memory given when the state starts, or with ``span.memory`` in a call without a state."""
 
     state_type = MemoryState
+    role = "cross-attention scores"
 
     def __init__(self, config: CrossAttentionConfig, sizes: HeadSizes, dims: Dims) -> None:
         super().__init__()
@@ -92,6 +98,18 @@ class CrossAttention(Layer):
         self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         self.scale = 1.0 / math.sqrt(sizes.d_head) if config.scores.scale is None else config.scores.scale
+        self.dropout_rate = config.scores.dropout
+
+    def child_roles(self) -> Mapping[str, str]:
+        return CROSS_PROJECTIONS
+
+    def source_width(self) -> int:
+        return self.d_model
+
+    def served_by(self, steps: int) -> Mapping[str, str]:
+        tokens = torch.empty(1, steps, 1, 1)
+        return served_by(AttentionInputs(q=tokens, k=tokens, v=tokens, scale=1.0, softcap=self.config.scores.softcap),
+                         self.config.backend)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MemoryState:
         source = _require(memory, clock.seen.shape[0])
@@ -110,7 +128,7 @@ class CrossAttention(Layer):
         valid = known.valid
         allowed = None if valid is None else valid[:, None, None, :].expand(-1, -1, x.shape[1], -1)
         call = AttentionInputs(q=q, k=known.k.to(q.dtype), v=known.v.to(q.dtype), scale=self.scale, allowed=allowed,
-                               softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0)
+                               softcap=scores.softcap, dropout=self.dropout_rate if self.training else 0.0)
         return Output(self.output(attend(call, self.config.backend).flatten(2)), advance(state, span))
 
     def _known(self, state: LayerState | None, span: Span, rows: int) -> Known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.blocks.base import Composite, build_all
 from weft.core.config import Dims, PartConfig, PartField, expand
+from weft.core.declarations import Kept
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.span import Span
@@ -23,12 +24,12 @@ Blocks: TypeAlias = list[Annotated[PartConfig, PartField("block", repeats=True)]
 class Stack(Composite):
     """Blocks one after another."""
 
-    keep: Literal["everything", "costly", "inputs"] = "everything"
-    """What is kept for the backward pass: all that it wants; only what is not `cheap` to make again (the compiler
-    decides for itself); or of each block only its input, and it is run again, with the same random numbers."""
+    kept_activations: Kept = "everything"
+    """What is not `cheap` to make again the compiler decides for itself; blocks are run again with the same random
+    numbers."""
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
-        keep = self.keep if torch.is_grad_enabled() else "everything"
+        keep = self.kept_activations if torch.is_grad_enabled() else "everything"
         lean = keep == "costly" and x.numel() >= LEAST and not torch.compiler.is_compiling()
         outs: list[Output[LayerState]] = []
         with dropping_cheap() if lean else nullcontext():

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from weft.core.layer import Part
+from weft.core.layer import kept_dtypes
 from weft.core.model import LanguageModel
 from weft.core.rewrites import untouched
 from weft.ops.wide_linear import wide_linear, widens
@@ -40,7 +40,7 @@ def widen(model: nn.Module, wanted: Callable[[Tensor], bool] = widens) -> None:
 
 def narrowed(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     """A copy in ``dtype`` but for what stays `exact`, made without one that is as wide as the model."""
-    exact = {id(tensor) for part in model.modules() if isinstance(part, Part) for tensor in part.exact()}
+    exact = kept_dtypes(model).exact
     weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
                                    requires_grad=p.requires_grad) for p in model.parameters()}
     return deepcopy(model, weights).to(dtype)

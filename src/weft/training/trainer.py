@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.errors import ConfigError, DivergedError
-from weft.core.layer import traits_of
+from weft.core.layer import traits_of, with_boundaries
 from weft.core.model import LanguageModel, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
 from weft.data import TokenStream
-from weft.models.stack import Stack
 from weft.training.batches import batches_of
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
@@ -78,8 +77,8 @@ class Trainer:
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
         self.batches = batches_of(config, stream)
-        for stack in _stacks(self.precision.working):
-            stack.keep = "inputs" if settings.compute.checkpoint_activations else "costly"
+        for part in with_boundaries(self.precision.working):
+            part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
         forward = forward_of(self.precision.working, settings.objective)
         self._forward = compiled(forward) if self.compute.compile else forward
         self.step, self.seconds = 0, 0.0
@@ -151,10 +150,6 @@ class Trainer:
                                 step=self.step)
 
 
-def _stacks(model: LanguageModel) -> list[Stack]:
-    return [module for module in model.modules() if isinstance(module, Stack)]
-
-
 def seed_step(seed: int, step: int, rank: int = 0, *, device: torch.device) -> None:
     """Seed torch for one step of one rank, so that dropout does not depend on where a run was interrupted, and does
     not repeat from rank to rank. Only the processor and ``device`` are seeded: asking every kind of device takes as
@@ -181,7 +176,7 @@ def _require_possible(config: RunConfig, model: LanguageModel) -> None:
                             "goes on. Leave carry_state out, or use positions without a limit.")
     if config.training.compute.checkpoint_activations:
         where = "training.compute.checkpoint_activations"
-        if not _stacks(model):
+        if not with_boundaries(model):
             problems.append(f"{where}: this model has no blocks whose activations could be computed again. Leave it "
                             "out.")
         if Trait.BATCH_STATISTICS in traits_of(model):
