@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Self
 
@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from weft.core.channels import Channel, Ends, untaken
 from weft.core.clock import Clock
 from weft.core.config import Dims, PartConfig, PartField, Shared, rule
 from weft.core.errors import ConfigError
@@ -115,6 +116,25 @@ class Composite(Layer):
         return BlockState(clock, tuple(layer.start(clock, capacity=capacity, dtype=dtype, memory=memory)
                                        for layer in self.children_layers()))
 
+    def gives(self) -> tuple[Channel, ...]:
+        return tuple(channel for layer in self.children_layers() for channel in layer.gives())
+
+    def takes(self) -> tuple[Channel, ...]:
+        """What its layers take and none of them gives before."""
+        return untaken(Ends("", layer.gives(), layer.takes()) for layer in self.children_layers())
+
+    def ends(self, places: Sequence[str]) -> Iterator[Ends]:
+        """The channels of every layer inside, in the order in which they run.
+
+        Args:
+            places: where each of its layers stands.
+        """
+        for place, layer in zip(places, self.children_layers(), strict=True):
+            if isinstance(layer, Composite):
+                yield from layer.ends([f"{place}.layers.{index}" for index in range(len(layer.layers))])
+            else:
+                yield Ends(place, layer.gives(), layer.takes())
+
     def children_layers(self) -> list[Layer]:
         """The layers in order, typed."""
         found: list[Layer] = []
@@ -132,15 +152,16 @@ class Composite(Layer):
 
     def together(self, state: LayerState | None, outs: list[Output[LayerState]], y: Tensor,
                  span: Span) -> Output[LayerState]:
-        """The block's output from its layers' outputs."""
+        """The block's output from its layers' outputs, with all that they give."""
         if self.asked is not None:
             self.asked.give("stream", y)
         losses: tuple[Loss, ...] = tuple(loss for out in outs for loss in out.losses)
+        given = tuple(each for out in outs for each in out.given)
         if state is None:
-            return Output(y, None, losses)
+            return Output(y, None, losses, given)
         assert isinstance(state, BlockState)
         states = tuple(out.state for out in outs if out.state is not None)
-        return Output(y, replace(state, clock=span.after, layers=states), losses)
+        return Output(y, replace(state, clock=span.after, layers=states), losses, given)
 
 
 class Block(Composite):
@@ -167,6 +188,7 @@ class Block(Composite):
         outs: list[Output[LayerState]] = []
         for index, (layer, own) in enumerate(zip(self.children_layers(), self.states(state), strict=True)):
             out, x = self.branch(index, layer, x, own, span)
+            span = span.passing(out.given) if out.given else span
             outs.append(out)
         return self.together(state, outs, x, span)
 

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from weft.core.channels import Channel
 from weft.core.clock import Clock
 from weft.core.declarations import Declarations
 from weft.core.errors import StateError
@@ -85,6 +86,14 @@ class Layer(Part, ABC):
 
     state_type: type[LayerState] = LayerState
     """What `start` returns and `run` takes."""
+
+    def gives(self) -> tuple[Channel, ...]:
+        """What it gives to later layers, in `Output.given` (`weft.core.channels`)."""
+        return ()
+
+    def takes(self) -> tuple[Channel, ...]:
+        """What it takes from earlier layers, by `Span.take`."""
+        return ()
 
     def init_state(self, batch: int, *, capacity: int | None = None, dtype: torch.dtype | None = None,
                    device: torch.device | str | None = None, memory: Memory | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64
@@ -12,6 +13,7 @@ from torch import Tensor
 from weft.core.checks import require
 from weft.core.clock import Clock, Moment, Ticks, tell
 from weft.core.errors import InputError, StateError
+from weft.core.output import Given
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Span:
         fresh: the state has consumed nothing in any row; always so without a state, refused for one that has.
         bound: no row will have consumed more than this many tokens after the call.
         uniform: every row will have consumed exactly ``bound`` tokens after the call, all of one document.
+        taken: what earlier layers of the call gave (`weft.core.channels`).
     """
 
     count: Int64[Tensor, " B"] | None = None
@@ -64,6 +67,7 @@ class Span:
     fresh: bool = False
     bound: int | None = None
     uniform: bool = False
+    taken: tuple[Given, ...] = ()
     moment: Moment | None = field(default=None, repr=False)
 
     @property
@@ -79,6 +83,22 @@ class Span:
     def replace(self, **changes: object) -> Span:
         """A copy with some fields changed; what was worked out for the old ones is forgotten."""
         return dataclasses.replace(self, **{"moment": None, **changes})  # type: ignore[arg-type]
+
+    def passing(self, given: tuple[Given, ...]) -> Span:
+        """The span for the layers after one that gave this."""
+        return dataclasses.replace(self, taken=self.taken + given) if given else self
+
+    def take(self, name: str) -> Any:
+        """What the last layer that gave something under that name gave.
+
+        Raises:
+            InputError: none did, as where a layer that takes something is run by itself.
+        """
+        for given in reversed(self.taken):
+            if given.name == name:
+                return given.value
+        raise InputError(f"no layer before this one gave {name!r}.", where="span.taken",
+                         remedy="Run it in a stack behind a layer that gives it, or hand it over in span.taken.")
 
     def resolve(self, clock: Clock | None, x: Tensor) -> Span:
         """This span with its `Moment` against ``clock`` worked out, unless an enclosing layer has done so already; the

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from weft.blocks.base import Composite, build_all
+from weft.core.channels import require_given
 from weft.core.config import Dims, PartConfig, PartField, expand
 from weft.core.declarations import Kept
 from weft.core.layer import LayerState
@@ -36,12 +37,19 @@ class Stack(Composite):
             for block, own in zip(self.children_layers(), self.states(state), strict=True):
                 out: Output[LayerState] = (checkpoint(block, x, own, span, use_reentrant=False) if keep == "inputs"
                                            else block(x, own, span))
+                span = span.passing(out.given) if out.given else span
                 outs.append(out)
                 x = out.y
         return self.together(state, outs, x, span)
 
 
 def build_stack(blocks: list[PartConfig], dims: Dims) -> Stack:
-    """The stack, each block knowing its index and the number of blocks; the problems of all are raised together."""
+    """The stack, each block knowing its index and the number of blocks; the problems of all are raised together.
+
+    Raises:
+        ConfigError: a part of a block cannot be built, or takes from an earlier layer what it would not get.
+    """
     parts = [(("blocks", *place), part) for place, part in expand(blocks)]
-    return Stack(build_all(parts, dims, numbered=True))
+    stack = Stack(build_all(parts, dims, numbered=True))
+    require_given(stack.ends([dims.at(*place).path for place, _ in parts]))
+    return stack
