@@ -33,7 +33,7 @@ class Remembered(LayerState):
 
 
 class Known(NamedTuple):
-    """Keys and values [B,S,E] that queries may look at, the order of each token [#B,S] and how many there are [#B,1]."""
+    """Keys and values [B,S,E] that queries may look at, the order of each token [#B,S], how many there are [#B,1]."""
 
     keys: Tensor
     values: Tensor

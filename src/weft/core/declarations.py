@@ -19,6 +19,7 @@ Kept: TypeAlias = Literal["everything", "costly", "inputs"]
 each part between two boundaries only its input, and it is run again."""
 
 NONE: Mapping[str, str] = MappingProxyType({})
+NO_FACTS: Mapping[str, int | None] = MappingProxyType({})
 
 
 class Pairs(Protocol):
@@ -63,6 +64,11 @@ class Declarations:
         """Which pairs of a query and a key the part's own operations go over: a mask. Operators that cannot leave pairs
         out go over all of them. None: its operations do not go over pairs."""
         return None
+
+    def facts(self) -> Mapping[str, int | None]:
+        """Facts of tokens that it reads (`weft.core.facts`), by name, with the number of tokens, the newest included,
+        up to which it looks back for them; None: all."""
+        return NO_FACTS
 
     def idle_parameters(self) -> int:
         """Numbers among its parameters and those of the parts in it that one token does not use: experts that it does

@@ -19,6 +19,7 @@ from weft.core.channels import Channel
 from weft.core.clock import Clock
 from weft.core.declarations import Declarations
 from weft.core.errors import StateError
+from weft.core.facts import require_read, start_facts
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import State
@@ -109,7 +110,7 @@ class Layer(Part, ABC):
             memory: what cross-attention reads; projected here, once.
             horizon: declared document length, one or one per row, for parts that depend on it.
         """
-        clock, kind = beginning(self, batch, dtype=dtype, device=device, horizon=horizon)
+        clock, kind = beginning(self, batch, capacity=capacity, dtype=dtype, device=device, horizon=horizon)
         return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
 
     @abstractmethod
@@ -133,6 +134,8 @@ class Layer(Part, ABC):
             self._require_own(state, x.shape[0])
         span = WHOLE if span is None else span
         inner = span.moment is not None
+        if span.facts and not inner:
+            require_read(span.facts, facts_of(self))
         span = span.resolve(None if state is None else state.clock, x)
         if span.full or (self.composite and inner):
             return self.run(x, state, span)
@@ -200,14 +203,15 @@ def computing_dtype(module: nn.Module) -> torch.dtype | None:
     return next((p.dtype for p in [*(p for p in own if id(p) not in exact), *own]), None)
 
 
-def beginning(part: nn.Module, batch: int, *, dtype: torch.dtype | None, device: torch.device | str | None,
-              horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
+def beginning(part: nn.Module, batch: int, *, capacity: int | None, dtype: torch.dtype | None,
+              device: torch.device | str | None, horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
     """A clock before the first token, and the dtype of state fields that follow the model's; what is None is taken
     from the part's parameters."""
     own = next(iter(part.parameters()), None)
     place = own.device if device is None and own is not None else device
     kind = (computing_dtype(part) or torch.get_default_dtype()) if dtype is None else dtype
-    return Clock.start(batch, device=place, horizon=horizon), kind
+    facts = start_facts(facts_of(part), batch, capacity, place)
+    return Clock.start(batch, device=place, horizon=horizon, facts=facts), kind
 
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:
@@ -228,6 +232,17 @@ def source_width(module: nn.Module) -> int | None:
     """Features of the source that some part inside reads; None where none reads one."""
     widths = (part.source_width() for part in module.modules() if isinstance(part, Part))
     return next((width for width in widths if width is not None), None)
+
+
+def facts_of(module: nn.Module) -> dict[str, int | None]:
+    """The facts of tokens that the parts inside read, by name, with how far back some part looks; None: to the
+    first."""
+    found: dict[str, int | None] = {}
+    for part in module.modules():
+        for name, reach in part.facts().items() if isinstance(part, Part) else ():
+            known = found.get(name, 0)
+            found[name] = None if reach is None or known is None else max(reach, known)
+    return found
 
 
 def borders_of(module: nn.Module) -> frozenset[int]:

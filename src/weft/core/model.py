@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.config import Dims, PartConfig
 from weft.core.errors import StateError
-from weft.core.layer import LayerState, Part, beginning
+from weft.core.facts import require_read
+from weft.core.layer import LayerState, Part, beginning, facts_of
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import fact_field
@@ -91,7 +92,7 @@ class LanguageModel(Part, ABC):
                    device: torch.device | str | None = None, memory: Memory | None = None,
                    horizon: int | Tensor | None = None) -> ModelState:
         """The state before the first token; the arguments are those of `Layer.init_state`."""
-        clock, kind = beginning(self, batch, dtype=dtype, device=device, horizon=horizon)
+        clock, kind = beginning(self, batch, capacity=capacity, dtype=dtype, device=device, horizon=horizon)
         return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
 
     @abstractmethod
@@ -143,7 +144,10 @@ class LanguageModel(Part, ABC):
     def _resolve(self, tokens: Tensor, state: ModelState | None, span: Span | None) -> Span:
         if state is not None:
             self._require_own(state, tokens.shape[0])
-        return (WHOLE if span is None else span).resolve(None if state is None else state.clock, tokens)
+        span = WHOLE if span is None else span
+        if span.facts and span.moment is None:
+            require_read(span.facts, facts_of(self))
+        return span.resolve(None if state is None else state.clock, tokens)
 
     def _require_own(self, state: ModelState, batch: int) -> None:
         if not isinstance(state, ModelState) or state.owner != self.fingerprint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from weft.core.checks import require
 from weft.core.clock import Clock, Moment, Ticks, tell
 from weft.core.errors import InputError, StateError
+from weft.core.facts import require_shapes
 from weft.core.output import Given
 
 
@@ -49,6 +51,7 @@ class Span:
         begins: True where a document starts. A row's very first token starts one without being marked.
         prefix: True for tokens of their document's bidirectional prefix (prefix-LM); a prefix is contiguous from its
             document's first token and lies within one call.
+        facts: by name a whole number or a boolean for each token, [B,T], that masks can read (`weft.core.facts`).
         coordinates: explicit positions, [B,T] or n-dimensional [B,T,n]; None: index within the document.
         memory: what cross-attention reads, for a call without a state (a state keeps its own from ``init_state``).
         horizon: declared document lengths [B] for a call without a state; None: each document's own length.
@@ -61,6 +64,7 @@ class Span:
     count: Int64[Tensor, " B"] | None = None
     begins: Bool[Tensor, "B T"] | None = None
     prefix: Bool[Tensor, "B T"] | None = None
+    facts: Mapping[str, Tensor] | None = None
     coordinates: Tensor | None = None
     memory: Memory | None = None
     horizon: Int64[Tensor, " B"] | None = None
@@ -124,7 +128,8 @@ class Span:
         if clock is not None and shape[1] > 0:
             clock.lease.consume()
         moment = tell(clock, shape, x.device, count=self.count, begins=self.begins, prefix=self.prefix,
-                      coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform)
+                      coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform,
+                      facts=self.facts)
         return dataclasses.replace(self, moment=moment, fresh=fresh)
 
     def _require_shapes(self, shape: tuple[int, int]) -> None:
@@ -138,6 +143,8 @@ class Span:
         if self.count is not None:
             require((self.count >= 0) & (self.count <= steps), InputError, f"a count outside 0 to {steps}.",
                     where="span.count", remedy=f"Rows of {steps} tokens can advance by 0 to {steps}.")
+        if self.facts:
+            require_shapes(self.facts, shape)
         places = self.coordinates
         if places is not None and (places.dim() not in (2, 3) or tuple(places.shape[:2]) != shape):
             raise InputError(f"shape {tuple(places.shape)} for {batch} rows of {steps} tokens.",

@@ -22,8 +22,8 @@ COUNTED = 200
 
 def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.float64) -> Subject | None:
     """The part built small, inside a host where it cannot stand alone: a position scheme inside attention or on a
-    decoder's embeddings, a norm in a block, a readout on a decoder, a layer behind its `giver`. None for parts that no law is about (optimizers,
-    tokenizers)."""
+    decoder's embeddings, a norm in a block, a readout on a decoder, a layer behind its `giver`. None for parts that no
+    law is about (optimizers, tokenizers)."""
     host = _host(config)
     if host is None:
         return None

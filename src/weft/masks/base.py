@@ -70,6 +70,10 @@ class Mask(ABC):
         reach = self.reach()
         return (*(() if reach is None else (reach,)), *(border for part in self.parts() for border in part.borders()))
 
+    def reads(self) -> frozenset[str]:
+        """Names of the facts of tokens that it reads (`weft.core.facts`)."""
+        return frozenset[str]().union(*(part.reads() for part in self.parts()))
+
     def heads(self) -> int:
         """After how many heads it repeats; 1 when all heads see alike. Head h follows the rule of h mod heads."""
         return 1
@@ -114,9 +118,12 @@ class Mask(ABC):
         """
         count = self.heads() if heads is None else heads
         head = torch.arange(count, device=keys.order.device)[None, :, None, None]
-        query = Query(*(part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end)))
+        read = sorted(self.reads())
+        query = Query(*(part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end)),
+                      {name: queries.fact(name, queries.order)[:, None, :, None] for name in read})
         begin, valid = (None if part is None else part[:, None, None, :] for part in (keys.begin, keys.valid))
-        found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid), head)
+        known = {name: queries.fact(name, keys.order)[:, None, None, :] for name in read}
+        found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid, known), head)
         rows = found.shape[0]
         return found.expand(rows, count if self.heads() > 1 else -1, queries.order.shape[1], keys.order.shape[1])
 

@@ -163,6 +163,9 @@ class Attention(Layer):
     def borders(self) -> tuple[int, ...]:
         return self.mask.borders()
 
+    def facts(self) -> Mapping[str, int | None]:
+        return dict.fromkeys(self.mask.reads(), self.reach)
+
     def child_roles(self) -> Mapping[str, str]:
         return PROJECTIONS
 
