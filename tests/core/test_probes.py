@@ -105,7 +105,7 @@ def test_decoding_is_seen_step_by_step_and_stays_as_it_is() -> None:
 @pytest.mark.parametrize("keep", ["everything", "costly", "inputs"])
 def test_training_is_seen_once_and_keeps_its_gradients(keep: Any) -> None:
     one, x = model(), tokens()
-    one.stack.keep = keep
+    one.stack.kept_activations = keep
     one(x).y.square().sum().backward()
     wanted = [p.grad for p in one.parameters()]
     one.zero_grad(set_to_none=True)

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.config import Dims, PartConfig, PartField, parse_part
 from weft.core.errors import InputError, StateError, UnsupportedError
-from weft.core.layer import LayerState, Part, beginning
+from weft.core.facts import require_read
+from weft.core.layer import LayerState, Part, beginning, facts_of
 from weft.core.output import Loss, Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import fact_field
@@ -269,7 +270,10 @@ class LanguageModel(Model, ABC):
     def _resolve(self, tokens: Tensor, state: ModelState | None, span: Span | None) -> Span:
         if state is not None:
             self._require_own(state, tokens.shape[0])
-        return (WHOLE if span is None else span).resolve(None if state is None else state.clock, tokens)
+        span = WHOLE if span is None else span
+        if span.facts and span.moment is None:
+            require_read(span.facts, facts_of(self))
+        return span.resolve(None if state is None else state.clock, tokens)
 
     def _require_own(self, state: ModelState, batch: int) -> None:
         if not isinstance(state, ModelState) or state.owner != self.fingerprint:

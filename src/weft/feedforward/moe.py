@@ -66,6 +66,10 @@ class MixtureOfExperts(Chooser):
         self.router = Linear(d_model, len(experts), bias=False, allows=frozenset({"adapt"}))
         self.experts = nn.ModuleList(experts)
 
+    def idle_parameters(self) -> int:
+        numbers = sum(parameter.numel() for parameter in self.experts.parameters())
+        return numbers - numbers * self.top_k // len(self.experts)
+
     def own_traits(self) -> frozenset[Trait]:
         return super().own_traits() | ({Trait.HOST_CHOICE} if self.dispatch == "grouped" else frozenset())
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -22,7 +24,15 @@ from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.masks.visible import Everything, Existing
-from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes, named_form, require_form
+from weft.mixers.attention import (
+    PROJECTIONS,
+    HeadSizes,
+    ScoreSettings,
+    head_sizes,
+    named_form,
+    require_form,
+    served_by,
+)
 from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import ATTENTION, AttentionCall
@@ -77,11 +87,15 @@ class CrossAttentionConfig(MixerConfig):
                 cls.model_validate({"n_heads": 2, "d_head": 4, "qk_norm": "rmsnorm", "bias": "qkv"})]
 
 
+CROSS_PROJECTIONS = MappingProxyType({name: f"cross-{role}" for name, role in PROJECTIONS.items()})
+
+
 class CrossAttention(Layer):
     """Attention over a memory given when the state starts, or with ``span.memory`` in a call without a state."""
 
     state_type = MemoryState
     points = ("weights",)
+    role = "cross-attention scores"
 
     def __init__(self, config: CrossAttentionConfig, sizes: HeadSizes, dims: Dims) -> None:
         super().__init__()
@@ -96,6 +110,19 @@ class CrossAttention(Layer):
         self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         self.scale = 1.0 / math.sqrt(sizes.d_head) if config.scores.scale is None else config.scores.scale
         self.form = named_form(config.backend)
+        self.dropout_rate = config.scores.dropout
+
+    def child_roles(self) -> Mapping[str, str]:
+        return CROSS_PROJECTIONS
+
+    def source_width(self) -> int:
+        return self.d_model
+
+    def served_by(self, steps: int) -> Mapping[str, str]:
+        with torch.set_grad_enabled(steps > 1):
+            tokens = torch.empty(1, steps, 1, 1, requires_grad=steps > 1)
+            return served_by(AttentionCall(q=tokens, k=tokens, v=tokens, scale=1.0,
+                                           softcap=self.config.scores.softcap), self.form)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MemoryState:
         source = _require(memory, clock.seen.shape[0])
@@ -114,7 +141,7 @@ class CrossAttention(Layer):
         seen = Everything() if known.valid is None else Existing(known.valid, x.shape[1])
         asked = self.asked is not None and "weights" in self.asked
         call = AttentionCall(q=q, k=known.k.to(q.dtype), v=known.v.to(q.dtype), scale=self.scale, visible=seen,
-                             softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0,
+                             softcap=scores.softcap, dropout=self.dropout_rate if self.training else 0.0,
                              record=partial(self.asked.give, "weights") if asked else None)
         return Output(self.output(ATTENTION(call, self.form).flatten(2)), advance(state, span))
 

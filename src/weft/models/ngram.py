@@ -188,6 +188,9 @@ class NgramReadout(Readout):
     def _hold(self, name: str, array: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)))
 
+    def same_dtype(self) -> tuple[Tensor, ...]:
+        return tuple(self.buffers(recurse=False))
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves and casts pass by: see the class."""
         return self
