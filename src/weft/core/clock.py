@@ -40,9 +40,9 @@ class Clock(State):
         places: positions of earlier tokens, where some layer asks for them.
     """
 
-    seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
-    begin: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
-    prefix_end: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
+    seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
+    begin: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
+    prefix_end: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
     horizon: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
     fresh: bool = fact_field(saved=bool, unsaved=False, joined=all)
     facts: FactHistory | None = None

@@ -31,6 +31,7 @@ from weft.laws.rewriting import rewriting
 from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.saving import saving
 from weft.laws.seeds import seeds
+from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.split import split
 from weft.laws.stability import FAR, stability
 from weft.laws.subject import Subject, layer_subject, model_subject
@@ -53,6 +54,9 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "forks": forks,
     "saving": saving,
     "reuse": reuse,
+    "admission": admission,
+    "trimming": trimming,
+    "rewinding": rewinding,
     "training": training,
     "seeds": seeds,
     "memory": memory,

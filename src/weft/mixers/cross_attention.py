@@ -46,9 +46,9 @@ class MemoryState(LayerState):
         valid: False for the source's padding.
     """
 
-    keys: Float[Tensor, "B S K E"] = tensor_field(grows=1)
-    values: Float[Tensor, "B S K F"] = tensor_field(grows=1)
-    valid: Bool[Tensor, "B S"] = tensor_field(grows=1, fill=False, keeps_dtype=True)
+    keys: Float[Tensor, "B S K E"] = tensor_field(grows=1, along="source")
+    values: Float[Tensor, "B S K F"] = tensor_field(grows=1, along="source")
+    valid: Bool[Tensor, "B S"] = tensor_field(grows=1, fill=False, keeps_dtype=True, along="source")
 
 
 class Known(NamedTuple):
