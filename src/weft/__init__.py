@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         load_plugin,
         plan,
         presets,
+        probe,
         read_model,
         read_run,
         score,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "compare", "convert", "doctor", "evaluate",
-           "generate", "laid_out", "load", "load_plugin", "plan", "presets", "read_model", "read_run", "score",
+           "generate", "laid_out", "load", "load_plugin", "plan", "presets", "probe", "read_model", "read_run", "score",
            "stream", "train"]
 
 

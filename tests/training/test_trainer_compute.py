@@ -58,7 +58,7 @@ def keep(trainer: Trainer, how: Any) -> None:
     """Have it keep that much for the backward pass."""
     for part in trainer.precision.working.modules():
         if isinstance(part, Stack):
-            part.keep = how
+            part.kept_activations = how
 
 
 def weights(trainer: Trainer) -> list[torch.Tensor]:

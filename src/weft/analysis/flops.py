@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.analysis.calls import run_whole
+from weft.analysis.calls import answer, heads_of, run_whole
 from weft.analysis.parts import SCORES, label_modules
 from weft.analysis.result import Result
 from weft.analysis.shapes import Tally, tallied
 from weft.core.clock import Keys, Ticks
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.core.span import WHOLE
 from weft.masks import Mask
 from weft.mixers.attention import Attention
@@ -58,7 +58,7 @@ class Flops(Result):
     uncounted: tuple[str, ...]
 
 
-def forward_flops(model: LanguageModel, mode: FakeTensorMode, context: int) -> Flops:
+def forward_flops(model: Model, mode: FakeTensorMode, context: int) -> Flops:
     """Run rows of ``context`` tokens on shapes and count.
 
     Args:
@@ -69,12 +69,12 @@ def forward_flops(model: LanguageModel, mode: FakeTensorMode, context: int) -> F
     model.eval()
     with torch.no_grad(), tallied(model, mode) as tally:
         h = run_whole(model, 1, context).y
-        tally.place = "readout"
-        model.readout.logits(h)
+        for tally.outside, head in heads_of(model).items():
+            answer(head, h)
     return _by_part(model, tally, context)
 
 
-def _by_part(model: LanguageModel, tally: Tally, context: int) -> Flops:
+def _by_part(model: Model, tally: Tally, context: int) -> Flops:
     labels = label_modules(model)
     fractions: dict[Mask, float] = {}
     full: dict[str, int] = {}
@@ -93,7 +93,7 @@ def _by_part(model: LanguageModel, tally: Tally, context: int) -> Flops:
                  {part: count / context for part, count in fourier.items()}, tuple(sorted(tally.uncounted)))
 
 
-def _fraction(model: LanguageModel, path: str, part: str, context: int, known: dict[Mask, float]) -> float:
+def _fraction(model: Model, path: str, part: str, context: int, known: dict[Mask, float]) -> float:
     """How much of a module's work lies on pairs that its mask allows."""
     module = model.get_submodule(path)
     if not (part.endswith(SCORES) and isinstance(module, Attention)):

@@ -13,7 +13,7 @@ from weft.analysis.result import Result
 from weft.blocks.base import Block
 from weft.core.config import PartConfig, Shared
 from weft.core.layer import Layer
-from weft.core.model import Encoder, LanguageModel, Readout
+from weft.core.model import Encoder, Head, Model, Readout
 from weft.feedforward.moe import MixtureOfExperts
 from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention
@@ -26,7 +26,7 @@ EMBEDDINGS, POSITIONS, NORMS = "embeddings", "positions", "norms"
 PROJECTIONS, SCORES = "attention projections", "attention scores"
 FEEDFORWARD, LOGITS, ENCODER = "feed-forward", "logits", "encoder"
 
-NAMED = ((Readout, LOGITS), (nn.Embedding, EMBEDDINGS), (PositionScheme, POSITIONS), (Norm, NORMS))
+NAMED = ((Head, LOGITS), (nn.Embedding, EMBEDDINGS), (PositionScheme, POSITIONS), (Norm, NORMS))
 """Modules that are a part wherever they stand."""
 
 
@@ -68,7 +68,7 @@ class Parameters(Result):
     groups: tuple[ParameterGroup, ...]
 
 
-def label_modules(model: LanguageModel) -> dict[str, str]:
+def label_modules(model: Model) -> dict[str, str]:
     """The part of every module, by its path."""
     kinds = {id(layer): name for layer, name in _layers(model)}
     labels: dict[str, str] = {}
@@ -80,7 +80,7 @@ def label_modules(model: LanguageModel) -> dict[str, str]:
 
 
 def _label(module: nn.Module, path: str, inherited: str, layer: str | None) -> str:
-    if isinstance(module, Encoder):
+    if isinstance(module, Encoder) and path:
         return ENCODER
     own = layer or next((label for kind, label in NAMED if isinstance(module, kind)), None)
     if own is not None:
@@ -92,7 +92,7 @@ def _label(module: nn.Module, path: str, inherited: str, layer: str | None) -> s
     return path
 
 
-def _layers(model: LanguageModel) -> Iterator[tuple[nn.Module, str]]:
+def _layers(model: Model) -> Iterator[tuple[nn.Module, str]]:
     """Every layer inside a block with the name of its part."""
     shared = _shared(model)
     for holder in model.modules():
@@ -101,7 +101,7 @@ def _layers(model: LanguageModel) -> Iterator[tuple[nn.Module, str]]:
                 yield layer, _layer_name(config, layer, shared)
 
 
-def _shared(model: LanguageModel) -> Mapping[str, PartConfig]:
+def _shared(model: Model) -> Mapping[str, PartConfig]:
     """The parts declared under ``shared:``, by name."""
     found: dict[str, PartConfig] = {}
     for module in model.modules():
@@ -117,7 +117,7 @@ def _layer_name(config: PartConfig, layer: Layer, shared: Mapping[str, PartConfi
     return FEEDFORWARD if known.group == "feedforward" else known.kind
 
 
-def count_parameters(model: LanguageModel) -> Parameters:
+def count_parameters(model: Model) -> Parameters:
     """The parameters of a model by part and by path; a parameter belongs to the first part that holds it."""
     labels = label_modules(model)
     parts: dict[str, int] = {}
@@ -138,7 +138,7 @@ def _group(path: str, shape: tuple[int, ...], numbers: int) -> ParameterGroup:
     return ParameterGroup(path, shape, numbers // size if size else 1, numbers)
 
 
-def _idle(model: LanguageModel) -> int:
+def _idle(model: Model) -> int:
     """Numbers of experts that a token does not choose."""
     idle = 0
     for module in model.modules():
@@ -148,6 +148,7 @@ def _idle(model: LanguageModel) -> int:
     return idle
 
 
-def _is_tied(model: LanguageModel) -> bool:
+def _is_tied(model: Model) -> bool:
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    return any(id(parameter) in tables for parameter in model.readout.parameters())
+    readouts = [module for module in model.modules() if isinstance(module, Readout)]
+    return any(id(parameter) in tables for readout in readouts for parameter in readout.parameters())

@@ -12,6 +12,7 @@ from weft.cli.options import (
     Device,
     Dtype,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -65,17 +66,19 @@ def generate(checkpoint: Checkpoint,
                  "--compile", help="Compile first, which takes a minute; faster for long outputs.")] = False,
              lay_out: LayOut = False,
              seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
+             kernels: Kernels = None,
              plugin: Plugin = None, json: Json = False, revision: Revision = None,
              offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Continue texts or rows of token ids, or answer a conversation."""
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
     from weft.core.errors import InputError
 
     if compile and lay_out:
         raise InputError("the compiler lays the weights out by itself.", where="--compile, --lay-out",
                          remedy="Give one of them.")
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
+                      purpose="generating text")
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
     if messages is None and template is None:
         rows = texts_or_rows(prompt, tokens, "--prompt")

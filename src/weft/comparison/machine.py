@@ -9,7 +9,7 @@ import torch
 
 import weft
 from weft.comparison.results import Machine
-from weft.training.compute import processor_name
+from weft.ops.processor import processor_name
 
 
 def this_machine(device: str, threads: int) -> Machine:

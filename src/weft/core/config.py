@@ -99,6 +99,11 @@ class PartConfig(Settings):
         """Tiny configurations that together use every option; the laws run on each."""
         return [cls()]
 
+    def giver(self) -> PartConfig | None:
+        """For a layer that takes something from earlier ones (`weft.core.channels`): one that gives it, behind which
+        the laws try this one. None for a layer that takes nothing."""
+        return None
+
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse` reads back, kind included."""
         return {"kind": self.kind, **self.model_dump(mode="json")}

@@ -38,9 +38,10 @@ class Hybrids:
         mixer = draw.choice(self._mixers)
         if mixer.kind == "attention" and draw.random() < 0.5:
             mixer = mixer.model_copy(update={"position": draw.choice(self._inside), "d_head": 4})
-        layers = [mixer, draw.choice(self._feedforwards)]
+        giver = mixer.giver()
+        layers = [mixer] if giver is None else [giver, mixer]
         return {"kind": draw.choice(self._blocks), "norm": draw.choice(self._norms),
-                "layers": layers[:draw.randint(1, 2)]}
+                "layers": [*layers, draw.choice(self._feedforwards)][:len(layers) + draw.randint(0, 1)]}
 
 
 def _examples(group: str) -> list[PartConfig]:

@@ -17,6 +17,7 @@ from weft.laws.compiling import compile_whole
 from weft.laws.continuation import continuation
 from weft.laws.coordinates import coordinates
 from weft.laws.forks import forks
+from weft.laws.heads import heads
 from weft.laws.inference import inference
 from weft.laws.inputs import inputs
 from weft.laws.length import Row, allowed, finite, row
@@ -26,6 +27,7 @@ from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
 from weft.laws.report import Finding, Report
 from weft.laws.reuse import reuse
+from weft.laws.rewriting import rewriting
 from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.saving import saving
 from weft.laws.seeds import seeds
@@ -46,6 +48,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "bounded": bounded,
     "readout": readout,
     "inference": inference,
+    "rewriting": rewriting,
     "continuation": continuation,
     "coordinates": coordinates,
     "forks": forks,
@@ -58,6 +61,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "seeds": seeds,
     "memory": memory,
     "inputs": inputs,
+    "head": heads,
     "compile": compile_whole,
 }
 
