@@ -18,7 +18,7 @@ from weft.ops.rms_norm import RMS_NORM, RMSNormCall, rms_norm
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "c_rms_norm.py"
 CONFIG = ["transformer", "model.d_model=16", "model.context=16", "model.blocks.0.repeat=1",
-          "model.blocks.0.of.0.layers.0.n_heads=2", "model.blocks.0.of.0.layers.1.d_ff=24", "tokenizer={kind: byte}",
+          "model.blocks.0.of.0.layers.0.n_heads=2", "model.blocks.0.of.0.layers.1.d_ff=24", "tokenizer=bytes",
           "training.seconds=null", "training.steps=2", "training.batch_size=2", "report.eval_batches=1",
           "data.max_bytes=50000"]
 
