@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from weft.core.errors import ConfigError, nearest
+from weft.core.errors import ConfigError, WeftError, nearest
 
 if TYPE_CHECKING:
     from weft.core.config import PartConfig
@@ -127,7 +127,7 @@ def load_plugin(path: str | Path) -> None:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        if isinstance(error, ConfigError):
+        if isinstance(error, WeftError):
             raise
         raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
                            "Correct the file and try again."]) from error
