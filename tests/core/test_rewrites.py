@@ -13,17 +13,19 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from core.adapted import ADAPTERS, adapt
+from training.tiny_runs import next_token
 from weft.core.config import parse_part
 from weft.core.inference import inference_form
 from weft.core.model import LanguageModel
 from weft.core.rewrites import untouched
+from weft.core.span import Span
 from weft.decoding import for_decoding, layout
 from weft.decoding.compiled import CompiledStep
 from weft.feedforward.glu import GLU, FusedGLU
-from weft.models.readout import LinearReadout
+from weft.heads.readout import LinearReadout
 from weft.norms.rmsnorm import RMSNorm
-from weft.training.gradient import forward_of
-from weft.training.objective import ObjectiveSettings
+from weft.tasks.objective import ObjectiveSettings
+from weft.tasks.text import TextGiven
 from weft.training.precision import Precision, WideLinear, widen
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -142,7 +144,8 @@ def biased() -> Any:
 @pytest.mark.parametrize("objective", [ObjectiveSettings(), ObjectiveSettings(z_loss=0.1, label_smoothing=0.1)])
 def test_an_adapted_readout_is_trained_and_scored_as_it_answers(objective: ObjectiveSettings) -> None:
     found = biased()
-    scored = forward_of(found, objective)(TOKENS, TOKENS.flip(1), torch.ones_like(TOKENS, dtype=torch.bool), None, None)
+    given = TextGiven(TOKENS, TOKENS.flip(1), torch.ones_like(TOKENS, dtype=torch.bool), Span())
+    scored = next_token(objective=objective).loss(found, given, None)
     z = found(TOKENS).y
     chosen = z.log_softmax(-1).gather(-1, TOKENS.flip(1)[..., None])[..., 0]
     assert_close(scored.nats, -chosen.sum(), **EXACT)
@@ -158,7 +161,7 @@ def gradients(found: Any, run: Callable[[Any], Any]) -> dict[str, Tensor]:
 def test_an_adapted_model_trained_has_the_adapted_models_gradients(adapted: Any) -> None:
     def fused(found: LanguageModel) -> None:
         every = torch.ones_like(TOKENS, dtype=torch.bool)
-        scored = forward_of(found, ObjectiveSettings())(TOKENS, TOKENS.flip(1), every, None, None)
+        scored = next_token().loss(found, TextGiven(TOKENS, TOKENS.flip(1), every, Span()), None)
         (scored.loss + sum(loss.value for loss in scored.losses)).backward()
 
     def plain(found: LanguageModel) -> None:

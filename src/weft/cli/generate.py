@@ -70,7 +70,8 @@ def generate(checkpoint: Checkpoint,
     if compile and lay_out:
         raise InputError("the compiler lays the weights out by itself.", where="--compile, --lay-out",
                          remedy="Give one of them.")
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
+                      purpose="generating text")
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
     if messages is None and template is None:
         rows = texts_or_rows(prompt, tokens, "--prompt")

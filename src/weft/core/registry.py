@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="PartConfig")
 
-PACKAGES = ("masks", "positions", "norms", "mixers", "feedforward", "blocks", "models", "tokenizers", "training")
+PACKAGES = ("masks", "positions", "norms", "mixers", "feedforward", "blocks", "heads", "models", "tokenizers", "tasks",
+            "training")
 ENTRY_POINTS = "weft.parts"
 PLUGIN = "weft_plugin_"
 """What the names of modules begin with that `load_plugin` makes of files."""

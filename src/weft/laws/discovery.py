@@ -10,7 +10,7 @@ from torch import nn
 
 from weft.core.config import Dims, PartConfig
 from weft.core.layer import Layer
-from weft.core.model import Counted, Encoder, LanguageModel
+from weft.core.model import MODELS, Counted, Encoder, LanguageModel
 from weft.core.registry import REGISTRY
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
 
@@ -91,6 +91,9 @@ def _host(config: PartConfig) -> PartConfig | None:
             return _part("mixer", kind="attention", n_heads=2, position={"kind": "rope", "scaling": config})
         case "norm":
             return _part("block", kind="sandwich", layers=["gru", mlp], norm=config)
+        case "head":
+            both_ways = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
+            return _part("encoder", kind="encoder", blocks=[{"kind": "pre", "layers": [both_ways]}], head=config)
         case "readout":
             return _part("model", kind="decoder", blocks=[{"kind": "pre", "layers": ["gru"]}], readout=config)
     return None
@@ -101,6 +104,6 @@ def _untied() -> dict[str, Any]:
 
 
 def _part(group: str, *, kind: str, **fields: Any) -> PartConfig:
-    if group == "model":
+    if group in MODELS:
         fields |= {"vocab_size": VOCABULARY, "d_model": WIDTH, "context": CONTEXT}
     return REGISTRY.get((group,), kind).model_validate(fields)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from weft.core.layer import LayerState, borders_of
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.laws.choices import Choices, watched
@@ -42,7 +42,7 @@ def length_past(subject: Subject, longest: int) -> int:
     """Tokens of a row 1.5 times as long as the longest border, or ``longest`` if that is less, as far as positions
     go."""
     borders = {LEAST, *borders_of(subject.module)}
-    if isinstance(subject.module, LanguageModel):
+    if isinstance(subject.module, Model):
         borders.add(subject.module.config.context)
     return allowed(subject, min(longest, math.ceil(1.5 * max(borders))))
 

@@ -17,6 +17,7 @@ from weft.laws.compiling import compile_whole
 from weft.laws.continuation import continuation
 from weft.laws.coordinates import coordinates
 from weft.laws.forks import forks
+from weft.laws.heads import heads
 from weft.laws.inference import inference
 from weft.laws.inputs import inputs
 from weft.laws.length import Row, allowed, finite, row
@@ -54,6 +55,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "seeds": seeds,
     "memory": memory,
     "inputs": inputs,
+    "head": heads,
     "compile": compile_whole,
 }
 

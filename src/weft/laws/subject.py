@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.layer import Layer, LayerState, computing_dtype, facts_of, source_width, traits_of
-from weft.core.model import Encoder, EncoderInputs, LanguageModel, ModelState
+from weft.core.model import Encoder, EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
-from weft.positions.base import PositionScheme
 
 SOURCE_STEPS = 5
 """Tokens of the source that cross-attention reads in the laws."""
@@ -93,7 +92,8 @@ def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bou
         return layer(x, state, given(span, x, read))  # type: ignore[no-any-return]
 
     read = sorted(facts_of(layer))
-    return Subject(name, layer.eval(), call if read else layer, start, inputs, memory, traits_of(layer), remake, bound, steps)
+    return Subject(name, layer.eval(), call if read else layer, start, inputs, memory, traits_of(layer), remake, bound,
+                   steps)
 
 
 def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: float = 1e-10) -> Subject:
@@ -132,6 +132,14 @@ def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: fl
                    limit=model.limit())
 
 
+def whole_subject(name: str, model: Model, *, bound: float = 1e-10) -> Subject:
+    """Any model."""
+    if isinstance(model, LanguageModel):
+        return model_subject(name, model, bound=bound)
+    assert isinstance(model, Encoder), "a model is a language model or an encoder"
+    return encoder_subject(name, model, model.vocab_size, bound=bound)
+
+
 def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
     """An encoder, fed with random ids."""
     device = next(encoder.parameters()).device
@@ -152,9 +160,8 @@ def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int 
     def memory(batch: int, generator: torch.Generator) -> Memory | None:
         return None
 
-    limits = [part.limit for part in encoder.modules() if isinstance(part, PositionScheme) and part.limit is not None]
     return Subject(name, encoder.eval(), call, start, inputs, memory, traits_of(encoder), remake, bound, steps,
-                   limit=min(limits, default=None))
+                   limit=encoder.limit())
 
 
 def given(span: Span, x: Tensor, names: Sequence[str]) -> Span:

@@ -21,7 +21,7 @@ from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
-from weft.mixers.attention import PROJECTIONS, HeadSizes, ScoreSettings, head_sizes, served_by
+from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes, served_by
 from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import AttentionInputs, Backend, attend
@@ -77,7 +77,7 @@ class CrossAttentionConfig(MixerConfig):
                 cls.model_validate({"n_heads": 2, "d_head": 4, "qk_norm": "rmsnorm", "bias": "qkv"})]
 
 
-CROSS_PROJECTIONS = MappingProxyType({name: f"cross-{role}" for name, role in PROJECTIONS.items()})
+CROSS_PROJECTIONS = MappingProxyType(dict.fromkeys(("q", "kv", "output"), "cross-attention projections"))
 
 
 class CrossAttention(Layer):

@@ -20,7 +20,8 @@ from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import Memory, Span
 from weft.core.state import child_field
-from weft.models.readout import LinearReadoutConfig, ReadoutConfig
+from weft.heads.base import ClassifierConfig, HeadConfig
+from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.models.stack import Blocks, build_stack
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
@@ -69,6 +70,10 @@ class StackedConfig(ModelConfig):
     shared: dict[str, Annotated[PartConfig, PartField(*SHAREABLE)]] = Field(default_factory=dict)
     blocks: Blocks
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
+    head: Annotated[HeadConfig, PartField("head")] | None = None
+
+    def labels(self) -> tuple[str, ...]:
+        return self.head.labels if isinstance(self.head, ClassifierConfig) else ()
 
     @model_validator(mode="before")
     @classmethod
@@ -145,7 +150,8 @@ class Embedding(nn.Module):
 
 @register
 class DecoderConfig(StackedConfig):
-    """embeddings -> blocks -> norm -> readout, with any list of blocks, none of which sees later tokens."""
+    """embeddings -> blocks -> norm -> readout, with any list of blocks, none of which sees later tokens. A ``head``
+    reads the same vectors beside the readout (scores of classes of a row, say)."""
 
     kind: ClassVar[str] = "decoder"
     source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"
@@ -182,6 +188,7 @@ class Decoder(LanguageModel):
         self.stack = build_stack(config.blocks, dims)
         self.norm = config.norm.build(dims.at("norm"))
         self.readout = config.readout.build(dims.at("readout"))
+        self.head = None if config.head is None else config.head.build(dims.at("head"))
         self.shared.require_used()
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> DecoderState:

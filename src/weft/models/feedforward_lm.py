@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from weft.core.config import Dims, PartField
 from weft.core.model import ModelConfig
 from weft.core.registry import register
+from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.models.fixed_context import FixedContextModel
-from weft.models.readout import LinearReadoutConfig, ReadoutConfig
 from weft.ops.dropout import Dropout
 
 

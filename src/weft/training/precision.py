@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.layer import kept_dtypes
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.core.rewrites import untouched
 from weft.ops.wide_linear import wide_linear, widens
 
@@ -38,7 +38,7 @@ def widen(model: nn.Module, wanted: Callable[[Tensor], bool] = widens) -> None:
                 children[name] = WideLinear(child)
 
 
-def narrowed(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
+def narrowed(model: Model, dtype: torch.dtype) -> Model:
     """A copy in ``dtype`` but for what stays `exact`, made without one that is as wide as the model."""
     exact = kept_dtypes(model).exact
     weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
@@ -60,7 +60,7 @@ class Precision:
         dtype: what to compute in.
     """
 
-    def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, dtype: torch.dtype) -> None:
         self.model = model if dtype == torch.bfloat16 else model.to(dtype)
         self.working = narrowed(model, dtype) if dtype == torch.bfloat16 else self.model
         if self.working is not self.model:

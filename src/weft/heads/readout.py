@@ -1,4 +1,4 @@
-"""The linear readout."""
+"""The linear readout, which predicts the next token."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from weft.core.config import Dims, PartConfig
 from weft.core.model import Readout
 from weft.core.registry import register
+from weft.core.rewrites import untouched
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
 
@@ -86,8 +87,10 @@ class LinearReadout(Readout):
         return linear_log_prob(mapped(h, self.projection), self.weight, self.bias, targets, self.softcap)
 
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
-                      smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
-        """The sums over ``scored`` tokens that training needs, see `linear_cross_entropy`."""
+                      smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy | None:
+        """See `linear_cross_entropy`; None for an adapted readout, which computes something else."""
+        if not untouched(self, LinearReadout):
+            return None
         return linear_cross_entropy(mapped(h, self.projection), self.weight, self.bias, targets, scored,
                                     softcap=self.softcap, smoothing=smoothing, z_loss=z_loss)
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.tiny_runs import ATTENTION, tiny_run
+from training.tiny_runs import ATTENTION, next_token, tiny_run
 from weft.core.errors import DataError
 from weft.data import Corpus, Document, encode_corpus
 from weft.tokenizers import ByteTokenizer
 from weft.training.material import prepare
 from weft.training.train import build_model
-from weft.training.validation import validate
 
 
 def test_bits_per_byte_is_the_sum_over_windows_by_hand(tmp_path: Path) -> None:
@@ -23,7 +22,7 @@ def test_bits_per_byte_is_the_sum_over_windows_by_hand(tmp_path: Path) -> None:
     model = build_model(run).double().train()
     corpus = Corpus("two", (Document("a", "héllo wörld"), Document("b", "again")))
     stream = encode_corpus(corpus, ByteTokenizer())
-    found = validate(model, stream, context=8, rows=2)
+    found = next_token(rows=2).measure(model, stream)
     assert model.training, "the mode is put back"
 
     model.eval()
@@ -48,8 +47,8 @@ def test_bits_per_byte_is_the_sum_over_windows_by_hand(tmp_path: Path) -> None:
 def test_a_limit_spreads_batches_over_the_stream_and_says_so(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, ATTENTION)
     model, stream = build_model(run), prepare(run).validation
-    every = validate(model, stream, context=8, rows=4)
-    some = validate(model, stream, context=8, rows=4, batches=3)
+    every = next_token(rows=4).measure(model, stream)
+    some = next_token(rows=4).measure(model, stream, 3)
     assert every.tokens == len(stream) - 1
     assert some.tokens < every.tokens / 3
     assert "3 of 19 batches, spread evenly" in some.protocol
@@ -61,4 +60,4 @@ def test_text_that_leaves_no_byte_to_predict_is_refused(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, ATTENTION)
     stream = encode_corpus(Corpus("bare", (Document("a", ""), Document("b", ""))), ByteTokenizer())
     with pytest.raises(DataError, match="bare: the 2 tokens to predict stand for no text"):
-        validate(build_model(run), stream, context=8)
+        next_token().measure(build_model(run), stream)
