@@ -27,7 +27,7 @@ def source_of(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
             yield parts[1], alias.asname or alias.name
 
 
-def tested(node: ast.AST) -> Iterator[ast.AST]:
+def classes_in(node: ast.AST) -> Iterator[ast.AST]:
     """What a test of classes names as the class."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
         yield from node.args[1:2]
@@ -44,7 +44,7 @@ def violations(tree: ast.Module) -> Iterator[str]:
     yield from (f"line {node.lineno}: imports {package}" for node in imports for package, _ in source_of(node)
                 if package in KINDS)
     for node in ast.walk(tree):
-        for place in tested(node):
+        for place in classes_in(node):
             yield from (f"line {node.lineno}: tests for {name.id}" for name in ast.walk(place)  # type: ignore[attr-defined]
                         if isinstance(name, ast.Name) and known.get(name.id) in OTHERS)
 
