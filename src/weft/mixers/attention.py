@@ -131,7 +131,7 @@ class HeadSizes:
         return self.heads * self.d_head, self.kv_heads * self.d_head, self.kv_heads * self.d_value
 
 
-PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output", "q", "kv"), "attention projections"))
+PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
 """What the linear maps of attention are listed under."""
 
 
