@@ -116,7 +116,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
     def __init__(self, config: ClassifyConfig, settings: TaskSettings) -> None:
         super().__init__(settings)
         self.config = config
-        self.measured_in = "nats" if config.values is None else "squared error"  # type: ignore[misc]
+        self.measured_in = "nats" if config.values is None else "squared error"
 
     def problems(self, model: Model) -> list[str]:
         kind, head, values = model.config.kind, model.head, self.config.values
