@@ -124,8 +124,8 @@ class Mask(ABC):
         head = torch.arange(count, device=keys.order.device)[None, :, None, None]
         read = sorted(self.reads())
         told = {name: queries.fact(name, queries.order)[:, None, :, None] for name in read}
-        query = Query(*(part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end)))
-        query = query._replace(facts=told)
+        order, start, end = (part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end))
+        query = Query(order, start, end, told)
         begin, valid = (None if part is None else part[:, None, None, :] for part in (keys.begin, keys.valid))
         known = {name: queries.fact(name, keys.order)[:, None, None, :] for name in read}
         found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid, known), head)
