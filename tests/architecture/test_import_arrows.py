@@ -12,17 +12,18 @@ import pytest
 ROOT = Path(__file__).parents[2] / "src" / "weft"
 
 LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
-    {"core"}, {"masks"}, {"ops"}, {"positions", "norms"}, {"mixers", "feedforward"}, {"blocks"}, {"models"},
-    {"laws", "families", "checkpoints"}, {"training", "finetuning", "decoding", "analysis", "evaluation"},
-    {"comparison"}, {"serving"}, {"api"}, {"cli"}, {"__main__"})))
+    {"core"}, {"masks"}, {"ops", "ngram"}, {"positions", "norms"}, {"mixers", "feedforward"}, {"blocks"}, {"models"},
+    {"laws", "checkpoints"}, {"families"}, {"interop"},
+    {"training", "finetuning", "decoding", "analysis", "evaluation"}, {"chat", "comparison"},
+    {"serving"}, {"api"}, {"cli"}, {"__main__"})))
 """Each may import those before it. ``api`` is the library's own front; the command only renders it."""
 
 TEXT: dict[str, frozenset[str]] = {"disk": frozenset({"core"}), "tokenizers": frozenset({"core", "disk"}),
-                                   "data": frozenset({"core", "disk", "tokenizers"}), "preset_files": frozenset()}
+                                   "data": frozenset({"core", "disk", "tokenizers"}), "drawing": frozenset(),
+                                   "preset_files": frozenset()}
 """What knows nothing of models, with all that it may import; it is used from `checkpoints` and `laws` on."""
 
 SIDEWAYS: dict[tuple[str, str], str] = {
-    ("families", "checkpoints"): "a foreign folder gives what a checkpoint gives, and is written whole as one is",
     ("training", "evaluation"): "validating during a run is evaluating the text held out",
     ("training", "analysis"): "budgets, utilisation and the matmul route measure and count as analysis does",
     ("evaluation", "decoding"): "scoring reads rows and prompts and sets evaluation mode as decoding does",
@@ -96,7 +97,7 @@ def package_of(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-BUNDLED = ROOT / "families" / "bundled"
+BUNDLED = ROOT / "interop" / "huggingface" / "bundled"
 """Files that lie beside a model's weights and import one another there, as `transformers` wants it."""
 
 

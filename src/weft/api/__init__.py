@@ -10,12 +10,12 @@ from weft.api.examining import check, plan
 from weft.api.models import Model, convert, families, load, require_device, require_dtype
 from weft.api.training import compare, compare_report, train
 from weft.api.using import Ends, evaluate, generate, laid_out, prompt_rows, score, stream
+from weft.chat.conversation import ChatSettings, Conversation
 from weft.checkpoints import Loaded
 from weft.core.errors import UserError
 from weft.core.registry import load_plugin
 from weft.decoding import Row, Sampling
-from weft.decoding.chat import ChatSettings, Conversation
-from weft.families.arpa import is_arpa
+from weft.interop.arpa.convert import is_arpa
 
 __all__ = ["ChatSettings", "Conversation", "Description", "Diagnosis", "Ends", "Entry", "Loaded", "Model", "Plan",
            "Row", "Sampling", "UserError", "catalogue", "check", "compare", "compare_report", "config_path",

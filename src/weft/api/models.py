@@ -13,15 +13,15 @@ from weft.api.arpa import concerns_arpa, given_tokenizer
 from weft.checkpoints import Loaded, find_checkpoint, load_checkpoint
 from weft.checkpoints.hub import resolve
 from weft.core.errors import InputError, UnsupportedError, nearest
-from weft.families.arpa import from_arpa, is_arpa, to_arpa
-from weft.families.convert import SHARD_SIZE, Converted
-from weft.families.convert import convert as convert_model
 from weft.families.family import families as known_families
-from weft.families.folder import is_foreign
-from weft.families.listing import Published
-from weft.families.listing import published as published_models
-from weft.families.loading import load_folder
-from weft.families.pooling import pool_heads
+from weft.interop.arpa.convert import from_arpa, is_arpa, to_arpa
+from weft.interop.convert import SHARD_SIZE, Converted
+from weft.interop.convert import convert as convert_model
+from weft.interop.huggingface.folder import is_foreign
+from weft.interop.huggingface.loading import load_folder
+from weft.interop.listing import Published
+from weft.interop.listing import published as published_models
+from weft.interop.pooling import pool_heads
 from weft.training.config import DTYPES
 
 Model = str | Path | Loaded
@@ -87,10 +87,10 @@ def _load(path: Model, device: str, dtype: torch.dtype | None) -> Loaded:
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
             max_shard_size: str = SHARD_SIZE, n_kv_heads: int | None = None, family: str | None = None,
             with_code: bool = False, tokenizer: str | None = None, replace: bool = False) -> Converted:
-    """Write a model in another format, verified by reading it again; see `weft.families.convert`.
+    """Write a model in another format, verified by reading it again; see `weft.interop.convert`.
 
     Args:
-        source: what is converted; an ARPA file becomes a checkpoint, see `weft.families.arpa`.
+        source: what is converted; an ARPA file becomes a checkpoint, see `weft.interop.arpa.convert`.
         out: the folder or file; an n-gram model whose ``out`` is named ``.arpa`` or ``.arpa.gz`` becomes an ARPA file.
         to: the format; None: as the name of an ARPA file says.
         dtype: cast the weights to float32, float64, bfloat16 or float16; None keeps them.

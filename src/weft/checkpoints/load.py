@@ -12,11 +12,11 @@ from torch import Tensor
 
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
 from weft.checkpoints.locate import find_checkpoint
-from weft.checkpoints.manifest import COPY_AGAIN, check_manifest
 from weft.checkpoints.tensors import assign_tensors, read_tensors
 from weft.core.config import parse_part
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import LanguageModel, ModelConfig
+from weft.disk.manifest import COPY_AGAIN, check_manifest
 from weft.tokenizers import Tokenizer, load_tokenizer
 from weft.tokenizers.base import SETTINGS_FILE
 from weft.tokenizers.config import known_tokenizers

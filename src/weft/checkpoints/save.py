@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import weft
-from weft.checkpoints.atomic import replacing
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
-from weft.checkpoints.room import not_written
 from weft.checkpoints.tensors import own_tensors, write_tensors
 from weft.core.model import LanguageModel
 from weft.core.strict_json import dumps
+from weft.disk.atomic import replacing
 from weft.disk.ownership import by_manifest, require_free, write_manifest
+from weft.disk.space import not_written
 from weft.tokenizers import Tokenizer
 
 

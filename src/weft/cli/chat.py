@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.chat_dialogue import Dialogue
+from weft.chat.dialogue import Dialogue
 from weft.cli.generate import (
     Checkpoint,
     Greedy,
@@ -41,7 +41,7 @@ from weft.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from weft.decoding.chat import Conversation
+    from weft.chat.conversation import Conversation
 
 Messages = Annotated[Path | None, typer.Option("--messages", help="A JSON file of what has been said already.")]
 Variables = Annotated[list[str] | None, typer.Option(
@@ -68,8 +68,8 @@ def chat(checkpoint: Checkpoint,
     """
     prepare(plugin, threads)
     from weft import api
-    from weft.tokenizers.chat import Extras
-    from weft.tokenizers.chat_messages import read_messages
+    from weft.chat.messages import read_messages
+    from weft.chat.template import Extras
 
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     loaded = api.laid_out(loaded) if lay_out else loaded

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
-from weft.checkpoints.atomic import write_file
 from weft.comparison.origin import JOB_FILE as JOB_FILE
 from weft.comparison.origin import MEASURING, placed
-from weft.comparison.plain_data import build
 from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, PositionPoint, Sample, Status
 from weft.comparison.study import MeasureSettings
 from weft.core.config import parse
 from weft.core.errors import CheckpointError
 from weft.core.strict_json import dumps
+from weft.disk.atomic import write_file
+from weft.disk.plain_data import build
 from weft.training.code import code_of
 from weft.training.config import RunConfig
 from weft.training.files import parse_run

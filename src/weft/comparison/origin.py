@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.checkpoints.atomic import tidy
 from weft.core.errors import OccupiedError
+from weft.disk.atomic import tidy
 from weft.disk.ownership import enumerated
 from weft.training.code import changes
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from weft.comparison.differences import Difference, SeedTest
-from weft.comparison.plain_data import build
+from weft.disk.plain_data import build
 
 RESULT_FORMAT = 2
 BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]

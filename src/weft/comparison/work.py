@@ -13,7 +13,6 @@ from typing import TypeAlias, final
 import torch
 
 from weft.checkpoints import load_checkpoint
-from weft.checkpoints.atomic import write_file
 from weft.checkpoints.layout import RUN_CHECKPOINTS, step_name
 from weft.checkpoints.locate import saved_checkpoints
 from weft.checkpoints.save import save_checkpoint
@@ -21,7 +20,6 @@ from weft.comparison.counted import tokens_paid_for
 from weft.comparison.jobs import Job, Outcome, write_outcome
 from weft.comparison.measures import by_length, decoding_cost, sample, token_scores
 from weft.comparison.memory import forget_peak, peak_memory_bytes
-from weft.comparison.plain_data import build
 from weft.comparison.results import CurvePoint
 from weft.comparison.study import default_contexts
 from weft.comparison.texts import few_documents
@@ -37,6 +35,8 @@ from weft.core.errors import (
 from weft.core.model import Counted, LanguageModel, parameter_count
 from weft.core.strict_json import dumps
 from weft.data import TokenStream, encode_corpus, read_text
+from weft.disk.atomic import write_file
+from weft.disk.plain_data import build
 from weft.tokenizers import Tokenizer
 from weft.training import TrainResult, train
 from weft.training.budget import settle_steps, tokens_per_step

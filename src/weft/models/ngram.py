@@ -18,7 +18,7 @@ from weft.core.registry import register
 from weft.core.span import Span
 from weft.core.traits import Trait
 from weft.models.fixed_context import FixedContextModel
-from weft.ops.ngram import (
+from weft.ngram import (
     NgramCounts,
     NgramTable,
     TableLevel,

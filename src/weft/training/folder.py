@@ -19,16 +19,16 @@ from typing import Any, final
 import yaml
 from torch import Tensor
 
-from weft.checkpoints.atomic import discard, tidy, write_file
 from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS, RUN_ID, step_name
 from weft.checkpoints.layout import RUN_FILE as RUN_FILE
 from weft.checkpoints.locate import foreign_checkpoints, run_id, saved_checkpoints, step_folders
-from weft.checkpoints.room import free_bytes
 from weft.checkpoints.save import save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import LanguageModel
 from weft.core.strict_json import dumps, number
+from weft.disk.atomic import discard, tidy, write_file
 from weft.disk.ownership import by_manifest, enumerated, in_the_way
+from weft.disk.space import free_bytes
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
 from weft.training.events import Event

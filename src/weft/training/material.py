@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, final
 
-from weft.checkpoints.atomic import recover, replacing
 from weft.core.errors import ConfigError, DataError
 from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text, repeated
 from weft.data.corpus import Split
@@ -26,6 +25,7 @@ from weft.data.prepared import (
 from weft.data.settings import DataSettings, full_recipe
 from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
+from weft.disk.atomic import recover, replacing
 from weft.disk.ownership import require_free
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig

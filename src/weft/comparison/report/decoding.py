@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.comparison.report.axes import Axis, logarithmic, powers_of_two
-from weft.comparison.report.marks import Label, line, marker
-from weft.comparison.report.markup import Markup, join, listed
-from weft.comparison.report.numbers import brief, duration, integer, octets
-from weft.comparison.report.panel import Box, Hover, Panel, Series, draw
-from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View
 from weft.comparison.results import DecodePoint, Entry
+from weft.drawing.axes import Axis, logarithmic, powers_of_two
+from weft.drawing.marks import Label, line, marker
+from weft.drawing.markup import Markup, join, listed
+from weft.drawing.numbers import brief, duration, integer, octets
+from weft.drawing.panel import Box, Hover, Panel, Series, draw
+from weft.drawing.table import Column, folded, table
 
 
 def decoding(view: View) -> Markup:

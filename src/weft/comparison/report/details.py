@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from weft.comparison.findings import TEST_NAMES
 from weft.comparison.report.bowls import remark
-from weft.comparison.report.markup import Child, Markup, join, tag
-from weft.comparison.report.numbers import (
+from weft.comparison.report.view import View
+from weft.comparison.results import CorpusFacts, Entry, RunResult
+from weft.drawing.markup import Child, Markup, join, tag
+from weft.drawing.numbers import (
     MISSING,
     confidence,
     duration,
@@ -19,9 +21,7 @@ from weft.comparison.report.numbers import (
     octets,
     si,
 )
-from weft.comparison.report.table import Column, facts, folded, table
-from weft.comparison.report.view import View
-from weft.comparison.results import CorpusFacts, Entry, RunResult
+from weft.drawing.table import Column, facts, folded, table
 
 
 def runs(view: View) -> Markup:

@@ -6,12 +6,12 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from weft.comparison.report.axes import Axis, linear
-from weft.comparison.report.marks import Style, marker
-from weft.comparison.report.markup import Markup, tag
-from weft.comparison.report.numbers import brief, known, octets, si
 from weft.comparison.report.view import View
 from weft.comparison.results import Entry, RunResult
+from weft.drawing.axes import Axis, linear
+from weft.drawing.marks import Style, marker
+from weft.drawing.markup import Markup, tag
+from weft.drawing.numbers import brief, known, octets, si
 
 ROW = 26
 """Height of a strip, in pixels."""

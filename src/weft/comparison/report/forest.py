@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from weft.comparison.differences import Difference, Interval
 from weft.comparison.findings import TEST_NAMES, larger_doubt, pairing, pairing_effect
-from weft.comparison.report.axes import Axis, linear
 from weft.comparison.report.dots import ROW, at, rule, scale, strip
-from weft.comparison.report.marks import marker
-from weft.comparison.report.markup import Child, Markup, join, tag
-from weft.comparison.report.numbers import (
+from weft.comparison.report.view import View, half_width
+from weft.drawing.axes import Axis, linear
+from weft.drawing.marks import marker
+from weft.drawing.markup import Child, Markup, join, tag
+from weft.drawing.numbers import (
     MISSING,
     confidence,
     decimals_of,
@@ -20,8 +21,7 @@ from weft.comparison.report.numbers import (
     signed,
     significant,
 )
-from weft.comparison.report.table import Column, folded, table
-from weft.comparison.report.view import View, half_width
+from weft.drawing.table import Column, folded, table
 
 
 def forest(view: View) -> Markup:

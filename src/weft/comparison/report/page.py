@@ -23,11 +23,11 @@ from weft.comparison.report import (
     samples,
     verdict,
 )
-from weft.comparison.report.markup import Child, Markup, join, tag
-from weft.comparison.report.numbers import confidence, integer, moment
-from weft.comparison.report.palette import themes
 from weft.comparison.report.view import View
 from weft.comparison.results import StudyResult
+from weft.drawing.markup import Child, Markup, join, tag
+from weft.drawing.numbers import confidence, integer, moment
+from weft.drawing.palette import themes
 
 
 @final

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft.comparison.findings import TEST_NAMES, Reach, reaches
-from weft.comparison.report.markup import Child, Markup, join, tag
-from weft.comparison.report.numbers import MISSING, confidence, fixed, integer
-from weft.comparison.report.table import Column, table
 from weft.comparison.report.view import View
+from weft.drawing.markup import Child, Markup, join, tag
+from weft.drawing.numbers import MISSING, confidence, fixed, integer
+from weft.drawing.table import Column, table
 
 
 def reach(view: View) -> Markup:

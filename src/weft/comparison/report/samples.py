@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from weft.comparison.report.markup import Markup, annotated, join, tag
-from weft.comparison.report.numbers import integer
-from weft.comparison.report.table import folded
 from weft.comparison.report.view import View
 from weft.comparison.results import Entry, Sample
+from weft.drawing.markup import Markup, annotated, join, tag
+from weft.drawing.numbers import integer
+from weft.drawing.table import folded
 
 SHOWN = 700
 """Characters before the fold."""
