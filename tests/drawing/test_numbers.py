@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from weft.comparison.report import numbers
+from weft.drawing import numbers
 
 
 @pytest.mark.parametrize(("half", "decimals"), [

@@ -19,7 +19,7 @@ from weft.cli.main import app
 from weft.core.config import parse_part
 from weft.core.errors import FailedError, InputError, OccupiedError, UnsupportedError
 from weft.core.model import LanguageModel, ModelConfig
-from weft.families import convert as convert_module
+from weft.interop import convert as convert_module
 from weft.interop.convert import parse_size
 from weft.interop.pooling import pool_heads
 from weft.tokenizers import BPETokenizer, ByteTokenizer
