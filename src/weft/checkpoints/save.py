@@ -10,11 +10,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-import weft
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
 from weft.checkpoints.tensors import own_tensors, write_tensors
 from weft.core.model import LanguageModel
 from weft.core.strict_json import dumps
+from weft.core.version import VERSION
 from weft.disk.atomic import replacing
 from weft.disk.ownership import by_manifest, require_free, write_manifest
 from weft.disk.space import not_written
@@ -72,6 +72,6 @@ def fill_checkpoint(draft: Path, model: LanguageModel, tokenizer: Tokenizer | No
 
 
 def _content(model: LanguageModel, run: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> str:
-    content = {"weft_format": FORMAT_VERSION, "weft_version": weft.__version__, "torch_version": torch.__version__,
+    content = {"weft_format": FORMAT_VERSION, "weft_version": VERSION, "torch_version": torch.__version__,
                "model": model.config.dump(), "run": run, "facts": dict(facts or {})}
     return dumps(content, indent=1) + "\n"

@@ -7,8 +7,8 @@ import platform
 
 import torch
 
-import weft
 from weft.comparison.results import Machine
+from weft.core.version import VERSION
 from weft.training.compute import processor_name
 
 
@@ -21,4 +21,4 @@ def this_machine(device: str, threads: int) -> Machine:
     place = torch.device(device)
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else device
     return Machine(processor_name(), os.cpu_count() or 1, threads, memory, name, platform.platform(terse=True),
-                   platform.python_version(), torch.__version__, weft.__version__)
+                   platform.python_version(), torch.__version__, VERSION)

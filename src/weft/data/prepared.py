@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import weft
 from weft.core.errors import CheckpointError, DataError, nearest
+from weft.core.version import VERSION
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated, repeated
 from weft.data.manifest import (
@@ -197,7 +197,7 @@ def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, 
         parts[name] = parts[name].model_copy(update={"in_training": found.found})
     tokenizer.save(folder)
     manifest = Manifest(
-        weft=weft.__version__, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,
+        weft=VERSION, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,
         sources=texts.sources, begins_scored=layout_of(tokenizer).begins_scored, parts=parts,
         tokenizer=TokenizerEntry(name=tokenizer.name, vocab_size=tokenizer.vocab_size,
                                  fingerprint=tokenizer.fingerprint()))

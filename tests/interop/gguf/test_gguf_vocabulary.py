@@ -13,7 +13,8 @@ import sentencepiece
 
 from weft.interop.gguf import pre_tokenizers
 from weft.interop.gguf.pre_tokenizers import NAMES, pre_tokenizer
-from weft.interop.gguf.vocabulary import Inexpressible, TokenType, Vocabulary, vocabulary
+from weft.interop.gguf.tokens import Inexpressible, TokenType
+from weft.interop.gguf.vocabulary import Vocabulary, vocabulary
 from weft.tokenizers import (
     BPETokenizer,
     ByteTokenizer,

@@ -9,7 +9,7 @@ from typing import Any
 from weft.interop.gguf.pre_tokenizers import pre_tokenizer
 from weft.interop.gguf.scores import scores
 from weft.interop.gguf.sentence_piece import sentence_pieces
-from weft.interop.gguf.vocabulary import Inexpressible, Pieces, Token, TokenType
+from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
 from weft.tokenizers import ByteTokenizer, Tokenizer
 from weft.tokenizers.library import LIBRARY_FILE, LibraryTokenizer
 from weft.tokenizers.library_pieces import SPACE, byte_alphabet

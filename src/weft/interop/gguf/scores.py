@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.interop.gguf.vocabulary import Inexpressible
+from weft.interop.gguf.tokens import Inexpressible
 
 
 def scores(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> dict[str, float]:

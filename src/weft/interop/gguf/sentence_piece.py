@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.interop.gguf.vocabulary import Inexpressible, Pieces, Token, TokenType
+from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.model_proto import read_model_facts
 from weft.tokenizers.sentence_piece import MODEL_FILE, SentencePieceTokenizer

@@ -4,58 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any, Literal, final
+from typing import Any, final
 
 from weft.interop.gguf.architecture import Value
+from weft.interop.gguf.pieces import read_pieces
+from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
 from weft.tokenizers import Tokenizer
-
-
-class TokenType(IntEnum):
-    """What kind of token an id is, as llama.cpp numbers them."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
-@final
-@dataclass(frozen=True)
-class Token:
-    """One id: its text as the file spells it, its kind, and its score (of SentencePiece)."""
-
-    text: str
-    type: TokenType = TokenType.NORMAL
-    score: float = 0.0
-
-
-@final
-@dataclass(frozen=True)
-class Pieces:
-    """A vocabulary that llama.cpp can hold.
-
-    Attributes:
-        model: the algorithm: ``gpt2`` is byte-level BPE by merges, ``llama`` SentencePiece's BPE by scores.
-        pre: how llama.cpp cuts text before it merges.
-        tokens: by id; there may be gaps.
-        merges: in order, of ``gpt2``.
-        space_first: a space is put before a text.
-        notes: what the user should know.
-    """
-
-    model: Literal["gpt2", "llama"]
-    pre: str
-    tokens: Mapping[int, Token]
-    merges: tuple[str, ...] = ()
-    space_first: bool = False
-    notes: tuple[str, ...] = ()
-
-
-class Inexpressible(Exception):
-    """llama.cpp has no tokenizer that does what this one does; the message says why."""
 
 
 @final
@@ -82,8 +36,6 @@ def vocabulary(tokenizer: Tokenizer | None, vocab_size: int, kept: Mapping[str, 
         vocab_size: the model's; ids beyond the tokenizer's are written as unused tokens.
         kept: ids of special tokens from the model's configuration.
     """
-    from weft.interop.gguf.pieces import read_pieces
-
     if tokenizer is None:
         return Vocabulary(NO_VOCABULARY, ("there is no tokenizer, so the file has none; give llama.cpp token ids.",))
     try:

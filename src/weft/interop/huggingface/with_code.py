@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import weft
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.tensors import own_tensors
 from weft.core.config import parse_part, parts_in
@@ -28,6 +27,7 @@ from weft.core.layer import traits_of
 from weft.core.model import Counted, LanguageModel, ModelConfig
 from weft.core.registry import PLUGIN
 from weft.core.traits import Trait
+from weft.core.version import VERSION
 from weft.interop.huggingface.folder import is_foreign, read_raw
 from weft.interop.huggingface.generation import special_ids
 from weft.interop.huggingface.writing import write_json, write_weights
@@ -98,7 +98,7 @@ def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, 
     write_json(draft / CONFIG_FILE, {
         "architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "auto_map": dict(AUTO_MAP), "dtype": dtype,
         "torch_dtype": dtype, **special_ids(kept),
-        KEY: {"format": FORMAT, "version": weft.__version__, "model": model.config.dump()}})
+        KEY: {"format": FORMAT, "version": VERSION, "model": model.config.dump()}})
     for name in CODE_FILES:
         (draft / name).write_bytes((BUNDLED / name).read_bytes())
     sizes = {f"{PREFIX}{name}": tensor.nbytes for name, tensor in own.items()}
