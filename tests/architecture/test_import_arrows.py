@@ -50,8 +50,8 @@ def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _front(name: str) -> str:
-    """The package that ``weft.name`` is, or the api, whose names ``weft`` exports: also `__version__`, which the packages
-    below read from `weft.core.version`."""
+    """The package that ``weft.name`` is, or the api, whose names ``weft`` exports; `__version__` counts as one of them:
+    packages below read `weft.core.version`."""
     known = {package for level in LEVELS for package in level} | set(TEXT)
     return name if name in known else "api"
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from weft.comparison import StudyConfig, read_study
-from weft.comparison.attempts import Seeds
+from weft.comparison.settings import Seeds
 from weft.comparison.study import default_contexts
 from weft.core.config import parse
 from weft.core.errors import ConfigError

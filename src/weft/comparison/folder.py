@@ -26,7 +26,7 @@ from typing import Any, final
 import yaml
 
 from weft.comparison.report import render
-from weft.comparison.results import StudyResult
+from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError
 from weft.core.strict_json import dumps

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.comparison.course import Stretch, order_of, orders, words
-from weft.comparison.differences import Difference, GapPoint, Interval
 from weft.comparison.report.view import View, half_width
 from weft.comparison.results import Entry
+from weft.comparison.statistics import Interval
+from weft.comparison.study_result import Difference, GapPoint
 from weft.drawing.axes import Axis, Linear, linear
 from weft.drawing.marks import line, marker, whisker
 from weft.drawing.markup import Child, Markup, join, listed, tag

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
-from weft.comparison.differences import Difference, GapPoint, Interval
-from weft.comparison.results import Entry, StudyResult
-from weft.comparison.ties import tied_with
+from weft.comparison.results import Entry
+from weft.comparison.statistics import Interval
+from weft.comparison.study_result import Difference, GapPoint, StudyResult
+from weft.comparison.verdict import tied_with
 from weft.drawing.marks import Style, swatch
 from weft.drawing.markup import Markup, join, shorten, tag
 from weft.drawing.numbers import known

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 
 from weft.comparison.report.view import View
-from weft.comparison.results import DecodePoint, Entry
-from weft.drawing.axes import Axis, logarithmic, powers_of_two
-from weft.drawing.marks import Label, line, marker
-from weft.drawing.markup import Markup, join, listed
-from weft.drawing.numbers import brief, duration, integer, octets
+from weft.comparison.results import DecodePoint, Entry, RunResult
+from weft.drawing.axes import Axis, linear, logarithmic, powers_of_two
+from weft.drawing.marks import Label, Style, line, marker
+from weft.drawing.markup import Markup, join, listed, tag
+from weft.drawing.numbers import brief, duration, integer, known, octets, si
 from weft.drawing.panel import Box, Hover, Panel, Series, draw
-from weft.drawing.table import Column, folded, table
+from weft.drawing.table import ROW, Column, at, folded, rule, scale, strip, table
 
 
 def decoding(view: View) -> Markup:
@@ -87,3 +89,48 @@ def _series(view: View, entry: Entry, x: Axis, y: Axis, read: Callable[[DecodePo
     drawing = join(line(path, {"class": "mean", "stroke-dasharray": style.dash or None}),
                    [marker(*place, style, 2.4) for place in path])
     return Series(entry.name, style, drawing, tuple(hover), Label(path[-1][1], entry.name, style) if path else None)
+
+
+def dots(view: View) -> Markup:
+    """Tokens a second and memory; counting is too fast for the scale of training, and its speed is in the table."""
+    trained = [entry for entry in view.ranked if entry.trainable]
+    speed = _dots_chart(view, trained, "Training speed",
+                        "tokens a second, median of the runs; lines: slowest to fastest run",
+                        lambda run: run.tokens_per_second, si, "dots-speed")
+    memory = _dots_chart(view, view.ranked, "Peak memory of training", "median of the runs",
+                         lambda run: float(run.peak_memory_bytes), octets, "dots-memory")
+    return tag("div", {"class": "stack"}, speed, memory) if speed or memory else Markup("")
+
+
+def _dots_chart(view: View, entries: Sequence[Entry], title: str, note: str, read: Callable[[RunResult], float],
+                write: Callable[[float], str], name: str) -> Markup:
+    rows = []
+    for entry in entries:
+        values = [read(run) for run in entry.finished if known(read(run))]
+        if values:
+            rows.append((entry.name, statistics.median(values), min(values), max(values)))
+    axis = linear([value for _, *values in rows for value in values], 0, 1, brief(write), include=(0.0,), count=3,
+                  margin=0.0)
+    if axis is None:
+        return Markup("")
+    axis = type(axis)(0.0, axis.high * 1.06, 0, 1, tuple(tick for tick in axis.ticks if tick >= 0), axis.write)
+    spoken = "; ".join(f"{model}: {write(middle)}" for model, middle, _, _ in rows)
+    body = [_dots_row(view, model, view.styles[model], axis, (low, middle, high), write) for model, middle, low,
+            high in rows]
+    head = tag("tr", None, tag("th", {"scope": "col"}, "Model"),
+               tag("td", {"class": "strip-cell"}, scale(axis, title, f"{note}. {spoken}.", name)),
+               tag("th", {"scope": "col", "class": "number"}, "Median"))
+    return tag("div", {"class": "panel"}, tag("table", {"class": "strips"},
+               tag("caption", None, tag("strong", None, title), " ", tag("span", {"class": "panel-note"}, note)),
+               tag("thead", None, head), tag("tbody", None, body)))
+
+
+def _dots_row(view: View, model: str, style: Style, axis: Axis, values: Sequence[float],
+              write: Callable[[float], str]) -> Markup:
+    low, middle, high = values
+    stem = rule(axis, axis.low, middle, ROW / 2, "stem")
+    ends = rule(axis, low, high, ROW / 2, "outer") if not math.isclose(low, high) else Markup("")
+    return tag("tr", {"data-model": str(style.index)}, tag("th", {"scope": "row"}, view.key(model, 16)),
+               tag("td", {"class": f"strip-cell {style.colour}"},
+                   strip(axis, stem, ends, at(axis, middle, marker(0, 0, style, 4)))),
+               tag("td", {"class": "number"}, write(middle)))

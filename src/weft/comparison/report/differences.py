@@ -1,13 +1,13 @@
-"""Differences: each model minus the best one on a chart with both intervals, and every other pair in a table."""
+"""How sure the differences are: what so many runs can show, each model against the best, and every pair."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.differences import Difference, Interval
-from weft.comparison.findings import TEST_NAMES, larger_doubt, pairing, pairing_effect
-from weft.comparison.report.dots import ROW, at, rule, scale, strip
+from weft.comparison.findings import TEST_NAMES, Reach, larger_doubt, pairing, pairing_effect, reaches
 from weft.comparison.report.view import View, half_width
+from weft.comparison.statistics import Interval
+from weft.comparison.study_result import Difference
 from weft.drawing.axes import Axis, linear
 from weft.drawing.marks import marker
 from weft.drawing.markup import Child, Markup, join, tag
@@ -16,12 +16,56 @@ from weft.drawing.numbers import (
     confidence,
     decimals_of,
     fixed,
+    integer,
     known,
     p_value,
     signed,
     significant,
 )
-from weft.drawing.table import Column, folded, table
+from weft.drawing.table import ROW, Column, at, folded, rule, scale, strip, table
+
+
+def reach(view: View) -> Markup:
+    """For 3, 5 and 10 runs and the study's own number: what |t| must exceed, and the smallest difference found."""
+    rows = reaches(view.result)
+    basis = tag("p", {"class": "small"}, view.result.detectable_basis) if view.result.detectable_basis else ""
+    if not rows:
+        return join(tag("p", {"class": "none"}, "Not worked out for this study."), basis)
+    columns = [Column("Runs of each model", number=False), Column("|t| must exceed"),
+               Column("Detectable difference", "bits per byte")]
+    return join(table(_reach_caption(view), columns, [_reach_row(view, each) for each in rows], name="reach",
+                      attributes={"class": "reach"}), basis)
+
+
+def _reach_caption(view: View) -> str:
+    result, models = view.result, len(view.result.entries)
+    pairs = models * (models - 1) // 2
+    return (f"For {TEST_NAMES[result.test]} at {confidence(result.confidence)} and {integer(pairs)} "
+            f"{'pair' if pairs == 1 else 'pairs'} of models: what |t| must exceed for the clearest of all pairs to be "
+            f"told apart (the first step of Holm's correction){_spreads(view)}, and the smallest true difference that "
+            "is found four times of five.")
+
+
+def _spreads(view: View) -> str:
+    return "" if view.result.test == "paired" else ", the less the more alike the two models' runs spread"
+
+
+def _reach_row(view: View, each: Reach) -> list[Child]:
+    own = each.runs == view.result.seeds
+    return [join(integer(each.runs), " ", tag("strong", None, "this study")) if own else integer(each.runs),
+            MISSING if each.critical is None else limits(each.critical),
+            "not known" if each.difference is None else reach_of(each.difference)]
+
+
+def limits(critical: tuple[float, float]) -> str:
+    """What |t| must exceed, at the least and at the most, where these differ."""
+    least, most = (fixed(each, 1 if each >= 10 else 2) for each in critical)
+    return least if least == most else f"{least} to {most}"
+
+
+def reach_of(difference: float) -> str:
+    """Bits per byte."""
+    return fixed(difference, 4 if difference < 0.01 else 3)
 
 
 def forest(view: View) -> Markup:
