@@ -65,7 +65,7 @@ class StudyFolder:
         self._require_room()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._stack.enter_context(held(self.path))
+            self._stack.enter_context(held(self.path, "comparing models"))
         except OSError as error:
             raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
                                "folder."]) from None

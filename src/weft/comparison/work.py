@@ -30,12 +30,13 @@ from weft.core.errors import (
 )
 from weft.core.model import Counted, LanguageModel, parameter_count
 from weft.data import PackedBatches, ShuffledBatches, TokenStream, encode_corpus, read_text
+from weft.disk.lock import LOCK_FILE
 from weft.tokenizers import Tokenizer
 from weft.training import TrainResult, train
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
 from weft.training.counting import count
-from weft.training.folder import LOCK_FILE, RUN_FILE
+from weft.training.folder import RUN_FILE
 from weft.training.material import prepare
 from weft.training.train import build_model
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from weft.core.compiling import compiler_errors
 from weft.core.errors import UnsupportedError
 from weft.core.inference import inference_form
 from weft.core.model import LanguageModel, ModelState
@@ -73,14 +74,8 @@ class CompiledStep:
         Raises:
             UnsupportedError: this model or machine cannot be compiled.
         """
-        from torch._dynamo.exc import TorchDynamoException  # imports the compiler, which takes a second
-
-        try:
+        with compiler_errors("compile"):
             return (self._of_one_row if len(tokens) == 1 else self._of_rows)(tokens, state)
-        except TorchDynamoException as error:
-            reason = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
-            raise UnsupportedError(f"torch.compile failed: {reason}.", where="compile",
-                                   remedy="Leave it out, or see `weft doctor` for what the compiler needs.") from None
 
     @cached_property
     def _of_one_row(self) -> Step:
