@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.chat.dialogue import Dialogue
+from weft.cli.chat_dialogue import Dialogue
 from weft.cli.generate import (
     Checkpoint,
     Greedy,
