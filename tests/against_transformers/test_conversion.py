@@ -14,7 +14,7 @@ from against_transformers.tiny import Case, alone, relatives, saved
 from weft import api
 from weft.cli.main import app
 from weft.core.errors import FailedError
-from weft.interop.huggingface.verify import foreign_logits
+from weft.interop.verify import foreign_logits
 
 ODD: Case = relatives("Mixtral", {"odd": {"intermediate_size": 7, "num_local_experts": 3, "num_key_value_heads": 2}})[0]
 """Rows of 28 bytes, which the grouped product of transformers does not take."""

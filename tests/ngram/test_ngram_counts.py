@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weft.core.errors import InputError
 from weft.ngram import NgramCounts, count_ngrams, maximum_likelihood
-from weft.ngram.sorting import rank
+from weft.ngram.counts import rank
 from weft.ngram.table import spell
 
 V = 5

@@ -18,7 +18,7 @@ from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
 from weft.evaluation.evaluate import Mode
-from weft.interop.huggingface.generation import end_ids
+from weft.interop.huggingface.text import end_ids
 from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings
 from weft.training.material import HeldOut, held_out, text_stream

@@ -16,7 +16,8 @@ from weft.core.model import LanguageModel
 from weft.core.strict_json import dumps
 from weft.core.version import VERSION
 from weft.disk.atomic import replacing
-from weft.disk.ownership import by_manifest, require_free, write_manifest
+from weft.disk.manifest import write_manifest
+from weft.disk.ownership import by_manifest, require_free
 from weft.disk.space import not_written
 from weft.tokenizers import Tokenizer
 

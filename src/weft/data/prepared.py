@@ -30,7 +30,8 @@ from weft.data.manifest import (
 )
 from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
 from weft.data.stream import TokenStream, encode_documents, layout_of, require_tokens
-from weft.disk.ownership import FileEntry, by_manifest, not_listed
+from weft.disk.manifest import FileEntry
+from weft.disk.ownership import by_manifest, not_listed
 from weft.tokenizers import Tokenizer
 
 TRAIN = "train"

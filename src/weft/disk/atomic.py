@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from weft.core.errors import OccupiedError
-from weft.disk.ownership import Proof, has_manifest, require_free
+from weft.disk.manifest import has_manifest
+from weft.disk.ownership import Proof, require_free
 
 ROOM = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.draft")
 DRAFT, BEFORE, DISCARDED = "weft-draft", "weft-before", "weft-discarded"

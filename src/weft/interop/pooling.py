@@ -12,8 +12,7 @@ from weft.checkpoints.tensors import own_tensors
 from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig
-from weft.interop.huggingface.loading import place, settle
-from weft.interop.shapes import meta_model
+from weft.interop.shapes import meta_model, place, settle
 from weft.mixers.attention import Attention, HeadSizes
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from weft.core.errors import InputError
-from weft.ngram.assemble import assemble, counts_of_counts, divide
 from weft.ngram.counts import NgramCounts
+from weft.ngram.smoothing import assemble, counts_of_counts, divide
 from weft.ngram.table import NgramTable
 
 FALLBACK = (0.5, 1.0, 1.5)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from weft.core.errors import CheckpointError, InputError
-from weft.ngram.sorting import sort_places
+from weft.ngram.counts import sort_places
 from weft.ngram.stream import pad_documents
 
 

@@ -16,7 +16,7 @@ from weft.core.errors import FailedError, OccupiedError
 from weft.interop.convert import convert
 from weft.interop.gguf.architectures import ARCHITECTURES
 from weft.interop.gguf.target import GgufFile
-from weft.interop.huggingface.verify import logits_of
+from weft.interop.verify import logits_of
 
 TOKENS = torch.randint(VOCAB, (1, 20), generator=torch.Generator().manual_seed(3))
 

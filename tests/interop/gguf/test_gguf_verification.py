@@ -14,7 +14,7 @@ from weft.cli.main import app
 from weft.core.errors import FailedError
 from weft.interop.convert import convert
 from weft.interop.gguf import llama, target
-from weft.interop.huggingface.verify import logits_of
+from weft.interop.verify import logits_of
 from weft.tokenizers import ByteTokenizer
 
 

@@ -14,7 +14,7 @@ from interop.huggingface.tiny_folders import change_config, write
 from weft import api
 from weft.checkpoints import save_checkpoint
 from weft.interop.gguf.vocabulary import vocabulary
-from weft.interop.huggingface.generation import end_ids, generation_of
+from weft.interop.huggingface.text import end_ids, generation_of
 from weft.tokenizers import BPETokenizer, Conventions, FileTokenizer
 
 SAID: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": [1, 2], "temperature": 0.6, "top_p": 0.9, "do_sample": True,

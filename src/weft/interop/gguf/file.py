@@ -14,8 +14,7 @@ from weft.core.errors import FailedError, MissingExtra
 from weft.core.model import LanguageModel
 from weft.interop.gguf.architecture import Value
 from weft.interop.gguf.content import Content
-from weft.interop.huggingface.loading import place, settle
-from weft.interop.shapes import meta_model
+from weft.interop.shapes import meta_model, place, settle
 
 if TYPE_CHECKING:
     import gguf

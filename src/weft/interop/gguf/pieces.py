@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.interop.gguf.pre_tokenizers import pre_tokenizer
-from weft.interop.gguf.scores import scores
-from weft.interop.gguf.sentence_piece import sentence_pieces
+from weft.interop.gguf.sentence_piece import scores, sentence_pieces
 from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
 from weft.tokenizers import ByteTokenizer, Tokenizer
 from weft.tokenizers.library import LIBRARY_FILE, LibraryTokenizer

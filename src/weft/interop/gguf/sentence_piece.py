@@ -1,4 +1,4 @@
-"""A SentencePiece model's vocabulary for llama.cpp."""
+"""SentencePiece's vocabularies for llama.cpp: its own models, and merges as scores."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from weft.tokenizers.sentence_piece import MODEL_FILE, SentencePieceTokenizer
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
+from collections.abc import Mapping, Sequence
 
 NORMALISED = "ﬁ ① Ａ é　x"
 """A ligature, a number in a circle, a wide letter, a letter and its accent, a wide space: NFKC changes each."""
@@ -56,3 +57,32 @@ def _kind(library: SentencePieceProcessor, place: int) -> TokenType:
     tests = ((library.is_unknown, TokenType.UNKNOWN), (library.is_control, TokenType.CONTROL),
              (library.is_unused, TokenType.UNUSED), (library.is_byte, TokenType.BYTE))
     return next((kind for test, kind in tests if test(place)), TokenType.NORMAL)
+
+
+def scores(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> dict[str, float]:
+    """Minus the rank of each piece that merges make.
+
+    Raises:
+        Inexpressible: scores would give other tokens.
+    """
+    found: dict[str, float] = {}
+    last = None
+    for rank, (first, second) in enumerate(merges):
+        piece = first + second
+        if piece in found and piece != last:
+            raise Inexpressible(f"its merges into {piece!r} do not stand together, so that no scores say their order.")
+        found.setdefault(piece, -float(rank))
+        last = piece
+    missing = _first_missing(vocabulary, merges, found)
+    if missing:
+        raise Inexpressible(f"it does not merge {missing[0]!r} and {missing[1]!r}, which llama.cpp would.")
+    return found
+
+
+def _first_missing(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]],
+                   made: Mapping[str, float]) -> tuple[str, str] | None:
+    """Two pieces that make one, and that no merge joins."""
+    known = set(merges)
+    halves = ((piece[:cut], piece[cut:]) for piece in made for cut in range(1, len(piece)))
+    return next((pair for pair in halves if pair not in known and pair[0] in vocabulary and pair[1] in vocabulary),
+                None)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.checkpoints.load import Loaded
-from weft.checkpoints.tensors import own_tensors
 from weft.core.model import LanguageModel
 from weft.interop.huggingface.folder import Opened, open_folder, refuse
-from weft.interop.huggingface.generation import GENERATION
-from weft.interop.huggingface.text import folder_tokenizer
-from weft.interop.huggingface.with_code import has_code
-from weft.interop.huggingface.with_code_loading import load_with_code
-from weft.positions.constants import Constant
+from weft.interop.huggingface.text import GENERATION, folder_tokenizer
+from weft.interop.huggingface.with_code import has_code, load_with_code
+from weft.interop.shapes import place, settle
 
 
 def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Loaded:
@@ -92,24 +89,3 @@ def _untied(opened: Opened) -> Iterator[str]:
             first, second = (opened.stored.get(opened.places[name]) for name in (copy, source))
             if first.shape == second.shape and not torch.equal(first, second):
                 yield f"{copy}: differs from {source}, though the configuration ties them."
-
-
-def place(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Make tensors a model's own; what is shared stays shared."""
-    named: dict[int, nn.Parameter | Tensor] = {}
-    state: dict[str, Tensor] = {}
-    for name, tensor in own_tensors(model).items():
-        new = tensors[name]
-        named[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        state[name] = named[id(tensor)]
-    model.load_state_dict(state, assign=True)
-
-
-def settle(model: nn.Module, device: torch.device) -> None:
-    """Give the fixed tensors of a model that was built on the meta device their numbers."""
-    for part in model.modules():
-        if isinstance(part, Constant):
-            part.to_empty(device=device)
-    left = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
-    assert not left, f"nothing gives these tensors their numbers: {left}"

@@ -3,6 +3,8 @@
     model.safetensors                    one file
     model.safetensors.index.json         names the shard of each tensor
     pytorch_model.bin[.index.json]       the same as pickles, which are read without running them (weights only)
+
+A pickled file is read in one place here, and only its tensors.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,12 +23,11 @@ from torch import Tensor
 
 from weft.core.errors import CheckpointError
 from weft.families.weights import Shape
-from weft.interop.huggingface.pickled import read_pickled
 
+CONVERT = "Convert the file to safetensors where you trust it."
 SINGLE, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
 COPY_AGAIN = "Copy the folder again, whole."
-
 DTYPES: Mapping[str, torch.dtype] = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
                                      "BF16": torch.bfloat16}
 """Weights that Weft computes with, by safetensors' names; others (quantised, whole numbers) keep theirs."""
@@ -193,3 +195,23 @@ def lawful_link(path: Path) -> bool:
     cache = folder.parent.parent
     in_cache = folder.parent.name == "snapshots" and target.parent == cache / "blobs"
     return target.is_relative_to(folder) or in_cache
+
+
+def read_pickled(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file of torch.save, by name, mapped from it where its format allows.
+
+    Raises:
+        CheckpointError: it is damaged, or holds anything but tensors by name.
+    """
+    try:
+        # Files from before torch 1.6 are no archives and cannot be mapped.
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+    except Exception as error:  # whatever the unpickler meets in a file that is not what it should be
+        if type(error).__name__ == "UnpicklingError":
+            raise CheckpointError("the file holds more than tensors (code that unpickling would run, or damage), so it "
+                                  "is not opened.", where=str(path), remedy=CONVERT) from None
+        raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
+                              remedy="Copy the folder again, whole.") from None
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise CheckpointError("the file is no mapping from names to tensors.", where=str(path), remedy=CONVERT)
+    return {str(name): tensor for name, tensor in content.items()}

@@ -42,6 +42,24 @@ def logits_of(model: LanguageModel, tokens: Tensor) -> Tensor:
     return logits.float().cpu()
 
 
+def largest_difference(ours: Tensor, theirs: Tensor) -> float:
+    """max |a - b|; infinities that agree do not differ."""
+    return float(torch.where(ours == theirs, 0.0, (ours - theirs).abs()).max())
+
+
+def require_close(difference: float, wanted: Tensor, dtypes: Sequence[torch.dtype], what: str) -> None:
+    """Refuse a difference that rounding in any of the dtypes does not explain.
+
+    Raises:
+        FailedError: with the difference.
+    """
+    largest = float(torch.where(wanted.isfinite(), wanted.abs(), 0.0).max())
+    bound = max(BOUNDS[dtype] for dtype in dtypes) * max(1.0, largest)
+    if math.isnan(difference) or difference > bound:
+        raise FailedError(f"{what} gives logits that differ by up to {difference:.3g}, where rounding explains "
+                          f"{bound:.3g}.", where="convert", remedy="Nothing was written. Please report this model.")
+
+
 def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
     """What `transformers` makes of a folder, and what the user should know: no logits where it is not installed, or
     where it opens the folder and then cannot compute with its sizes. Code in the folder is run only where it is, byte
@@ -73,21 +91,3 @@ def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[s
 def _line(error: Exception) -> str:
     """An error of another library in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def largest_difference(ours: Tensor, theirs: Tensor) -> float:
-    """max |a - b|; infinities that agree do not differ."""
-    return float(torch.where(ours == theirs, 0.0, (ours - theirs).abs()).max())
-
-
-def require_close(difference: float, wanted: Tensor, dtypes: Sequence[torch.dtype], what: str) -> None:
-    """Refuse a difference that rounding in any of the dtypes does not explain.
-
-    Raises:
-        FailedError: with the difference.
-    """
-    largest = float(torch.where(wanted.isfinite(), wanted.abs(), 0.0).max())
-    bound = max(BOUNDS[dtype] for dtype in dtypes) * max(1.0, largest)
-    if math.isnan(difference) or difference > bound:
-        raise FailedError(f"{what} gives logits that differ by up to {difference:.3g}, where rounding explains "
-                          f"{bound:.3g}.", where="convert", remedy="Nothing was written. Please report this model.")
