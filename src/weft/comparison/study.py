@@ -22,7 +22,7 @@ from weft.comparison.settings import (
 from weft.core.config import Settings, parse, rule
 from weft.training.config import BUDGETS
 from weft.training.files import read_plain
-from weft.training.overrides import apply_overrides
+from weft.training.overrides import apply_overrides, limits_text, without_old_limit
 
 RUNS, RUNS_OF_MANY, MANY = 3, 5, 4
 """Runs of each model where the study does not say; and from so many models on, whose many pairs cost certainty."""
@@ -156,7 +156,8 @@ def default_contexts(context: int, reach: int) -> list[int]:
 
 def read_study(models: Sequence[str | Path] = (), overrides: Iterable[str] = (), *, study: str | Path | None = None,
                given: Mapping[str, Any] | None = None) -> StudyConfig:
-    """The study of a file, with changes.
+    """The study of a file, with changes. A limit (``data.max_bytes``) that the file states is one on its own text:
+    another text is read whole, unless it is limited where it is named.
 
     Args:
         models: presets or paths, each named after itself; one that is named again gets a number.
@@ -167,8 +168,9 @@ def read_study(models: Sequence[str | Path] = (), overrides: Iterable[str] = (),
     Raises:
         ConfigError: listing every problem.
     """
-    plain: dict[str, Any] = {} if study is None else read_plain(study)
-    for key, value in (given or {}).items():
+    stated: dict[str, Any] = {} if study is None else read_plain(study)
+    plain, overrides, given = dict(stated), list(overrides), given or {}
+    for key, value in given.items():
         old = plain.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping) and key not in WHOLE:
             plain[key] = {**old, **value}
@@ -176,7 +178,11 @@ def read_study(models: Sequence[str | Path] = (), overrides: Iterable[str] = (),
             plain[key] = value
     if models or "models" not in plain:
         plain["models"] = _named(plain.get("models") or {}, models)
-    return parse(StudyConfig, apply_overrides(plain, overrides), where=None if study is None else str(study))
+    plain = apply_overrides(plain, overrides)
+    if "data" in plain:
+        limited = limits_text(overrides) or "max_bytes" in (given.get("data") or {})
+        plain["data"] = without_old_limit(stated.get("data"), plain["data"], limited=limited)
+    return parse(StudyConfig, plain, where=None if study is None else str(study))
 
 
 def _named(known: Mapping[str, Any], models: Sequence[str | Path]) -> dict[str, Any]:
