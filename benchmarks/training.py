@@ -26,7 +26,8 @@ from training_weft import model_of, run_of, stream_of, weights_of
 from weft.analysis.matmul import fp32_precision, matmul_rate
 from weft.core.model import parameter_count
 from weft.data import ShuffledBatches
-from weft.training.compute import measure_routes, processor_name
+from weft.ops.processor import processor_name
+from weft.training.compute import measure_routes
 from weft.training.flops import model_flops_per_token
 
 HERE = Path(__file__).parent

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
+from weft.ops.processor import processor_name
 from weft.training import compute
-from weft.training.compute import Compute, ComputeSettings, Measured, decide, measure_routes, processor_name
+from weft.training.compute import Compute, ComputeSettings, Measured, decide, measure_routes
 
 PLAIN = Measured(100e9, 7e-7)
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]

@@ -29,6 +29,7 @@ from weft.cli.options import (
     Device,
     Dtype,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -58,7 +59,7 @@ def chat(checkpoint: Checkpoint,
          greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
          min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
          lay_out: LayOut = False,
-         seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
+         seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False, revision: Revision = None,
          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Talk with a model in the terminal.
@@ -66,18 +67,19 @@ def chat(checkpoint: Checkpoint,
     The model's own chat template writes the conversation; a model without one needs --template. Without a terminal,
     each line of standard input is a message. Ctrl-C stops an answer, Ctrl-D leaves, /help tells the commands.
     """
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
     from weft.chat.messages import read_messages
     from weft.chat.template import Extras
 
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
+                      purpose="a conversation")
     loaded = api.laid_out(loaded) if lay_out else loaded
     settings = api.ChatSettings(
         template=template, max_new_tokens=max_new_tokens, stops=tuple(stop or ()), seed=seed,
         sampling=sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty),
         extras=Extras(variables=_variables(variable or [])))
-    conversation = api.Conversation(loaded.model, require_tokenizer(loaded), settings,
+    conversation = api.Conversation(api.speaker(loaded, "a conversation")[1], require_tokenizer(loaded), settings,
                                     [] if messages is None else read_messages(messages))
     if system is not None:
         conversation.set_system(system)

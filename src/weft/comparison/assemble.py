@@ -27,7 +27,7 @@ from weft.comparison.verdict import judged
 from weft.core.version import VERSION
 from weft.data import encode_corpus, read_text
 from weft.data.prepared import open_prepared
-from weft.training.compute import processor_name
+from weft.ops.processor import processor_name
 
 REPEATS = "repeat"
 

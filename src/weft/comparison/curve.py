@@ -16,6 +16,7 @@ from weft.comparison.jobs import Job
 from weft.comparison.measures import token_scores
 from weft.comparison.results import CurvePoint
 from weft.comparison.texts import few_documents
+from weft.core.model import language_model
 from weft.core.strict_json import dumps
 from weft.data import TokenStream, encode_corpus
 from weft.disk.atomic import write_file
@@ -63,7 +64,8 @@ class Watch:
         if step in {point.step for point in self.curve()}:
             return
         assert loaded.tokenizer is not None, "a run saves its tokenizer"
-        scores = token_scores(loaded.model, self.few(loaded.tokenizer), self.job.run.context, step)
+        model = language_model(loaded.model, "comparing")
+        scores = token_scores(model, self.few(loaded.tokenizer), self.job.run.context, step)
         tokens = step * tokens_per_step(self.job.run)
         point = CurvePoint(step, tokens, tokens * (self.job.flops_per_token or 0.0), float(loaded.facts["seconds"]),
                            scores.bits_per_byte, scores.loss)

@@ -28,14 +28,13 @@ from weft.core.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.core.model import Counted, LanguageModel, parameter_count
+from weft.core.model import Counted, LanguageModel, language_model, parameter_count
 from weft.data import PackedBatches, ShuffledBatches, TokenStream, encode_corpus, read_text
 from weft.disk.lock import LOCK_FILE
 from weft.tokenizers import Tokenizer
 from weft.training import TrainResult, train
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
-from weft.training.counting import count
 from weft.training.folder import RUN_FILE
 from weft.training.material import prepare
 from weft.training.train import build_model
@@ -152,8 +151,8 @@ def _train(job: Job, tell: Tell) -> Watched:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         result = train(job.run, place, device=job.device, on_event=watch)
     tokens = result.steps * tokens_per_step(job.run)
-    return Watched(result.model, result.tokenizer, watch.few(result.tokenizer), result.steps, tokens, result.seconds,
-                   watch.peak(), watch.curve())
+    return Watched(language_model(result.model, "comparing"), result.tokenizer, watch.few(result.tokenizer),
+                   result.steps, tokens, result.seconds, watch.peak(), watch.curve())
 
 
 def _resumed(job: Job, place: Path, watch: Watch) -> TrainResult:
@@ -165,11 +164,11 @@ def _resumed(job: Job, place: Path, watch: Watch) -> TrainResult:
 
 def _count(job: Job) -> Watched:
     material = prepare(job.run)
-    model = build_model(job.run)
+    model = language_model(build_model(job.run), "comparing")
     stream = material.train if job.tokens is None else tokens_paid_for(material.train, job.run, job.tokens)
     forget_peak()
     begun = time.perf_counter()
-    count(model, stream)
+    job.run.made_task().fit(model, stream)
     seconds, peak = time.perf_counter() - begun, peak_memory_bytes()
     try:
         save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,
@@ -216,4 +215,5 @@ def tokens_paid_for(stream: TokenStream, run: RunConfig, tokens: int) -> TokenSt
             chosen[read[0] if window.count is None else read[0, :window.count[0]]] = True
     gap = chosen & ~np.concatenate([[False], chosen[:-1]])
     return replace(stream, tokens=stream.tokens[chosen], begins=(stream.begins | gap)[chosen],
-                   byte_lengths=stream.byte_lengths[chosen])
+                   byte_lengths=stream.byte_lengths[chosen],
+                   flags=None if stream.flags is None else stream.flags[chosen])

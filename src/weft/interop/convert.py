@@ -16,7 +16,7 @@ from weft.checkpoints.layout import TRAINING_FILE
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import InputError, nearest
-from weft.core.model import LanguageModel
+from weft.core.model import Model, language_model
 from weft.disk.atomic import new_file, replacing
 from weft.disk.ownership import by_manifest, require_free
 from weft.disk.space import not_written
@@ -63,7 +63,7 @@ class Converted:
     largest: float | None = None
 
 
-def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None = None, family: str | None = None,
+def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, family: str | None = None,
             max_shard_size: str = SHARD_SIZE, with_code: bool = False, dtype: torch.dtype | None = None,
             replace: bool = False) -> Converted:
     """Write a model in another format. What is written is verified by reading it again, and stands only then.
@@ -90,6 +90,8 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None 
     source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
     _require_apart(out, loaded.path, target)
     require_free(out, single=target.single, proof=_proof, replace=replace)
+    if to != "weft":
+        language_model(source.model, f"the format {to!r}", where=str(loaded.path))
     before = _before(source)
     source.model.to(dtype)
     target.check(source)
@@ -130,7 +132,7 @@ def _before(source: Source) -> _Before:
     return _Before(tokens, logits, _dtype(source.model), pooled)
 
 
-def _dtype(model: LanguageModel) -> str:
+def _dtype(model: Model) -> str:
     return str(a_tensor(model).dtype).removeprefix("torch.")
 
 
@@ -198,5 +200,5 @@ def _proof(folder: Path) -> list[str]:
     return [*resumed, *by_manifest(folder)]
 
 
-def _bytes(model: LanguageModel) -> int:
+def _bytes(model: Model) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in own_tensors(model).values())

@@ -14,7 +14,7 @@ from torch import Tensor
 from weft.checkpoints.load import Loaded, load_checkpoint
 from weft.checkpoints.save import fill_checkpoint
 from weft.core.errors import UnsupportedError
-from weft.core.model import LanguageModel
+from weft.core.model import LanguageModel, Model, language_model
 from weft.disk.manifest import write_manifest
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
@@ -40,10 +40,19 @@ class Source:
     """
 
     loaded: Loaded
-    model: LanguageModel
+    model: Model
     family: str | None
     shard_bytes: int
     with_code: bool = False
+
+    @property
+    def speaker(self) -> LanguageModel:
+        """The model to write, for formats that hold language models alone.
+
+        Raises:
+            UnsupportedError: it is none.
+        """
+        return language_model(self.model, "this format", where=str(self.loaded.path))
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -100,7 +109,7 @@ class Target:
 
     check: Callable[[Source], object]
     write: Callable[[Source, Path], Written]
-    read: Callable[[Source, Path], LanguageModel]
+    read: Callable[[Source, Path], Model]
     foreign: Foreign | None = None
     single: bool = False
 
@@ -113,11 +122,11 @@ class Target:
 def _fitted(source: Source) -> Any:
     """The native class that can hold the model; None: none can, and the folder is to bring code."""
     try:
-        return fit(source.model.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
+        return fit(source.speaker.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
     except UnsupportedError:
         if not source.with_code:
             raise
-        require_writable(source.model)
+        require_writable(source.speaker)
         return None
 
 
@@ -125,7 +134,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
     fitted = _fitted(source)
     if fitted is None:
         return _write_code(source, draft)
-    write_model(fitted, source.model, draft, shard_bytes=source.shard_bytes)
+    write_model(fitted, source.speaker, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
     if source.with_code:
@@ -135,7 +144,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
 
 
 def _write_code(source: Source, draft: Path) -> Written:
-    write_with_code(source.model, source.kept, draft, shard_bytes=source.shard_bytes)
+    write_with_code(source.speaker, source.kept, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
     origin, tokenizer = _origin(source), source.loaded.tokenizer
@@ -161,7 +170,7 @@ def _write_weft(source: Source, draft: Path) -> Written:
 
 
 def _gguf(source: Source) -> GgufFile:
-    return GgufFile.of(source.loaded, source.model, source.kept, source.family)
+    return GgufFile.of(source.loaded, source.speaker, source.kept, source.family)
 
 
 def _write_gguf(source: Source, draft: Path) -> Written:

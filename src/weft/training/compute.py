@@ -4,14 +4,11 @@ a run that is resumed computes as it began."""
 from __future__ import annotations
 
 import dataclasses
-import platform
-import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
 
 import torch
@@ -20,6 +17,7 @@ from torch.nn import functional as F
 from weft.analysis.matmul import fp32_precision
 from weft.core.config import Settings
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
+from weft.ops.processor import processor_name
 
 Route = Literal["default", "onednn"]
 
@@ -172,13 +170,6 @@ def measure_routes() -> tuple[Measured, Measured | None]:
     default = Measured(max(turn[0].rate for turn in turns), turns[0][0].error)
     advantage = statistics.median(other.rate / first.rate for first, other in turns)
     return default, Measured(default.rate * advantage, turns[0][1].error)
-
-
-def processor_name() -> str:
-    """The processor's model."""
-    told = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", told.read_text(errors="replace"), re.M) if told.exists() else None
-    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def _route(asked: Literal["auto", "default", "onednn"]) -> Route:
