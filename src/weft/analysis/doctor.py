@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from weft import __version__
 from weft.analysis.kernels import KnownOperation, Thresholds, known_operations, known_thresholds
 from weft.analysis.matmul import Route, copy_bandwidth, routes
 from weft.analysis.result import Result
+from weft.core.version import VERSION
 
 PACKAGE = "weft"
 MISSING = "missing"
@@ -104,7 +104,7 @@ def doctor(*, measure: bool = True) -> Diagnosis:
     cores = _cores()
     measured = routes() if measure else ()
     return Diagnosis(
-        versions={"python": platform.python_version(), PACKAGE: __version__,
+        versions={"python": platform.python_version(), PACKAGE: VERSION,
                   **{name: _version(name) for name in required}},
         platform=platform.platform(), extras=optional, devices=_devices(), threads=torch.get_num_threads(),
         cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=_backends(), routes=measured,

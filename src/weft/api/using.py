@@ -19,7 +19,7 @@ from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
 from weft.evaluation.evaluate import Mode
-from weft.families.generation import end_ids
+from weft.interop.huggingface.text import end_ids
 from weft.tasks import Validation
 from weft.tasks.material import HeldOut, held_out_text, text_stream
 from weft.tokenizers import Tokenizer
