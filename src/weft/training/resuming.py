@@ -71,7 +71,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     software = {"weft": weft.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
     dtype, code = DTYPES[config.training.dtype], code_of(config)
     if record is None:
-        return Terms(Compute.choose(config.training.compute, dtype=dtype, device=device), software, code)
+        return Terms(Compute.choose(config.training.compute, dtype=dtype, device=device, products=partial(products_of, config)), software, code)
     compute = Compute.from_json(record["compute"])
     reasons = [*_changes(compute, record["software"], software, device), *_other_ranks(record, ranks),
                *(f"{what}; so the run cannot go on to the same weights." for what in changes(record.get("code"), code))]
@@ -82,7 +82,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
         raise UnsupportedError(reason, where=RECORD, remedy="Resume it where and with what it began, start a run in "
                                "another folder, or allow weights that are not those of an uninterrupted run with "
                                "--allow-inexact.")
-    here = Compute.choose(config.training.compute, dtype=dtype, device=device)
+    here = Compute.choose(config.training.compute, dtype=dtype, device=device, products=partial(products_of, config))
     return Terms(replace(here, threads=compute.threads), software, code, reason)
 
 

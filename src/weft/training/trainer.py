@@ -73,7 +73,7 @@ class Trainer:
         require_divisible(config, self.world.size)
         require_parallel(model, self.world.size)
         _require_possible(config, model)
-        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device) if compute is None else compute
+        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device, products=partial(products_of, config)) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)
         self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model
