@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.api import (
         Ends,
         Sampling,
+        beam_search,
         catalogue,
         check,
         compare,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         load_plugin,
         plan,
         presets,
+        probe,
         read_model,
         read_run,
         score,
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["Ends", "Sampling", "catalogue", "check", "compare", "convert", "doctor", "evaluate", "generate",
-           "laid_out", "load", "load_plugin", "plan", "presets", "read_model", "read_run", "score", "stream", "train"]
+__all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "compare", "convert", "doctor", "evaluate",
+           "generate", "laid_out", "load", "load_plugin", "plan", "presets", "probe", "read_model", "read_run", "score",
+           "stream", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,10 +14,10 @@ from weft.data import Corpus, Document, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.manifest import MANIFEST_FILE, read_manifest
 from weft.data.settings import DataSettings
+from weft.tasks.material import held_out_text, read_texts
 from weft.tokenizers import ByteTokenizer
 from weft.training.events import Event, Notice
 from weft.training.files import parse_run
-from weft.training.material import held_out, read_texts
 from weft.training.train import train
 
 MODEL = {"kind": "decoder", "d_model": 8, "context": 8,
@@ -70,7 +70,7 @@ def test_what_is_read_follows_the_setting(tmp_path: Path) -> None:
         settings = DataSettings.model_validate({"path": str(path), "split_by": by})
         parts = read_texts(settings).parts
         assert (repeated(parts["validation"], parts["train"]).found > 0) is some
-        stream = held_out(settings, ByteTokenizer())
+        stream = held_out_text(settings, ByteTokenizer())
         assert stream.repeated == repeated(parts["validation"], parts["train"])
 
 

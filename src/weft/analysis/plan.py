@@ -26,7 +26,7 @@ from weft.analysis.shapes import shape_of
 from weft.analysis.step import TrainingStep, training_step
 from weft.core.errors import InputError
 from weft.core.layer import traits_of
-from weft.core.model import LanguageModel, ModelConfig
+from weft.core.model import Model, ModelConfig
 from weft.core.traits import Trait
 from weft.ops.forms import OPERATIONS
 
@@ -86,7 +86,7 @@ class Plan(Result):
     notes: tuple[str, ...]
 
 
-def plan(source: ModelConfig | LanguageModel, *, context: int | None = None, contexts: Sequence[int] = CONTEXTS,
+def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: Sequence[int] = CONTEXTS,
          batch: int = 1, dtype: torch.dtype | None = None, tokens: int | None = None) -> Plan:
     """Count a model's parameters, operations and bytes by running it on shapes.
 

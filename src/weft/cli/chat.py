@@ -72,13 +72,14 @@ def chat(checkpoint: Checkpoint,
     from weft.tokenizers.chat import Extras
     from weft.tokenizers.chat_messages import read_messages
 
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
+                      purpose="a conversation")
     loaded = api.laid_out(loaded) if lay_out else loaded
     settings = api.ChatSettings(
         template=template, max_new_tokens=max_new_tokens, stops=tuple(stop or ()), seed=seed,
         sampling=sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty),
         extras=Extras(variables=_variables(variable or [])))
-    conversation = api.Conversation(loaded.model, require_tokenizer(loaded), settings,
+    conversation = api.Conversation(api.speaker(loaded, "a conversation")[1], require_tokenizer(loaded), settings,
                                     [] if messages is None else read_messages(messages))
     if system is not None:
         conversation.set_system(system)

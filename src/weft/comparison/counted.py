@@ -35,4 +35,5 @@ def tokens_paid_for(stream: TokenStream, run: RunConfig, tokens: int) -> TokenSt
             chosen[read[0] if window.count is None else read[0, :window.count[0]]] = True
     gap = chosen & ~np.concatenate([[False], chosen[:-1]])
     return replace(stream, tokens=stream.tokens[chosen], begins=(stream.begins | gap)[chosen],
-                   byte_lengths=stream.byte_lengths[chosen])
+                   byte_lengths=stream.byte_lengths[chosen],
+                   flags=None if stream.flags is None else stream.flags[chosen])

@@ -14,7 +14,8 @@ from weft.data import Corpus, read_text, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.manifest import read_manifest
 from weft.data.settings import DataSettings
-from weft.training.material import prepare_folder, read_texts
+from weft.tasks.material import read_texts
+from weft.training.material import prepare_folder
 
 TOKENS, TUNING, TEST, MANIFEST = "tokens", "tuning", "test", "texts.json"
 PARTS = ("the corpus", "the tuning text", "the test text")

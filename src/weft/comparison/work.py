@@ -34,13 +34,12 @@ from weft.core.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.core.model import Counted, LanguageModel, parameter_count
+from weft.core.model import Counted, LanguageModel, language_model, parameter_count
 from weft.core.strict_json import dumps
 from weft.data import TokenStream, encode_corpus, read_text
 from weft.tokenizers import Tokenizer
 from weft.training import TrainResult, train
 from weft.training.budget import settle_steps, tokens_per_step
-from weft.training.counting import count
 from weft.training.events import Event, Progress, Saved, Started
 from weft.training.folder import LOCK_FILE, RUN_FILE
 from weft.training.material import prepare
@@ -161,8 +160,8 @@ def _train(job: Job, tell: Tell) -> Watched:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         result = train(job.run, place, device=job.device, on_event=watch)
     tokens = result.steps * tokens_per_step(job.run)
-    return Watched(result.model, result.tokenizer, watch.few(result.tokenizer), result.steps, tokens, result.seconds,
-                   watch.peak(), watch.curve())
+    return Watched(language_model(result.model, "comparing"), result.tokenizer, watch.few(result.tokenizer),
+                   result.steps, tokens, result.seconds, watch.peak(), watch.curve())
 
 
 def _resumed(job: Job, place: Path, watch: Watch) -> TrainResult:
@@ -205,7 +204,8 @@ class Watch:
         if step in {point.step for point in self.curve()}:
             return
         assert loaded.tokenizer is not None, "a run saves its tokenizer"
-        scores = token_scores(loaded.model, self.few(loaded.tokenizer), self.job.run.context, step)
+        model = language_model(loaded.model, "comparing")
+        scores = token_scores(model, self.few(loaded.tokenizer), self.job.run.context, step)
         tokens = step * tokens_per_step(self.job.run)
         point = CurvePoint(step, tokens, tokens * (self.job.flops_per_token or 0.0), float(loaded.facts["seconds"]),
                            scores.bits_per_byte, scores.loss)
@@ -244,11 +244,11 @@ class Watch:
 
 def _count(job: Job) -> Watched:
     material = prepare(job.run)
-    model = build_model(job.run)
+    model = language_model(build_model(job.run), "comparing")
     stream = material.train if job.tokens is None else tokens_paid_for(material.train, job.run, job.tokens)
     forget_peak()
     begun = time.perf_counter()
-    count(model, stream)
+    job.run.made_task().fit(model, stream)
     seconds, peak = time.perf_counter() - begun, peak_memory_bytes()
     try:
         save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,

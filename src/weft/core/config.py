@@ -81,12 +81,14 @@ class PartConfig(Settings):
     Class attributes:
         group: what the part is (``mixer``, ``feedforward``, ``position``, ``norm``, ``block``, ``model``, ...).
         kind: its name in files.
+        also_called: other names in use for it, which no file may give but which a hint understands.
         source: the paper, with section or equation.
         state_size: what its state holds per row, in words; empty for parts without one.
     """
 
     group: ClassVar[str] = ""
     kind: ClassVar[str] = ""
+    also_called: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
     state_size: ClassVar[str] = ""
 
@@ -98,6 +100,11 @@ class PartConfig(Settings):
     def examples(cls) -> list[Self]:
         """Tiny configurations that together use every option; the laws run on each."""
         return [cls()]
+
+    def giver(self) -> PartConfig | None:
+        """For a layer that takes something from earlier ones (`weft.core.channels`): one that gives it, behind which
+        the laws try this one. None for a layer that takes nothing."""
+        return None
 
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse` reads back, kind included."""

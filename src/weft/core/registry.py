@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="PartConfig")
 
-PACKAGES = ("masks", "positions", "norms", "mixers", "feedforward", "blocks", "models", "tokenizers", "training")
+PACKAGES = ("linear", "masks", "positions", "norms", "mixers", "feedforward", "blocks", "heads", "models", "tokenizers",
+            "tasks", "training")
 ENTRY_POINTS = "weft.parts"
 PLUGIN = "weft_plugin_"
 """What the names of modules begin with that `load_plugin` makes of files."""
@@ -57,7 +58,14 @@ class Registry:
         for group in groups:
             if kind in self._parts.get(group, {}):
                 return self._parts[group][kind]
-        raise KeyError(f"no {' or '.join(groups)} of kind {kind!r}. {nearest(kind, self.kinds(groups))}")
+        raise KeyError(f"no {' or '.join(groups)} of kind {kind!r}. {self._hint(groups, kind)}")
+
+    def _hint(self, groups: tuple[str, ...], kind: str) -> str:
+        """The kind that is meant by that word, or the nearest by its letters."""
+        word = kind.lower().replace("-", "_").replace(" ", "_")
+        meant = [part.kind for group in groups for part in self._parts.get(group, {}).values()
+                 if word in part.also_called]
+        return f"Did you mean {meant[0]!r}?" if meant else nearest(kind, self.kinds(groups))
 
     def kinds(self, groups: tuple[str, ...]) -> list[str]:
         """Known kinds in the groups, sorted."""

@@ -19,11 +19,14 @@ from typing import Any, Literal, TypeAlias, final
 
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
-from weft.decoding.generate import Chooser, Ending, Finish, Writer
+from weft.decoding.choosing import RowSettings
 from weft.decoding.mode import declares_length, device_of, evaluation_mode
+from weft.decoding.output import Finish
 from weft.decoding.rows import Row
-from weft.decoding.sampling import Noise, Sampling
-from weft.decoding.session import Begun, Session, prepare, read_on
+from weft.decoding.sampling import Sampling
+from weft.decoding.session import Begun, prepare, read_on
+from weft.decoding.slots import Slots
+from weft.decoding.stopping import Ending
 from weft.positions.regimes import regimes
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.chat import NO_EXTRAS, ChatTemplate, Extras, chat_template
@@ -178,8 +181,8 @@ class Conversation:
         known = 0 if reused is None else len(reused.tokens)
         try:
             with evaluation_mode(self._model):
-                session = self._states.open(row, reused, boundary, room)
-                for token, piece, end in self._tokens(session, row, room):
+                begun = self._states.open(row, reused, boundary)
+                for token, piece, end in self._tokens(row, begun, room):
                     said.append(token)
                     pieces.append(piece)
                     finish = end or finish
@@ -190,23 +193,17 @@ class Conversation:
             raise
         self._keep(asked, Turn(len(row.tokens), known, tuple(said), "".join(pieces), finish))
 
-    def _tokens(self, session: Session, row: Row, room: int) -> Iterator[tuple[int, str, Finish | None]]:
+    def _tokens(self, row: Row, begun: Begun | None, room: int) -> Iterator[tuple[int, str, Finish | None]]:
         settings, template = self._settings, self._template
         ending = Ending(template.end_ids, (*template.stops, *settings.stops))
-        writer = Writer(self._turns, row, room, ending, template.tokenizer)
-        chooser = Chooser(self._model, [row], settings.sampling, Noise(settings.seed, [self._turns]), False)
-        read = row.tokens
-        for step in range(room):
-            chosen, _ = chooser.choose(session, step, [writer])
-            new = writer.write(int(chosen[0]), None)
-            yield new.token, new.text or "", new.finish
-            if new.finish:
-                return
-            # An interrupt between these lines leaves no state that has read something else than it says.
-            self._states.live = None
-            session.advance(chosen)
-            read = (*read, new.token)
-            self._states.live = Begun(read, session.state)
+        slots = Slots(self._model, 1, capacity=len(row.tokens) + room - 1, tokenizer=template.tokenizer)
+        slot = slots.admit(row, RowSettings(room, settings.sampling, ending, self._turns, settings.seed), begun)
+        try:
+            while slots.live:
+                for new in slots.step():
+                    yield new.token, new.text or "", new.finish
+        finally:
+            self._states.live = slots.leave(slot)
 
     def _keep(self, asked: list[dict[str, Any]], turn: Turn) -> None:
         self._messages = [*asked, {"role": "assistant", "content": turn.text}]
@@ -239,8 +236,8 @@ class _States:
         fitting = [begun for begun in known if self._begins(begun, tokens)]
         return max(fitting, key=lambda begun: len(begun.tokens), default=None)
 
-    def open(self, row: Row, found: Begun | None, boundary: int, room: int) -> Session:
-        """A session that has read ``row``, from a state of `find`; the state at ``boundary`` is set aside."""
+    def open(self, row: Row, found: Begun | None, boundary: int) -> Begun | None:
+        """What has read the beginning of ``row``, from a state of `find`; the state at ``boundary`` is set aside."""
         start = found
         if found is not None and found is not self._live:
             start = Begun(found.tokens, found.state.clone())
@@ -252,9 +249,7 @@ class _States:
             start = Begun(start.tokens, start.state.clone())
         if start is None and not self._by_length:
             start = Begun((), self._model.init_state(1, device=device_of(self._model)))
-        session = Session(self._model, [row], max_new_tokens=room, begun=start)
-        self.live = Begun(row.tokens, session.state)
-        return session
+        return start
 
     def _begins(self, begun: Begun, tokens: tuple[int, ...]) -> bool:
         count = len(begun.tokens)

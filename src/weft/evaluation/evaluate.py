@@ -38,6 +38,8 @@ class Protocol:
         part: which part of the corpus was scored; None: all of it.
         documents: of the corpus, and ``documents_in_training``: those that also stand in the training text of the run
             that held it out; None: not known.
+        flagged: the data say of every token whether it counts; one that does not is read, and adds neither nats nor
+            bytes.
     """
 
     mode: Mode
@@ -52,6 +54,7 @@ class Protocol:
     part: str | None = None
     documents: int | None = None
     documents_in_training: int | None = None
+    flagged: bool = False
 
     def describe(self) -> str:
         """The protocol in one sentence."""
@@ -66,6 +69,7 @@ class Protocol:
                 else "a document's first token is not scored")
         return (f"corpus perplexity exp(sum of negative log-likelihoods / tokens), unit the tokenizer's token, every "
                 f"token scored once; {reach}; {fence}; {self.start}; {ends}"
+                + ("; tokens flagged as not scored are read, and count neither nats nor bytes" if self.flagged else "")
                 + (f"; {self.part}" if self.part else "") + self._repeated())
 
     def _repeated(self) -> str:
@@ -197,7 +201,8 @@ def _protocol(stream: TokenStream, mode: Mode, window: int | None, stride: int |
              else "no start symbol: the first token is only read")
     return Protocol(mode, window, stride, fenced, stream.begins_scored, start, stream.corpus, stream.corpus_sha256,
                     stream.tokenizer_sha256, documents=stream.repeated.of if stream.repeated else None,
-                    documents_in_training=stream.repeated.found if stream.repeated else None)
+                    documents_in_training=stream.repeated.found if stream.repeated else None,
+                    flagged=stream.flags is not None)
 
 
 def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol) -> Evaluation:

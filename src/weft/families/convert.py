@@ -21,7 +21,7 @@ from weft.checkpoints.room import not_written
 from weft.checkpoints.save import fill_checkpoint
 from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import InputError, UnsupportedError, nearest
-from weft.core.model import LanguageModel
+from weft.core.model import LanguageModel, Model, language_model
 from weft.disk.ownership import by_manifest, require_free, write_manifest
 from weft.families.folder import is_foreign
 from weft.families.generation import GENERATION_FILE, generation_of, settings_of
@@ -52,10 +52,19 @@ class Source:
     """
 
     loaded: Loaded
-    model: LanguageModel
+    model: Model
     family: str | None
     shard_bytes: int
     with_code: bool = False
+
+    @property
+    def speaker(self) -> LanguageModel:
+        """The model to write, for formats that hold language models alone.
+
+        Raises:
+            UnsupportedError: it is none.
+        """
+        return language_model(self.model, "this format", where=str(self.loaded.path))
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -112,7 +121,7 @@ class Target:
 
     check: Callable[[Source], object]
     write: Callable[[Source, Path], Written]
-    read: Callable[[Source, Path], LanguageModel]
+    read: Callable[[Source, Path], Model]
     foreign: Foreign | None = None
     single: bool = False
 
@@ -160,11 +169,11 @@ class Converted:
 def _fitted(source: Source) -> Any:
     """The native class that can hold the model; None: none can, and the folder is to bring code."""
     try:
-        return fit(source.model.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
+        return fit(source.speaker.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
     except UnsupportedError:
         if not source.with_code:
             raise
-        require_writable(source.model)
+        require_writable(source.speaker)
         return None
 
 
@@ -172,7 +181,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
     fitted = _fitted(source)
     if fitted is None:
         return _write_code(source, draft)
-    write_model(fitted, source.model, draft, shard_bytes=source.shard_bytes)
+    write_model(fitted, source.speaker, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
     if source.with_code:
@@ -182,7 +191,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
 
 
 def _write_code(source: Source, draft: Path) -> Written:
-    write_with_code(source.model, source.kept, draft, shard_bytes=source.shard_bytes)
+    write_with_code(source.speaker, source.kept, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
     origin, tokenizer = _origin(source), source.loaded.tokenizer
@@ -208,7 +217,7 @@ def _write_weft(source: Source, draft: Path) -> Written:
 
 
 def _gguf(source: Source) -> GgufFile:
-    return GgufFile.of(source.loaded, source.model, source.kept, source.family)
+    return GgufFile.of(source.loaded, source.speaker, source.kept, source.family)
 
 
 def _write_gguf(source: Source, draft: Path) -> Written:
@@ -227,7 +236,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType({
 """By the name that ``--to`` takes."""
 
 
-def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None = None, family: str | None = None,
+def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, family: str | None = None,
             max_shard_size: str = SHARD_SIZE, with_code: bool = False, dtype: torch.dtype | None = None,
             replace: bool = False) -> Converted:
     """Write a model in another format. What is written is verified by reading it again, and stands only then.
@@ -254,6 +263,8 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: LanguageModel | None 
     source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
     _require_apart(out, loaded.path, target)
     require_free(out, single=target.single, proof=_proof, replace=replace)
+    if to != "weft":
+        language_model(source.model, f"the format {to!r}", where=str(loaded.path))
     before = _before(source)
     source.model.to(dtype)
     target.check(source)
@@ -294,7 +305,7 @@ def _before(source: Source) -> _Before:
     return _Before(tokens, logits, _dtype(source.model), pooled)
 
 
-def _dtype(model: LanguageModel) -> str:
+def _dtype(model: Model) -> str:
     return str(a_tensor(model).dtype).removeprefix("torch.")
 
 
@@ -362,5 +373,5 @@ def _proof(folder: Path) -> list[str]:
     return [*resumed, *by_manifest(folder)]
 
 
-def _bytes(model: LanguageModel) -> int:
+def _bytes(model: Model) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in own_tensors(model).values())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import FailedError
-from weft.core.model import LanguageModel
+from weft.core.model import EncoderInputs, LanguageModel, Model
 from weft.families.with_code import brings_bundled_code
 
 ROWS, LENGTH, SEED = 2, 16, 0
@@ -22,24 +22,24 @@ BOUNDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.
 a transposed matrix) changes logits by their own size."""
 
 
-def probe(model: LanguageModel) -> Tensor:
+def probe(model: Model) -> Tensor:
     """Rows of random tokens [2,T] that the model can take."""
     reach = min(each for each in (LENGTH, model.config.context, model.limit() or LENGTH))
     generator = torch.Generator().manual_seed(SEED)
     return torch.randint(model.vocab_size, (ROWS, reach), generator=generator)
 
 
-def a_tensor(model: LanguageModel) -> Tensor:
+def a_tensor(model: Model) -> Tensor:
     """One that has the model's device and dtype: a parameter, or a buffer where there are none (tables of counts)."""
     return next(chain(model.parameters(), model.buffers()))
 
 
-def logits_of(model: LanguageModel, tokens: Tensor) -> Tensor:
-    """[B,T,V] in float32 on the CPU."""
-    device = a_tensor(model).device
+def logits_of(model: Model, tokens: Tensor) -> Tensor:
+    """[B,T,V] in float32 on the CPU; of a model that gives no logits its vectors [B,T,D]."""
+    here = tokens.to(a_tensor(model).device)
     with torch.inference_mode():
-        logits: Tensor = model(tokens.to(device)).y
-    return logits.float().cpu()
+        found: Tensor = model(here).y if isinstance(model, LanguageModel) else model.vectors(EncoderInputs(here)).y
+    return found.float().cpu()
 
 
 def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:

@@ -23,10 +23,14 @@ def mask_mod(mask: Mask, queries: Ticks, keys: Keys) -> MaskMod:
     def at(values: Tensor, row: Tensor, index: Tensor) -> Tensor:
         return values[0, index] if values.shape[0] == 1 else values[row, index]
 
+    sees, seen = ({name: queries.fact(name, order) for name in mask.reads()} for order in (queries.order, keys.order))
+
     def allowed(row: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
-        query = Query(*(at(part, row, query_index) for part in (queries.order, queries.begin, queries.prefix_end)))
+        query = Query(*(at(part, row, query_index) for part in (queries.order, queries.begin, queries.prefix_end)),
+                      facts={name: at(values, row, query_index) for name, values in sees.items()})
         begin, valid = (None if part is None else at(part, row, key_index) for part in (keys.begin, keys.valid))
-        return mask.rule(query, Key(at(keys.order, row, key_index), begin, valid), head)
+        known = {name: at(values, row, key_index) for name, values in seen.items()}
+        return mask.rule(query, Key(at(keys.order, row, key_index), begin, valid, known), head)
 
     return allowed
 
@@ -36,7 +40,8 @@ def block_mask(mask: Mask, queries: Ticks, keys: Keys, *, heads: int | None, blo
     from torch.nn.attention.flex_attention import create_block_mask
 
     fields = (queries.order, queries.begin, queries.prefix_end, keys.order, keys.begin, keys.valid)
-    rows = max(part.shape[0] for part in fields if part is not None)
+    facts = () if queries.facts is None else queries.facts.values.values()
+    rows = max(part.shape[0] for part in (*fields, *facts) if part is not None)
     alike = mask.heads() == 1
     return create_block_mask(mask_mod(mask, queries, keys), B=None if rows == 1 else rows,
                              H=None if alike else heads or mask.heads(), Q_LEN=queries.order.shape[1],

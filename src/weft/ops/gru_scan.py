@@ -162,10 +162,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _gradient(ctx: Any, grad_outputs: Tensor | None, grad_gates: Tensor | None) -> tuple[Tensor | None, ...]:
-    outputs = ctx.saved_tensors[-2]
+    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
     work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
-    given = torch.zeros_like(outputs) if grad_outputs is None else grad_outputs
-    return *work(given, *ctx.saved_tensors, grad_gates), None
+    given = torch.zeros_like(saved[-2]) if grad_outputs is None else grad_outputs
+    return *work(given, *saved, grad_gates), None
 
 
 _forward = operator("gru_scan", _run, _run_shapes)

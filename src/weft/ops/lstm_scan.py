@@ -174,10 +174,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _gradient(ctx: Any, grad_outputs: Tensor | None, grad_cells: Tensor | None,
               grad_gates: Tensor | None) -> tuple[Tensor | None, ...]:
-    blank = ctx.saved_tensors[-2]
-    given = [torch.zeros_like(blank) if grad is None else grad for grad in (grad_outputs, grad_cells)]
+    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
+    given = [torch.zeros_like(saved[-2]) if grad is None else grad for grad in (grad_outputs, grad_cells)]
     work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
-    return *work(*given, *ctx.saved_tensors, grad_gates), None
+    return *work(*given, *saved, grad_gates), None
 
 
 _forward = operator("lstm_scan", _run, _run_shapes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
 
 from weft.core.errors import UnsupportedError
 from weft.core.model import ModelState
-from weft.core.span import Span
-from weft.training.gradient import Forward, Scored
+from weft.tasks import Scored
+from weft.training.gradient import Forward
 
 
 def compiled(forward: Forward) -> Forward:
@@ -22,12 +23,12 @@ def compiled(forward: Forward) -> Forward:
 
     fast = torch.compile(forward, dynamic=False)
 
-    def run(inputs: Tensor, targets: Tensor, scored: Tensor, state: ModelState | None, span: Span) -> Scored:
+    def run(given: Any, state: ModelState | None) -> Scored:
         try:
             # What the backward pass can make again in one sweep it need not find kept, even where a matrix product
             # takes it in: an eighth less memory on the benchmark's model (eagerly: `ops.rematerialize`).
             with partitioning.patch(ban_recompute_materialized_backward=False):
-                return fast(inputs, targets, scored, state, span)
+                return fast(given, state)
         except TorchDynamoException as error:
             reason = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
             raise UnsupportedError(f"torch.compile failed: {reason}.", where="training.compute.compile",

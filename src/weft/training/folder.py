@@ -26,9 +26,10 @@ from weft.checkpoints.locate import foreign_checkpoints, run_id, saved_checkpoin
 from weft.checkpoints.room import free_bytes
 from weft.checkpoints.save import save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
-from weft.core.model import LanguageModel
-from weft.core.strict_json import dumps, number
+from weft.core.model import Model
+from weft.core.strict_json import dumps
 from weft.disk.ownership import by_manifest, enumerated, in_the_way
+from weft.tasks import Validation
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
 from weft.training.events import Event
@@ -177,7 +178,7 @@ class RunFolder:
             os.rename(damaged, aside)
         return aside
 
-    def save(self, model: LanguageModel, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any],
+    def save(self, model: Model, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any],
              training: Mapping[str, Tensor]) -> Path:
         """Write the checkpoint of ``facts["step"]``, then delete all but the last, the best, and as many before the
         last as the configuration keeps. One that holds anything else than was saved stays.
@@ -205,13 +206,13 @@ class RunFolder:
                                 remedy="Make room, then go on with --resume.") from error
 
     def best(self) -> Path | None:
-        """The checkpoint with the fewest bits per byte on the validation text."""
+        """The checkpoint that is best on the held-out data, by the measure that the task chooses by."""
         return best_of(saved_checkpoints(self.path))
 
 
 def best_of(saved: list[Path]) -> Path | None:
-    """The one with the fewest bits per byte among those that were evaluated; the earliest of equals."""
-    scores = {path: _bits_per_byte(path) for path in saved}
+    """The best among those that were evaluated, by the measure that their task chooses by; the earliest of equals."""
+    scores = {path: _cost(path) for path in saved}
     scored = {path: score for path, score in scores.items() if score is not None}
     return min(scored, key=scored.__getitem__) if scored else None
 
@@ -239,11 +240,11 @@ def _differences(old: Any, new: Any, path: str) -> list[tuple[str, Any, Any]]:
     return [] if old == new else [(path, old, new)]
 
 
-def _bits_per_byte(path: Path) -> float | None:
+def _cost(path: Path) -> float | None:
     """None for a checkpoint that was not evaluated, or that is damaged."""
     try:
-        return number(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]["bits_per_byte"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return Validation.from_json(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]).cost
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
