@@ -28,8 +28,9 @@ import torch
 from weft.data import Corpus, Document, TokenStream, encode_corpus, read_text
 from weft.evaluation import evaluate
 from weft.models.ngram import NgramConfig, NgramModel
+from weft.tasks import TaskSettings
+from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers import BPETokenizer
-from weft.training.counting import count
 
 TEACHING_BYTES = 5_000_000
 CONTEXTS = 500
@@ -60,7 +61,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     seconds["encode"], clock = time.perf_counter() - clock, time.perf_counter()
     before = peak_bytes()
     model = NgramConfig(vocab_size=tokenizer.vocab_size, order=given.order, end=tokenizer.eos_id).build()
-    count(model, stream)
+    NextTokenConfig().create(TaskSettings(1, 512)).fit(model, stream)
     seconds["count and estimate"], clock = time.perf_counter() - clock, time.perf_counter()
     found = evaluate(model, test, context=512, batch_size=16)
     seconds["score"] = time.perf_counter() - clock

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from weft.training.batches import batches_of
 
 from weft import api
 from weft.training import Progress, RunConfig
-from weft.training.batches import batches_of
 from weft.training.material import prepare
 from weft.training.train import build_model
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from weft.core.rewrites import HOOKS
 
 from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.layer import Pointwise
 from weft.core.probes import points_of, probe
-from weft.core.rewrites import HOOKS
 from weft.core.span import Span
 from weft.decoding import Row, generate
 from weft.models.decoder import Decoder, DecoderConfig
@@ -105,7 +105,7 @@ def test_decoding_is_seen_step_by_step_and_stays_as_it_is() -> None:
 @pytest.mark.parametrize("keep", ["everything", "costly", "inputs"])
 def test_training_is_seen_once_and_keeps_its_gradients(keep: Any) -> None:
     one, x = model(), tokens()
-    one.stack.keep = keep
+    one.stack.kept_activations = keep
     one(x).y.square().sum().backward()
     wanted = [p.grad for p in one.parameters()]
     one.zero_grad(set_to_none=True)

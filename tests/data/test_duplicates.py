@@ -14,10 +14,10 @@ from weft.data import Corpus, Document, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.manifest import MANIFEST_FILE, read_manifest
 from weft.data.settings import DataSettings
+from weft.tasks.material import held_out_text, read_texts
 from weft.tokenizers import ByteTokenizer
 from weft.training.events import Event, Notice
 from weft.training.files import parse_run
-from weft.training.material import held_out, read_texts
 from weft.training.train import train
 
 MODEL = {"kind": "decoder", "d_model": 8, "context": 8,
@@ -45,6 +45,10 @@ def test_repeated_documents_are_counted_by_their_text() -> None:
         "0 of 5 documents also stand, word for word, in the training text")
 
 
+def test_blank_documents_are_no_copies_of_one_another() -> None:
+    assert repeated(corpus([" \n", "held out"]), corpus([" \n", "trained on"])) == (0, 2)
+
+
 def test_a_split_by_content_keeps_the_same_text_on_one_side() -> None:
     texts = corpus([f"text {i % 150}" for i in range(450)])
     by_name, by_content = texts.split(0.2), texts.split(0.2, by="content")
@@ -70,7 +74,7 @@ def test_what_is_read_follows_the_setting(tmp_path: Path) -> None:
         settings = DataSettings.model_validate({"path": str(path), "split_by": by})
         parts = read_texts(settings).parts
         assert (repeated(parts["validation"], parts["train"]).found > 0) is some
-        stream = held_out(settings, ByteTokenizer())
+        stream = held_out_text(settings, ByteTokenizer())
         assert stream.repeated == repeated(parts["validation"], parts["train"])
 
 

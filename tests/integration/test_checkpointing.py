@@ -26,7 +26,7 @@ def layers() -> Iterator[Any]:
 
 
 def gradients(model: Decoder, x: Tensor, memory: Memory, keep: Any) -> list[Tensor | None]:
-    model.stack.keep = keep
+    model.stack.kept_activations = keep
     torch.manual_seed(0)  # of dropout
     out = model(x, None, Span(memory=memory))
     losses = [out.y.square().sum(), *(loss.value for loss in out.losses)]

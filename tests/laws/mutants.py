@@ -21,6 +21,7 @@ from weft.core.state import tensor_field
 from weft.feedforward.glu import GLU, FusedGLU
 from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
+from weft.heads.readout import LinearReadout
 from weft.masks import Causal, Window
 from weft.masks.visible import Rule, Ruled, Visible, visible
 from weft.mixers.attention import Attention
@@ -30,7 +31,6 @@ from weft.mixers.gru import GRU
 from weft.mixers.key_value import start_rolling
 from weft.mixers.recurrent import HiddenState
 from weft.mixers.s4d import S4D
-from weft.models.readout import LinearReadout
 from weft.norms.base import Norm, NormConfig
 from weft.ops.linear_log_prob import linear_log_prob
 from weft.ops.token_shift import last_token, previous_token

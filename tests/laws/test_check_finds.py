@@ -19,8 +19,8 @@ from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig
 from weft.core.registry import REGISTRY
+from weft.heads.readout import LinearReadout
 from weft.laws import LAWS, CheckResult, check
-from weft.models.readout import LinearReadout
 
 FOUND = {
     "WrongAtChunkBorder": ("split", 17), "ForgetsAt32": ("split", 33), "ForgetsAt128": ("split", 129),

@@ -20,6 +20,7 @@ from weft.core.model import Encoder
 from weft.feedforward.glu import GLU
 from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
+from weft.heads.readout import LinearReadout, LinearReadoutConfig
 from weft.laws import LAWS, Report, encoder_subject, examine, layer_subject, model_subject
 from weft.laws.subject import Subject
 from weft.masks import Bidirectional, Causal, Window
@@ -30,7 +31,6 @@ from weft.mixers.gru import GRU
 from weft.mixers.s4d import S4D, S4DConfig
 from weft.models.decoder import DecoderConfig
 from weft.models.encoder import TokenEncoder, TokenEncoderConfig
-from weft.models.readout import LinearReadout, LinearReadoutConfig
 from weft.norms.layernorm import LayerNormConfig
 
 WIDTH = 8

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from training.tiny_runs import next_token
 from weft.core.config import Dims, PartConfig, parse_part
 from weft.core.layer import traits_of
 from weft.core.model import EncoderInputs, LanguageModel
@@ -20,8 +21,7 @@ from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.mixers.cross_attention import CrossAttention
 from weft.positions.base import PositionConfig
-from weft.training.gradient import forward_of
-from weft.training.objective import ObjectiveSettings
+from weft.tasks.text import TextGiven
 from weft.training.optimizers import AdamWConfig, set_lr
 
 KNOWN, VOCABULARY, WIDTH = 8, 11, 16
@@ -74,12 +74,13 @@ def learnt(config: PartConfig, text: Text, steps: int) -> float:
     model = config.build(None)  # type: ignore[arg-type]
     assert isinstance(model, LanguageModel)
     generator = torch.Generator().manual_seed(1)
-    optimizer = AdamWConfig(lr=RATE).create(model)
-    forward = forward_of(model.train(), ObjectiveSettings())
+    optimizer, task = AdamWConfig(lr=RATE).create(model), next_token()
+    model.train()
     for step in range(steps):
         tokens, source = text(ROWS, generator)
         every = torch.ones(ROWS, STEPS - 1, dtype=torch.bool)
-        scored = forward(tokens[:, :-1], tokens[:, 1:], every, None, Span(memory=memory(model, source)))
+        given = TextGiven(tokens[:, :-1], tokens[:, 1:], every, Span(memory=memory(model, source)))
+        scored = task.loss(model, given, None)
         optimizer.zero_grad()
         (scored.loss / every.numel() + sum(loss.value for loss in scored.losses)).backward()
         set_lr(optimizer, RATE * min(1.0, (step + 1) / WARM) * (1 - step / steps))

@@ -24,9 +24,10 @@ from weft.data.array import JoinedArray
 from weft.data.manifest import MANIFEST_FILE, SAMPLE_BLOCK, SAMPLE_BLOCKS, file_hash, sample_hash
 from weft.data.prepared import Progress, open_prepared
 from weft.data.settings import DataSettings
+from weft.tasks.material import held_out_text
 from weft.tokenizers.config import BPETokenizerConfig, ByteTokenizerConfig, CharacterTokenizerConfig, TokenizerConfig
 from weft.training import RunConfig, parse_run, train
-from weft.training.material import held_out, prepare, prepare_folder, with_prepared
+from weft.training.material import prepare, prepare_folder, with_prepared
 
 
 def library(**values: Any) -> DataSettings:
@@ -181,8 +182,8 @@ def test_a_damaged_or_newer_manifest_is_refused(copy: Path) -> None:
     changed_manifest(copy, corpus="another")
     with pytest.raises(DataError, match=r"MANIFEST\.json: the manifest is damaged \(its digest does not fit"):
         open_prepared(copy)
-    changed_manifest(copy, format=3)
-    with pytest.raises(DataError, match=r"data have format 3, this Weft reads formats up to 2\. Upgrade Weft"):
+    changed_manifest(copy, format=4)
+    with pytest.raises(DataError, match=r"data have format 4, this Weft reads formats up to 3\. Upgrade Weft"):
         open_prepared(copy)
     (copy / MANIFEST_FILE).write_text('{"format": 1, ')
     with pytest.raises(DataError, match=r"the manifest is damaged \(JSONDecodeError.*Prepare the data again"):
@@ -275,11 +276,12 @@ def test_what_contradicts_the_folder_is_refused(folder: Path) -> None:
 
 def test_held_out_tokens_of_another_tokenizer_are_refused(folder: Path) -> None:
     settings = DataSettings(path=str(folder))
-    assert len(held_out(settings, ByteTokenizerConfig().fit(()))) == open_prepared(folder).part("validation").tokens
+    found = held_out_text(settings, ByteTokenizerConfig().fit(()))
+    assert len(found) == open_prepared(folder).part("validation").tokens
     with pytest.raises(DataError, match=r"made with another tokenizer \(bytes-257\) than the model's \(characters-4\)"):
-        held_out(settings, CharacterTokenizerConfig().fit(["abc"]))
+        held_out_text(settings, CharacterTokenizerConfig().fit(["abc"]))
     with pytest.raises(DataError, match=r"the folder has no part 'test'\. Known names: train, validation"):
-        held_out(settings, ByteTokenizerConfig().fit(()), "test")
+        held_out_text(settings, ByteTokenizerConfig().fit(()), "test")
     with pytest.raises(DataError, match=r"the folder holds prepared tokens, not text\. Give the text, or name"):
         prepare_folder(settings, ByteTokenizerConfig(), folder.parent / "again")
 

@@ -14,10 +14,11 @@ from weft import api
 from weft.core.errors import ConfigError, DataError
 from weft.data import embedded_corpus, encode_corpus, read_text
 from weft.data.settings import DataSettings
+from weft.tasks.material import held_out_text, read_texts, split_corpus, text_stream
 from weft.tokenizers import ByteTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train
-from weft.training.material import held_out, prepare, prepare_folder, read_texts, split_corpus, text_stream
+from weft.training.material import prepare, prepare_folder
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_evaluation_reads_what_the_run_held_out(texts: dict[str, Any], tmp_path:
 
 def test_a_run_without_a_test_text_says_so() -> None:
     with pytest.raises(DataError, match=r"data\.test_path: the run has no test text\. Name one in the run's config"):
-        held_out(DataSettings(), ByteTokenizer(), "test")
+        held_out_text(DataSettings(), ByteTokenizer(), "test")
 
 
 def test_records_and_lines_reach_a_run(tmp_path: Path) -> None:

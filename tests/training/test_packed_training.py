@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from training.test_resume import run_killed_at
-from training.tiny_runs import ATTENTION, LSTM, same_weights, tiny_run
+from training.tiny_runs import ATTENTION, LSTM, next_token, same_weights, tiny_run
 from weft.core.errors import ConfigError
 from weft.core.span import Span
 from weft.training import RunConfig, parse_run, train
-from weft.training.batches import batches_of
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.gradient import add_gradients
 from weft.training.material import prepare
@@ -37,10 +36,10 @@ def test_a_packed_batch_scores_as_its_documents_do_alone(tmp_path: Path, model: 
     run = packed_run(tmp_path, {**model, "embedding": {"dropout": 0.0}})
     torch.manual_seed(0)
     subject = build_model(run).double().train()
-    batch = batches_of(run, prepare(run).train).batch(0)
+    batch = run.made_task().batches(prepare(run).train).batch(0)
     assert batch.count is not None and (batch.count < 110).any(), "padding is part of the case"
     assert batch.begins.sum() >= 3 * len(batch.begins), "and so are several documents in a row"
-    sums, _ = add_gradients(subject, [batch], None, carry=False, device="cpu")
+    sums, _ = add_gradients(next_token(), subject, [batch], None, device="cpu")
     gradients = [parameter.grad.clone() for parameter in subject.parameters() if parameter.grad is not None]
     subject.zero_grad()
     nats = torch.zeros((), dtype=torch.float64)
@@ -60,7 +59,7 @@ def test_a_packed_batch_scores_as_its_documents_do_alone(tmp_path: Path, model: 
 def test_padding_reaches_neither_experts_nor_statistics(tmp_path: Path) -> None:
     """Whatever ids stand there: losses, gradients and running means stay the same, bit for bit."""
     run = packed_run(tmp_path, EXPERTS)
-    batch = batches_of(run, prepare(run).train).batch(0)
+    batch = run.made_task().batches(prepare(run).train).batch(0)
     assert batch.count is not None
     results = []
     for filler in (0, 77):
@@ -68,7 +67,7 @@ def test_padding_reaches_neither_experts_nor_statistics(tmp_path: Path) -> None:
             batch.inputs[row, count:] = batch.targets[row, count:] = filler
         torch.manual_seed(0)
         subject = build_model(run).train()
-        sums, _ = add_gradients(subject, [batch], None, carry=False, device="cpu")
+        sums, _ = add_gradients(next_token(), subject, [batch], None, device="cpu")
         results.append((sums, [*subject.buffers(), *(each.grad for each in subject.parameters())]))
     assert results[0][0] == results[1][0]
     for one, other in zip(results[0][1], results[1][1], strict=True):
@@ -108,7 +107,7 @@ def test_validation_is_the_same_however_training_is_packed(tmp_path: Path) -> No
 def test_a_budget_of_tokens_pays_for_no_padding(tmp_path: Path) -> None:
     run = packed_run(tmp_path, LSTM, "training.steps=null", "training.tokens=10000")
     stream, model = prepare(run).train, build_model(run)
-    real = batches_of(run, stream).tokens_per_batch
+    real = run.made_task().batches(stream).tokens_per_batch
     assert real < tokens_per_step(run) == 4 * 110
     assert settle_steps(run, model, stream, "cpu") == int(10000 // real)
 

@@ -7,7 +7,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,8 +20,7 @@ from weft.core.config import Dims
 from weft.core.errors import ConfigError
 from weft.core.layer import Part
 from weft.core.model import Counted, ModelConfig
-from weft.training import Event, Notice, Progress, Saved, Started, Validated, parse_run, train, validate
-from weft.training.counting import count
+from weft.training import Event, Notice, Progress, Saved, Started, Validated, parse_run, train
 from weft.training.events import clock_time
 from weft.training.folder import RunFolder
 from weft.training.material import prepare
@@ -162,7 +161,7 @@ def test_a_counted_model_goes_through_the_same_door(tmp_path: Path) -> None:
     loaded = load_checkpoint(result.checkpoint)
     assert same_weights(loaded.model, result.model)
     stream = prepare(run).validation
-    assert validate(loaded.model, stream, context=8, rows=4, batches=2) == result.validation
+    assert run.made_task().measure(loaded.model, stream, 2) == result.validation
     assert read_training(result.checkpoint) == {}
     again = train(run, tmp_path / "run", resume=True)
     assert same_weights(again.model, result.model)
@@ -171,7 +170,7 @@ def test_a_counted_model_goes_through_the_same_door(tmp_path: Path) -> None:
 def test_a_model_that_can_neither_be_counted_nor_differentiated_is_refused(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, LSTM)
     with pytest.raises(ConfigError, match=r"a 'decoder' cannot be trained by gradients and is no Counted"):
-        count(run.model.build(), prepare(run).train)
+        run.made_task().fit(run.model.build(), prepare(run).train)
 
 
 class BareConfig(ModelConfig):
@@ -179,11 +178,11 @@ class BareConfig(ModelConfig):
 
     kind: ClassVar[str] = "test_bare"
 
-    def build(self, dims: Dims | None = None) -> Part:
+    def build(self, dims: Dims | None = None) -> Any:
         return Part()
 
 
-def test_a_model_that_is_no_language_model_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, LSTM).model_copy(update={"model": BareConfig(vocab_size=257, context=8)})
-    with pytest.raises(ConfigError, match="model: a 'test_bare' is not a language model"):
+    with pytest.raises(ConfigError, match=r"model: what a 'test_bare' builds is no weft\.core\.model\.Model"):
         train(run, tmp_path / "run")

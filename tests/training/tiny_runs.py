@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.tasks import TaskSettings
+from weft.tasks.next_token import NextToken
 from weft.training import RunConfig, parse_run
 
 LSTM: dict[str, Any] = {"kind": "decoder", "d_model": 12, "context": 8,
@@ -34,6 +36,11 @@ def tiny_run(folder: Path, model: dict[str, Any], *, steps: int = 20, **training
     report = {"log_every": 5, "eval_every": 10, "eval_batches": 2}
     return parse_run({"model": model, "data": {"path": str(write_text(folder))}, "training": settings,
                       "report": report})
+
+
+def next_token(*, rows: int = 16, context: int = 8, **settings: Any) -> NextToken:
+    """The task of language models, in a run of those settings."""
+    return NextToken(TaskSettings(rows, context, **settings))
 
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.core.model import EncoderInputs, LanguageModel, ModelState
+from weft.core.layer import source_width
+from weft.core.model import Classifier, EncoderInputs, LanguageModel, Model, ModelState, Readout
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
-from weft.mixers.cross_attention import CrossAttention
 
 
 def blank_tokens(batch: int, steps: int) -> Tensor:
@@ -20,21 +20,37 @@ def source_of(model: LanguageModel, batch: int, steps: int) -> Memory | None:
     """A source of as many tokens as the text, for models that read one."""
     if model.takes_source:
         return model.encode(EncoderInputs(tokens=blank_tokens(batch, steps)))
-    for module in model.modules():
-        if isinstance(module, CrossAttention):
-            return Memory(torch.zeros(batch, steps, module.d_model, dtype=next(model.parameters()).dtype))
-    return None
+    width = source_width(model)
+    if width is None:
+        return None
+    return Memory(torch.zeros(batch, steps, width, dtype=next(model.parameters()).dtype))
 
 
-def run_whole(model: LanguageModel, batch: int, steps: int) -> Output[ModelState]:
+def run_whole(model: Model, batch: int, steps: int) -> Output[ModelState]:
     """Hidden vectors of a call without a state."""
+    if not isinstance(model, LanguageModel):
+        return model.vectors(EncoderInputs(tokens=blank_tokens(batch, steps)))
     return model.hidden(blank_tokens(batch, steps), None, WHOLE.replace(memory=source_of(model, batch, steps)))
 
 
-def loss_of(model: LanguageModel, out: Output[ModelState]) -> Tensor:
-    """The loss that training minimises, from the hidden vectors of `run_whole`."""
-    batch, steps = out.y.shape[:2]
-    loss = -model.readout.log_prob(out.y, blank_tokens(batch, steps)).mean()
+def heads_of(model: Model) -> dict[str, Readout | Classifier]:
+    """What reads the model's hidden vectors, by its path."""
+    own = {"readout": model.readout} if isinstance(model, LanguageModel) else {}
+    return own | ({"head": model.head} if isinstance(model.head, Readout | Classifier) else {})
+
+
+def answer(head: Readout | Classifier, h: Tensor) -> Tensor:
+    """All scores that a head gives of hidden vectors."""
+    return head.logits(h) if isinstance(head, Readout) else head.scores(h, WHOLE)
+
+
+def loss_of(model: Model, out: Output[ModelState]) -> Tensor:
+    """The loss that training minimises, from the hidden vectors of `run_whole`; of several heads their sum, and of a
+    model without any the mean of its vectors."""
+    targets, loss = blank_tokens(*out.y.shape[:2]), torch.zeros(())
+    for head in heads_of(model).values():
+        loss = loss - (head.log_prob(out.y, targets) if isinstance(head, Readout) else head.scores(out.y, WHOLE)).mean()
+    loss = loss if heads_of(model) else out.y.mean()
     return loss + sum((extra.value for extra in out.losses), torch.zeros(()))
 
 

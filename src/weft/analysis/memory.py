@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.analysis.calls import state_after, state_for
 from weft.analysis.result import Result
 from weft.analysis.shapes import tallied
-from weft.core.layer import traits_of
-from weft.core.model import LanguageModel
+from weft.core.layer import kept_dtypes, traits_of
+from weft.core.model import LanguageModel, Model
 from weft.core.state import State
 from weft.core.traits import Trait
 
@@ -57,32 +57,33 @@ class States(Result):
     sizes: tuple[StateSize, ...]
 
 
-def weight_bytes(model: LanguageModel) -> dict[str, int]:
+def weight_bytes(model: Model) -> dict[str, int]:
     """Bytes of the parameters in each dtype."""
-    numbers = sum(parameter.numel() for parameter in model.parameters())
-    return {str(dtype).removeprefix("torch."): numbers * dtype.itemsize for dtype in WEIGHT_DTYPES}
+    kept = kept_dtypes(model)
+    return {str(dtype).removeprefix("torch."): sum(p.numel() * kept.after(p, dtype).itemsize
+                                                   for p in model.parameters()) for dtype in WEIGHT_DTYPES}
 
 
-def buffer_bytes(model: LanguageModel) -> int:
+def buffer_bytes(model: Model) -> int:
     """Bytes of fixed tensors: tables of frequencies, of counts."""
     return sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
 
 
-def training_bytes(model: LanguageModel, dtype: torch.dtype) -> TrainingMemory:
+def training_bytes(model: Model, dtype: torch.dtype) -> TrainingMemory:
     """What training in ``dtype`` holds."""
-    numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    kept = torch.promote_types(dtype, torch.float32).itemsize
-    weights = numbers * (dtype.itemsize + (kept if kept != dtype.itemsize else 0))
-    return TrainingMemory(weights, numbers * dtype.itemsize, 2 * numbers * kept)
+    trained, kept = [p for p in model.parameters() if p.requires_grad], kept_dtypes(model)
+    wide = sum(p.numel() for p in trained) * torch.promote_types(dtype, torch.float32).itemsize
+    own = sum(p.numel() * kept.after(p, dtype).itemsize for p in trained)
+    return TrainingMemory(own + (wide if dtype.itemsize < torch.float32.itemsize else 0), own, 2 * wide)
 
 
-def state_sizes(model: LanguageModel, mode: FakeTensorMode, batch: int, contexts: Sequence[int]) -> States | None:
+def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequence[int]) -> States | None:
     """Decoding's memory after prompts of those lengths; None for a model without a state.
 
     A state with room for as many tokens holds as much as one that has grown to them. This is tried at the first
     context; a model for which it is not so runs them all.
     """
-    if Trait.BIDIRECTIONAL in traits_of(model) or not contexts:
+    if not isinstance(model, LanguageModel) or Trait.BIDIRECTIONAL in traits_of(model) or not contexts:
         return None
     model.eval()
     with torch.no_grad(), tallied(model, mode):

@@ -17,11 +17,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from weft.analysis.formulas import FOURIER, flops_of, has_formula, is_foreign, schema_of, skipped
-from weft.core.model import Counted, LanguageModel, ModelConfig
-from weft.positions.constants import Constant
+from weft.core.layer import kept_dtypes
+from weft.core.model import Model, ModelConfig
 
 
-def shape_of(source: ModelConfig | LanguageModel, mode: FakeTensorMode, dtype: torch.dtype | None) -> LanguageModel:
+def shape_of(source: ModelConfig | Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:
     """The model without its numbers; ``source`` is not changed.
 
     Args:
@@ -29,10 +29,10 @@ def shape_of(source: ModelConfig | LanguageModel, mode: FakeTensorMode, dtype: t
         mode: of the tensors.
         dtype: of the weights; None: the model's own.
     """
-    return _emptied(source if isinstance(source, LanguageModel) else built_empty(source), mode, dtype)
+    return _emptied(source if isinstance(source, Model) else built_empty(source), mode, dtype)
 
 
-def built_empty(config: ModelConfig) -> LanguageModel:
+def built_empty(config: ModelConfig) -> Model:
     """The model of a configuration on the meta device: enough to count its parameters, and ten times as fast as
     `shape_of`."""
     try:
@@ -41,18 +41,17 @@ def built_empty(config: ModelConfig) -> LanguageModel:
     except (RuntimeError, NotImplementedError, TypeError):
         # Models that look at numbers while they are built (tables of counts) are small before they are fitted.
         built = config.build()
-    assert isinstance(built, LanguageModel), "a model configuration builds a language model"
+    assert isinstance(built, Model), "a model configuration builds a model"
     return built
 
 
-def _emptied(model: LanguageModel, mode: FakeTensorMode, dtype: torch.dtype | None) -> LanguageModel:
+def _emptied(model: Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:
     """A copy whose parameters and buffers are shapes; what is shared stays shared."""
-    exact = [part for part in model.modules() if isinstance(part, Constant | Counted)]
-    fixed = {id(buffer) for part in exact for buffer in part.buffers()}
+    kept = kept_dtypes(model)
     twins: dict[int, object] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
-        keep = dtype is None or id(tensor) in fixed or not tensor.is_floating_point()
-        twins[id(tensor)] = _twin(tensor, mode, tensor.dtype if keep or dtype is None else dtype)
+        own = dtype is None or not tensor.is_floating_point()
+        twins[id(tensor)] = _twin(tensor, mode, tensor.dtype if own or dtype is None else kept.after(tensor, dtype))
     return copy.deepcopy(model, twins)
 
 
@@ -66,7 +65,8 @@ class Tally(TorchDispatchMode):
     """Counts operations, and answers the questions that a model asks of numbers which shapes do not have.
 
     Attributes:
-        place: whose operations these are, set from outside.
+        calls: paths of the modules that are being called, the innermost last.
+        outside: whose operations those are that no module's call makes, set from outside.
         flops: by place, over all pairs where attention is concerned.
         skipped: operations in ``flops`` that the kernels leave out.
         fourier: by place, those of Fourier transforms.
@@ -75,11 +75,17 @@ class Tally(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.place = ""
+        self.calls: list[str] = []
+        self.outside = ""
         self.flops: dict[str, int] = {}
         self.fourier: dict[str, int] = {}
         self.skipped = 0
         self.uncounted: set[str] = set()
+
+    @property
+    def place(self) -> str:
+        """Whose operations these are."""
+        return self.calls[-1] if self.calls else self.outside
 
     def total(self) -> int:
         """All operations."""
@@ -132,18 +138,16 @@ def _answer(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 @contextmanager
 def tallied(model: nn.Module, mode: FakeTensorMode) -> Iterator[Tally]:
     """Count what happens inside, the innermost module that is being called taking each operation."""
-    tally, stack = Tally(), [""]
+    tally = Tally()
 
     def enter(path: str) -> Any:
         def hook(module: nn.Module, inputs: Any) -> None:
-            stack.append(path)
-            tally.place = path
+            tally.calls.append(path)
 
         return hook
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
-        stack.pop()
-        tally.place = stack[-1]
+        tally.calls.pop()
 
     with ExitStack() as hooks:
         for path, module in model.named_modules():

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.analysis.calls import loss_of, run_whole
+from weft.analysis.calls import heads_of, loss_of, run_whole
 from weft.analysis.parts import label_modules
 from weft.analysis.result import Result
 from weft.analysis.shapes import Tally, tallied
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TrainingStep(Result):
     activations_by_part: dict[str, int]
 
 
-def training_step(model: LanguageModel, mode: FakeTensorMode, batch: int, context: int) -> TrainingStep:
+def training_step(model: Model, mode: FakeTensorMode, batch: int, context: int) -> TrainingStep:
     """Run a training step on shapes.
 
     Args:
@@ -47,7 +47,7 @@ def training_step(model: LanguageModel, mode: FakeTensorMode, batch: int, contex
         kept = _Kept(model, tally)
         with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
             out = run_whole(model, batch, context)
-            tally.place = "readout"
+            tally.outside = next(iter(heads_of(model)), "")
             loss = loss_of(model, out)
         kept.keep(out.y)  # a readout that computes its logits again keeps their input itself, unseen by the hooks
         loss.backward()
@@ -59,7 +59,7 @@ def training_step(model: LanguageModel, mode: FakeTensorMode, batch: int, contex
 class _Kept:
     """Storages that autograd keeps, each once, weights and buffers left out."""
 
-    def __init__(self, model: LanguageModel, tally: Tally) -> None:
+    def __init__(self, model: Model, tally: Tally) -> None:
         self.tally, self.labels = tally, label_modules(model)
         self.weights = {_storage(tensor) for tensor in [*model.parameters(), *model.buffers()]}
         self.storages: dict[int, tuple[torch.UntypedStorage, str]] = {}

@@ -10,19 +10,20 @@ from pathlib import Path
 import torch
 
 from weft.api.arpa import concerns_arpa, given_tokenizer
-from weft.checkpoints import Loaded, find_checkpoint, load_checkpoint
+from weft.checkpoints import Loaded, find_checkpoint
 from weft.checkpoints.hub import resolve
 from weft.core.errors import InputError, UnsupportedError, nearest
-from weft.families.arpa import from_arpa, is_arpa, to_arpa
-from weft.families.convert import SHARD_SIZE, Converted
-from weft.families.convert import convert as convert_model
+from weft.core.model import LanguageModel, language_model
 from weft.families.family import families as known_families
-from weft.families.folder import is_foreign
-from weft.families.listing import Published
-from weft.families.listing import published as published_models
-from weft.families.loading import load_folder
-from weft.families.pooling import pool_heads
+from weft.interop.arpa.convert import from_arpa, is_arpa, to_arpa
+from weft.interop.convert import SHARD_SIZE, Converted
+from weft.interop.convert import convert as convert_model
+from weft.interop.listing import Published
+from weft.interop.listing import published as published_models
+from weft.interop.pooling import pool_heads
+from weft.linear.merging import merged
 from weft.training.config import DTYPES
+from weft.training.starting import opened
 
 Model = str | Path | Loaded
 """A checkpoint's folder, or one that has been loaded."""
@@ -55,7 +56,7 @@ def require_dtype(name: str) -> torch.dtype:
 
 
 def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision: str | None = None,
-         offline: bool | None = None, allow_pickles: bool = False) -> Loaded:
+         offline: bool | None = None, allow_pickles: bool = False, purpose: str | None = None) -> Loaded:
     """A checkpoint's model and tokenizer.
 
     Args:
@@ -66,19 +67,27 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision
         revision: of a model on the Hub: a branch, a tag or a commit.
         offline: ask nobody for it; None: as ``HF_HUB_OFFLINE`` says. See `weft.checkpoints.hub.resolve`.
         allow_pickles: fetch weights that are pickled, where it has no others.
+        purpose: for which a language model is needed, in words; any other is refused before its weights are read.
     """
     if not isinstance(path, Loaded):
         path = resolve(path, revision=revision, offline=offline, allow_pickles=allow_pickles)
-    return _load(path, device, None if dtype is None else require_dtype(dtype))
+    return _load(path, device, None if dtype is None else require_dtype(dtype), purpose)
 
 
-def _load(path: Model, device: str, dtype: torch.dtype | None) -> Loaded:
+def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
+    """A checkpoint, and its model, for a purpose that needs probabilities of the next token.
+
+    Raises:
+        UnsupportedError: it is no language model.
+    """
+    loaded = load(path, purpose=purpose)
+    return loaded, language_model(loaded.model, purpose, where=str(loaded.path))
+
+
+def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | None = None) -> Loaded:
     place = require_device(device)
     if not isinstance(path, Loaded):
-        folder = find_checkpoint(resolve(path))
-        if is_foreign(folder):
-            return load_folder(folder, device=place, dtype=dtype)
-        path = load_checkpoint(folder, device=place)
+        return opened(find_checkpoint(resolve(path)), device=place, dtype=dtype, purpose=purpose)
     if dtype is not None:
         path.model.to(dtype)
     return path
@@ -87,10 +96,11 @@ def _load(path: Model, device: str, dtype: torch.dtype | None) -> Loaded:
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
             max_shard_size: str = SHARD_SIZE, n_kv_heads: int | None = None, family: str | None = None,
             with_code: bool = False, tokenizer: str | None = None, replace: bool = False) -> Converted:
-    """Write a model in another format, verified by reading it again; see `weft.families.convert`.
+    """Write a model in another format, verified by reading it again; see `weft.interop.convert`. What the model's
+    ``rewrites`` have made of its maps is merged into their matrices.
 
     Args:
-        source: what is converted; an ARPA file becomes a checkpoint, see `weft.families.arpa`.
+        source: what is converted; an ARPA file becomes a checkpoint, see `weft.interop.arpa.convert`.
         out: the folder or file; an n-gram model whose ``out`` is named ``.arpa`` or ``.arpa.gz`` becomes an ARPA file.
         to: the format; None: as the name of an ARPA file says.
         dtype: cast the weights to float32, float64, bfloat16 or float16; None keeps them.
@@ -112,7 +122,9 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
     if isinstance(source, Loaded) and kind is not None:
         # The caller's own model keeps its weights.
         loaded = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model))
-    pooled = None if n_kv_heads is None else pool_heads(loaded.model, n_kv_heads)
+    plain = merged(loaded.model)
+    loaded = dataclasses.replace(loaded, model=plain, config=plain.config)
+    pooled = None if n_kv_heads is None else pool_heads(language_model(loaded.model, "pooling heads"), n_kv_heads)
     return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
                          with_code=with_code, dtype=kind, replace=replace)
 

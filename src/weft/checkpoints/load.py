@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -12,11 +14,11 @@ from torch import Tensor
 
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
 from weft.checkpoints.locate import find_checkpoint
-from weft.checkpoints.manifest import COPY_AGAIN, check_manifest
 from weft.checkpoints.tensors import assign_tensors, read_tensors
-from weft.core.config import parse_part
 from weft.core.errors import CheckpointError, ConfigError
-from weft.core.model import LanguageModel, ModelConfig
+from weft.core.model import Model, ModelConfig, language_model, parse_model
+from weft.disk.manifest import COPY_AGAIN, check_manifest
+from weft.linear.rewrite import require_rewritten
 from weft.tokenizers import Tokenizer, load_tokenizer
 from weft.tokenizers.base import SETTINGS_FILE
 from weft.tokenizers.config import known_tokenizers
@@ -36,7 +38,7 @@ class Loaded:
         path: where it was read.
     """
 
-    model: LanguageModel
+    model: Model
     tokenizer: Tokenizer | None
     config: ModelConfig
     run: dict[str, Any] | None
@@ -44,25 +46,42 @@ class Loaded:
     path: Path
 
 
-def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", verify: bool = True) -> Loaded:
+def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", verify: bool = True,
+                    purpose: str | None = None) -> Loaded:
     """The model and tokenizer of a checkpoint. The weights keep the dtype they were saved in.
 
     Args:
         path: a checkpoint, or a run folder, whose last checkpoint is taken.
         device: where the model goes.
         verify: compare SHA-256 sums; without it only the sizes of the files.
+        purpose: for which a language model is needed, in words; any other is refused before its weights are read.
+
+    Raises:
+        CheckpointError: missing, no checkpoint, damaged, of a newer format, or of parts that are not known here.
+        UnsupportedError: no language model, where one is needed.
+    """
+    folder = find_checkpoint(path)
+    content = _read_config(folder)
+    check_manifest(folder, hashes=verify)
+    config, model = _build(content, folder)
+    if purpose is not None:
+        language_model(model, purpose, where=str(folder))
+    assign_tensors(model, read_tensors(folder / MODEL_FILE), where=str(folder / MODEL_FILE))
+    has_tokenizer = (folder / SETTINGS_FILE).exists()
+    tokenizer = load_tokenizer(folder, kinds=known_tokenizers()) if has_tokenizer else None
+    return Loaded(model.to(device).eval(), tokenizer, config, content.get("run"), content.get("facts") or {}, folder)
+
+
+def read_model_config(path: str | Path) -> ModelConfig:
+    """The configuration of a checkpoint's model, without its weights.
 
     Raises:
         CheckpointError: missing, no checkpoint, damaged, of a newer format, or of parts that are not known here.
     """
     folder = find_checkpoint(path)
     content = _read_config(folder)
-    check_manifest(folder, hashes=verify)
-    config, model = _build(content, folder)
-    assign_tensors(model, read_tensors(folder / MODEL_FILE), where=str(folder / MODEL_FILE))
-    has_tokenizer = (folder / SETTINGS_FILE).exists()
-    tokenizer = load_tokenizer(folder, kinds=known_tokenizers()) if has_tokenizer else None
-    return Loaded(model.to(device).eval(), tokenizer, config, content.get("run"), content.get("facts") or {}, folder)
+    with _naming_parts(content, folder):
+        return parse_model(content["model"])
 
 
 def read_training(path: str | Path) -> dict[str, Tensor]:
@@ -94,19 +113,22 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def _build(content: dict[str, Any], folder: Path) -> tuple[ModelConfig, LanguageModel]:
-    place, version = str(folder / CONFIG_FILE), content.get("weft_version")
-    try:
-        config = parse_part(("model",), content["model"])
-        assert isinstance(config, ModelConfig), "the group model holds model configurations"
+def _build(content: dict[str, Any], folder: Path) -> tuple[ModelConfig, Model]:
+    with _naming_parts(content, folder):
+        config = parse_model(content["model"])
         model = config.build()
+        require_rewritten(model)
+        return config, model
+
+
+@contextmanager
+def _naming_parts(content: dict[str, Any], folder: Path) -> Iterator[None]:
+    """Around what a configuration of parts that are not known here makes fail."""
+    try:
+        yield
     except ConfigError as error:
         listed = "".join(f"\n  - {problem}" for problem in error.problems)
         raise CheckpointError(
-            f"the model of this checkpoint cannot be built here:{listed}\n", where=place,
-            remedy=f"If it was trained with a plugin, give that file with --plugin; it was written by Weft {version}.",
-        ) from None
-    if not isinstance(model, LanguageModel):
-        raise CheckpointError(f"a {config.kind!r} is not a language model.", where=place,
-                              remedy="Load it with the command for its kind of model.")
-    return config, model
+            f"the model of this checkpoint cannot be built here:{listed}\n", where=str(folder / CONFIG_FILE),
+            remedy="If it was trained with a plugin, give that file with --plugin; it was written by Weft "
+                   f"{content.get('weft_version')}.") from None

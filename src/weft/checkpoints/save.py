@@ -10,18 +10,19 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-import weft
-from weft.checkpoints.atomic import replacing
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
-from weft.checkpoints.room import not_written
 from weft.checkpoints.tensors import own_tensors, write_tensors
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.core.strict_json import dumps
-from weft.disk.ownership import by_manifest, require_free, write_manifest
+from weft.core.version import VERSION
+from weft.disk.atomic import replacing
+from weft.disk.manifest import write_manifest
+from weft.disk.ownership import by_manifest, require_free
+from weft.disk.space import not_written
 from weft.tokenizers import Tokenizer
 
 
-def save_checkpoint(path: str | Path, model: LanguageModel, tokenizer: Tokenizer | None, *,
+def save_checkpoint(path: str | Path, model: Model, tokenizer: Tokenizer | None, *,
                     run: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None,
                     training: Mapping[str, Tensor] | None = None, replace: bool = False) -> Path:
     """Write a checkpoint: whole, or not at all.
@@ -34,7 +35,7 @@ def save_checkpoint(path: str | Path, model: LanguageModel, tokenizer: Tokenizer
 
     Args:
         path: the folder.
-        model: any language model.
+        model: any model.
         tokenizer: None for a model of bare ids.
         run: the run's configuration, as plain data.
         facts: whatever else is known (step, validation), as plain JSON data.
@@ -58,7 +59,7 @@ def save_checkpoint(path: str | Path, model: LanguageModel, tokenizer: Tokenizer
     return folder
 
 
-def fill_checkpoint(draft: Path, model: LanguageModel, tokenizer: Tokenizer | None, *,
+def fill_checkpoint(draft: Path, model: Model, tokenizer: Tokenizer | None, *,
                     run: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None,
                     training: Mapping[str, Tensor] | None = None) -> None:
     """Write a checkpoint's files into an empty folder, as `save_checkpoint` does."""
@@ -71,7 +72,7 @@ def fill_checkpoint(draft: Path, model: LanguageModel, tokenizer: Tokenizer | No
     write_manifest(draft)
 
 
-def _content(model: LanguageModel, run: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> str:
-    content = {"weft_format": FORMAT_VERSION, "weft_version": weft.__version__, "torch_version": torch.__version__,
+def _content(model: Model, run: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> str:
+    content = {"weft_format": FORMAT_VERSION, "weft_version": VERSION, "torch_version": torch.__version__,
                "model": model.config.dump(), "run": run, "facts": dict(facts or {})}
     return dumps(content, indent=1) + "\n"

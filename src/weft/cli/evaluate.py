@@ -25,8 +25,9 @@ from weft.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from weft.checkpoints import Loaded
     from weft.evaluation import Evaluation
-    from weft.training.material import HeldOut
+    from weft.tasks.material import HeldOut
 
 
 @guarded
@@ -44,12 +45,15 @@ def evaluate(checkpoint: Checkpoint,
              dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
              plugin: Plugin = None, json: Json = False,
              revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
-    """Perplexity and bits per byte, with the protocol."""
+    """What a model is worth on held-out data: perplexity and bits per byte, or what its run's task measures."""
     prepare(plugin, threads, kernels)
     from weft import api
 
     held_out, sizes = _part(part, data), _contexts(context)
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    if _other_task(loaded):
+        _measured(loaded, data, held_out, sizes, stride, batch_size, documents=documents, json=json)
+        return
     found = [api.evaluate(loaded, data, context=size, stride=stride, mode="documents" if documents else "windows",
                           batch_size=batch_size, part=held_out) for size in sizes]
     if json:
@@ -58,6 +62,32 @@ def evaluate(checkpoint: Checkpoint,
     for each in found:
         typer.echo(_line(each))
     typer.echo(f"protocol: {found[-1].protocol.describe()}")
+
+
+def _other_task(loaded: Loaded) -> bool:
+    """Whether the run that wrote a checkpoint trained it on another task than the next token."""
+    from weft.tasks.next_token import NextTokenConfig
+
+    task = (loaded.run or {}).get("task") or {"kind": NextTokenConfig.kind}
+    return bool(task["kind"] != NextTokenConfig.kind)
+
+
+def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int | None], stride: int | None,
+              batch_size: int, *, documents: bool, json: bool) -> None:
+    """What the run's task measures."""
+    from weft import api
+    from weft.core.errors import InputError
+
+    if sizes != [None] or stride is not None or documents:
+        raise InputError("windows of running text, and this model was trained on another task, whose rows are those of "
+                         "its run.", where="--context, --stride, --documents", remedy="Leave them out.")
+    found = api.measure(loaded, data, part=part, batch_size=batch_size)
+    if json:
+        print_json([{**found.named(), "predictions": found.tokens, "unit": found.unit, "bytes": found.bytes,
+                     "protocol": found.protocol}])
+        return
+    typer.echo(found.line())
+    typer.echo(f"protocol: {found.protocol}")
 
 
 def _part(name: str | None, data: Path | None) -> HeldOut:

@@ -47,7 +47,8 @@ def score(checkpoint: Checkpoint,
 
     if logits is not None:
         require_free(logits, single=True)
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
+                      purpose="scoring rows")
     result = api.score(loaded, texts_or_rows(text, tokens, "--text"), logits=logits is not None)
     if logits is not None:
         write_logits(logits, result)

@@ -86,7 +86,7 @@ def _show(result: TrainResult, *, json: bool) -> None:
     if json:
         print_json(_facts(result))
     else:
-        typer.echo(f"validation {result.validation.bits_per_byte:.4f} bits/byte after {result.steps:,} steps; "
+        typer.echo(f"validation {result.validation.chosen()} after {result.steps:,} steps; "
                    f"last checkpoint {result.checkpoint}, best {result.best}")
 
 
@@ -94,4 +94,4 @@ def _facts(result: TrainResult) -> dict[str, object]:
     found = result.validation
     return {"steps": result.steps, "seconds": result.seconds, "checkpoint": result.checkpoint, "best": result.best,
             "validation": {"bits_per_byte": found.bits_per_byte, "loss": found.loss, "tokens": found.tokens,
-                           "bytes": found.bytes}}
+                           "bytes": found.bytes, **found.measures}}

@@ -9,8 +9,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from weft.comparison.matching import WidthPlan, Widths, apply_widths, look_up, solve, width_plan
 from weft.comparison.quantities import flops_per_token, is_trained, size_of, state_bytes
-from weft.comparison.study import ModelSpec, StudyConfig
+from weft.comparison.settings import ModelSpec
+from weft.comparison.study import StudyConfig
 from weft.core.errors import ConfigError, UserError
+from weft.tasks.next_token import NextTokenConfig
 from weft.training.budget import tokens_per_step
 from weft.training.config import BUDGETS, RunConfig
 from weft.training.files import parse_run, read_plain
@@ -183,6 +185,9 @@ def _require_alike(study: StudyConfig, runs: Mapping[str, RunConfig]) -> None:
 
 
 def _prepared(study: StudyConfig, name: str, run: RunConfig) -> Contestant:
+    if run.task.kind != NextTokenConfig.kind:
+        raise ConfigError([f"task: {run.task.kind!r}, and models are compared by how well they predict the next token. "
+                           "Leave it out."])
     trained = is_trained(run.model)
     if not trained:
         return Contestant(name, run, False, {}, None)

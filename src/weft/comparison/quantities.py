@@ -12,7 +12,7 @@ from weft.analysis.parts import EMBEDDINGS, LOGITS, count_parameters
 from weft.analysis.shapes import built_empty, shape_of
 from weft.core.config import PartConfig
 from weft.core.layer import traits_of
-from weft.core.model import LanguageModel, ModelConfig
+from weft.core.model import LanguageModel, ModelConfig, language_model
 from weft.core.traits import Trait
 from weft.training.config import RunConfig
 from weft.training.flops import model_flops_per_token
@@ -34,7 +34,7 @@ class Size:
 def shapes(config: ModelConfig) -> tuple[LanguageModel, FakeTensorMode]:
     """The model without its numbers."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    return shape_of(config, mode, None), mode
+    return language_model(shape_of(config, mode, None), "comparing"), mode
 
 
 def size_of(config: ModelConfig) -> Size:

@@ -1,8 +1,13 @@
-"""`LanguageModel`, `Readout` and `Encoder`: all that training, decoding, evaluation and serving know of a model.
+"""`Model`, and below it `LanguageModel` and `Encoder`: all that the rest of Weft knows of a model.
 
-    hidden(tokens[B,T], state, span) -> Output(h, state, losses)
-    readout.logits(h)  readout.log_prob(h, targets)
-    forward = logits of hidden
+    Model           vectors(inputs, span) -> Output(h, None, losses)        what a head reads, of rows read whole
+    LanguageModel   hidden(tokens[B,T], state, span) -> Output(h, state, losses)
+                    readout.logits(h)  readout.log_prob(h, targets)
+                    forward = logits of hidden
+    Encoder         forward = the vectors
+
+A head turns vectors into what a task asks for: a `Readout` into probabilities of tokens, a `Classifier` into scores of
+classes, or values, for each token or each row.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -20,13 +25,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartConfig
-from weft.core.errors import StateError
-from weft.core.layer import LayerState, Part, beginning
-from weft.core.output import Output
+from weft.core.config import Dims, PartConfig, PartField, parse_part
+from weft.core.errors import InputError, StateError, UnsupportedError
+from weft.core.facts import require_read
+from weft.core.layer import LayerState, Part, beginning, facts_of
+from weft.core.output import Loss, Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import fact_field
 from weft.core.traits import Trait
+
+MODELS = ("model", "encoder")
+"""The groups of parts that are models."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +56,21 @@ class ModelConfig(PartConfig):
 
     vocab_size: int = Field(gt=0)
     context: int = Field(default=256, gt=0)
+    rewrites: list[Annotated[PartConfig, PartField("rewrite")]] = Field(default_factory=list)
+    """What is done to its linear maps once it is built, in order."""
 
-    def build(self, dims: Dims | None = None) -> Part:
+    def dump(self) -> dict[str, Any]:
+        plain = super().dump()
+        if not self.rewrites:  # a model without them is the model that it was before there were any
+            del plain["rewrites"]
+        return plain
+
+    def build(self, dims: Dims | None = None) -> Model:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
+
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes that its head tells apart, in the order of their ids; none without such a head."""
+        return ()
 
     def fingerprint(self) -> str:
         """A hash of the whole resolved configuration."""
@@ -57,8 +78,25 @@ class ModelConfig(PartConfig):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Readout(Part, ABC):
-    """From hidden vectors to next-token probabilities."""
+def parse_model(plain: Any, *, where: str | None = None) -> ModelConfig:
+    """The configuration of a model of any kind, from plain data.
+
+    Raises:
+        ConfigError: listing every problem.
+    """
+    found = parse_part(MODELS, plain, where=where)
+    assert isinstance(found, ModelConfig), "the groups of models hold model configurations"
+    return found
+
+
+class Head(Part, ABC):
+    """From a model's hidden vectors to what a task asks for."""
+
+    role = "logits"
+
+
+class Readout(Head, ABC):
+    """From hidden vectors to probabilities of tokens: of the next one, or of the one that stands in their place."""
 
     @abstractmethod
     def logits(self, h: Tensor) -> Float[Tensor, "B T V"]:
@@ -69,8 +107,105 @@ class Readout(Part, ABC):
         """Log-probability, in nats, of each target; equal to gathering from the log-softmax of `logits`, without
         holding [B,T,V]."""
 
+    def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
+                      smoothing: float = 0.0, z_loss: float = 0.0) -> tuple[Tensor, Tensor] | None:
+        """The sums over ``scored`` tokens of the negative log-likelihood, without a gradient, and of what is minimised
+        with these terms, for a readout that has a form of its own for them; None: its `log_prob` and `logits` are all
+        that there is."""
+        return None
 
-class LanguageModel(Part, ABC):
+    def inner(self, h: Tensor) -> tuple[Readout, Tensor]:
+        """The readout that this one ends in, and what it reads of ``h``: itself and ``h``, unless something stands
+        before it. A loss that has a form of its own for a readout looks there."""
+        return self, h
+
+
+class Classifier(Head, ABC):
+    """From hidden vectors to scores of classes, or to values, of each token or of each row.
+
+    Attributes:
+        n_outputs: C, scores or values.
+        labels: names of the classes, in the order of their ids; none where they have no names.
+        pooled: whether a row has one answer; otherwise each of its tokens has.
+        values: whether it gives values, not unnormalised log-probabilities of classes.
+    """
+
+    n_outputs: int
+    labels: tuple[str, ...] = ()
+    pooled: ClassVar[bool] = False
+    values: bool = False
+
+    @abstractmethod
+    def scores(self, h: Float[Tensor, "B T D"], span: Span) -> Tensor:
+        """[B,C] where it is ``pooled``, else [B,T,C].
+
+        Args:
+            h: hidden vectors, zero beyond each row's count.
+            span: whose ``count`` says how many tokens of each row exist.
+        """
+
+
+@dataclass(frozen=True)
+class EncoderInputs:
+    """What a model reads of rows that it reads whole. Exactly one of ``tokens`` and ``patches`` is given.
+
+    Attributes:
+        tokens: ids [B,S].
+        types: segment ids [B,S] (BERT's sentence A and B).
+        globals_: True where a token attends to all and is seen by all (Longformer).
+        patches: image patches [B,S,P].
+    """
+
+    tokens: Int64[Tensor, "B S"] | None = None
+    types: Int64[Tensor, "B S"] | None = None
+    globals_: Bool[Tensor, "B S"] | None = None
+    patches: Float[Tensor, "B S P"] | None = None
+
+
+class Model(Part, ABC):
+    """What is built from a `ModelConfig`, and trained, saved, checked and planned.
+
+    Attributes:
+        config: what it was built from.
+        vocab_size: number of token ids.
+        fingerprint: of the configuration.
+        head: what turns its vectors into answers, besides a language model's readout; None without one.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.fingerprint = config.fingerprint()
+        self.head: Head | None = None
+
+    def reads(self) -> dict[str, int]:
+        """The fields of `EncoderInputs` that it reads, ``tokens`` or ``patches`` among them, and their sizes: how many
+        ids of tokens or types there are, how many features a patch has, 2 for ``globals_``. The others it refuses."""
+        return {"tokens": self.vocab_size}
+
+    @abstractmethod
+    def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
+        """Hidden vectors [B,S,D] of rows that are read whole, zero beyond each row's count, with the model's own losses
+        and no state. Of what `reads` names, all but tokens and patches may be left out.
+
+        Raises:
+            InputError: it does not read that.
+        """
+
+    def limit(self) -> int | None:
+        """The most tokens a document may have (learned positions); None when there is no limit."""
+        return None
+
+
+class Encoded(NamedTuple):
+    """An encoded source, and the losses of the encoder's own (load balance of experts)."""
+
+    memory: Memory
+    losses: tuple[Loss, ...] = ()
+
+
+class LanguageModel(Model, ABC):
     """A distribution over the next token given those before, threaded by a state. One law:
     running rows in any pieces, threading the state, equals running them whole."""
 
@@ -80,12 +215,6 @@ class LanguageModel(Part, ABC):
 
     source_vocab_size: int = 0
     """Number of ids of the source; 0 without one."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size = config.vocab_size
-        self.fingerprint = config.fingerprint()
 
     def init_state(self, batch: int, *, capacity: int | None = None, dtype: torch.dtype | None = None,
                    device: torch.device | str | None = None, memory: Memory | None = None,
@@ -127,9 +256,12 @@ class LanguageModel(Part, ABC):
         logits = self.readout.logits(out.y)
         return out._replace(y=logits if span.full else span.clean(logits))
 
-    def limit(self) -> int | None:
-        """The most tokens a document may have (learned positions); None when there is no limit."""
-        return None
+    def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
+        extra = [name for name, value in vars(inputs).items() if value is not None and name != "tokens"]
+        if extra or inputs.tokens is None:
+            raise InputError(f"a language model reads tokens alone, not {extra[0] if extra else 'nothing'}.",
+                             where="inputs", remedy="Give ids [B,S].")
+        return self.hidden(inputs.tokens, None, span)
 
     def encode(self, inputs: EncoderInputs, span: Span | None = None) -> Memory:
         """The memory that a source gives; only encoder-decoders have one.
@@ -137,13 +269,20 @@ class LanguageModel(Part, ABC):
         Raises:
             StateError: this model takes no source.
         """
+        return self.encoded(inputs, span).memory
+
+    def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> Encoded:
+        """`encode`, with the encoder's own losses, for training."""
         raise StateError("this model has no encoder, so it takes no source.", where=type(self).__name__,
                          remedy="Give rows of tokens alone.")
 
     def _resolve(self, tokens: Tensor, state: ModelState | None, span: Span | None) -> Span:
         if state is not None:
             self._require_own(state, tokens.shape[0])
-        return (WHOLE if span is None else span).resolve(None if state is None else state.clock, tokens)
+        span = WHOLE if span is None else span
+        if span.facts and span.moment is None:
+            require_read(span.facts, facts_of(self))
+        return span.resolve(None if state is None else state.clock, tokens)
 
     def _require_own(self, state: ModelState, batch: int) -> None:
         if not isinstance(state, ModelState) or state.owner != self.fingerprint:
@@ -155,40 +294,30 @@ class LanguageModel(Part, ABC):
                              remedy="Select the rows first, or start a state of that batch.")
 
 
-@dataclass(frozen=True)
-class EncoderInputs:
-    """What an encoder reads. Exactly one of ``tokens`` and ``patches`` is given.
-
-    Attributes:
-        tokens: ids [B,S].
-        types: segment ids [B,S] (BERT's sentence A and B).
-        globals_: True where a token attends to all and is seen by all (Longformer).
-        patches: image patches [B,S,P].
-    """
-
-    tokens: Int64[Tensor, "B S"] | None = None
-    types: Int64[Tensor, "B S"] | None = None
-    globals_: Bool[Tensor, "B S"] | None = None
-    patches: Float[Tensor, "B S P"] | None = None
-
-
-class Encoder(Part, ABC):
+class Encoder(Model, ABC):
     """A bidirectional model: sees all of its input at once and keeps no state."""
 
+    prefix = "encoder"
     own_law = True
 
     def own_traits(self) -> frozenset[Trait]:
         return frozenset({Trait.BIDIRECTIONAL})
 
-    @abstractmethod
-    def reads(self) -> dict[str, int]:
-        """The fields of `EncoderInputs` that it reads, ``tokens`` or ``patches`` among them, and their sizes: how many
-        ids of tokens or types there are, how many features a patch has, 2 for ``globals_``. The others it refuses."""
-
-    @abstractmethod
     def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
-        """Hidden vectors; zero beyond each row's count. Of what `reads` names, all but tokens and patches may be left
-        out."""
+        """The hidden vectors of `vectors`."""
+        return self.vectors(inputs, span).y
+
+
+def language_model(model: Model, purpose: str, *, where: str = "model") -> LanguageModel:
+    """``model``, for a purpose that needs probabilities of the next token.
+
+    Raises:
+        UnsupportedError: it is none, such as an encoder.
+    """
+    if isinstance(model, LanguageModel):
+        return model
+    raise UnsupportedError(f"{purpose} needs a language model, and a {model.config.kind!r} predicts no next token.",
+                           where=where, remedy="Give a decoder or another model of the next token.")
 
 
 def parameter_count(module: nn.Module) -> int:

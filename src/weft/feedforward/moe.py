@@ -14,11 +14,12 @@ from weft.core.config import Dims, PartField, Shared, rule
 from weft.core.layer import Choice, Chooser, LayerState, Pointwise, advance
 from weft.core.output import Loss, Output
 from weft.core.registry import register
-from weft.core.rewrites import untouched
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLUConfig
+from weft.linear.linear import Linear
+from weft.linear.untouched import untouched
 from weft.ops.expert_dispatch import EXPERT_DISPATCH, DispatchCall, Expert, one_hot
 from weft.ops.forms import REFERENCE
 
@@ -62,8 +63,12 @@ class MixtureOfExperts(Chooser):
         super().__init__()
         self.top_k, self.renormalise, self.dispatch = top_k, renormalise, dispatch
         self.balance_loss, self.z_loss = balance_loss, z_loss
-        self.router = nn.Linear(d_model, len(experts), bias=False)
+        self.router = Linear(d_model, len(experts), bias=False, allows=frozenset({"adapt"}))
         self.experts = nn.ModuleList(experts)
+
+    def idle_parameters(self) -> int:
+        numbers = sum(parameter.numel() for parameter in self.experts.parameters())
+        return numbers - numbers * self.top_k // len(self.experts)
 
     def own_traits(self) -> frozenset[Trait]:
         return super().own_traits() | ({Trait.HOST_CHOICE} if self.dispatch == "grouped" else frozenset())
@@ -93,7 +98,7 @@ class MixtureOfExperts(Chooser):
 
     def _logits(self, rows: Tensor) -> Float[Tensor, "rows N"]:
         wide = torch.promote_types(rows.dtype, torch.float32)
-        if not untouched(self.router, nn.Linear):
+        if not untouched(self.router, Linear):
             logits: Tensor = self.router(rows)
             return logits.to(wide)
         with torch.autocast(rows.device.type, enabled=False):

@@ -11,7 +11,7 @@ from typing import final
 import torch
 
 from weft.core.layer import borders_of
-from weft.core.model import LanguageModel, ModelConfig, parameter_count
+from weft.core.model import Model, ModelConfig, parameter_count
 from weft.core.traits import Trait
 from weft.laws.discovery import subject_of
 from weft.laws.faults import Fault, Runner, faults
@@ -19,14 +19,14 @@ from weft.laws.length import LEAST, allowed, length_past
 from weft.laws.long_laws import FAR_LAWS, LONG_LAWS, OWN_CHOOSING_LAWS, OWN_LONG_LAWS
 from weft.laws.report import Report
 from weft.laws.run import LAWS, examine, examine_far, examine_long
-from weft.laws.subject import Subject, model_subject
+from weft.laws.subject import Subject, whole_subject
 from weft.laws.twin import NARROW, SMALL, narrowed, shrink, widened
 
 OWN_BOUNDS = {torch.float64: 1e-8, torch.float32: 5e-4, torch.bfloat16: 2.5e-1, torch.float16: 5e-2}
 """Bounds on a real model in its own dtype, relative to its largest logit. A dozen layers multiply the rounding of one
 by about as much: float32 1e-7 x some thousands of terms, bfloat16 4e-3 x some dozens."""
 
-OWN_LAWS = ("split", "causality", "ragged", "selection", "packed", "readout")
+OWN_LAWS = ("split", "causality", "ragged", "selection", "packed", "readout", "rewriting")
 """What can be compared in any dtype; the others need float64 or do not depend on the weights."""
 
 LONG, LONGEST = 768, 2_048
@@ -82,7 +82,7 @@ class CheckResult:
         return all(report.holds for report in self.reports())
 
 
-def check(config: ModelConfig, model: LanguageModel | None = None, *, seed: int = 0, sum_error: float = 0.0,
+def check(config: ModelConfig, model: Model | None = None, *, seed: int = 0, sum_error: float = 0.0,
           length: int | None = None, on_law: Callable[[str, str], None] | None = None) -> CheckResult:
     """Run the laws.
 
@@ -164,11 +164,11 @@ class _Examination:
             subject = replace(subject, bound=OWN_BOUNDS[torch.float32])
         return self._short(_quiet(subject), OWN_LAWS), twin.changes
 
-    def own(self, model: LanguageModel, sum_error: float) -> Report:
+    def own(self, model: Model, sum_error: float) -> Report:
         """What can be compared in any dtype, on the model itself."""
         return self._short(self._model(model), OWN_LAWS, sum_error)
 
-    def own_long(self, model: LanguageModel) -> Report:
+    def own_long(self, model: Model) -> Report:
         """The same on long rows, as long as the size of the model allows."""
         subject, size = self._model(model), max(parameter_count(model), 1)
         past = length_past(subject, LONGEST)
@@ -177,9 +177,9 @@ class _Examination:
         laws = OWN_CHOOSING_LAWS if Trait.DISCRETE_CHOICE in subject.traits else OWN_LONG_LAWS
         return self._at_length(subject, allowed(subject, steps), laws)
 
-    def _model(self, model: LanguageModel) -> Subject:
+    def _model(self, model: Model) -> Subject:
         bound = OWN_BOUNDS.get(_dtype(model), OWN_BOUNDS[torch.float32])
-        return _quiet(model_subject("model", model, bound=bound))
+        return _quiet(whole_subject("model", model, bound=bound))
 
     def _built(self, config: ModelConfig, name: str, dtype: torch.dtype = torch.float64) -> Subject:
         with torch.random.fork_rng(devices=[]):
@@ -219,5 +219,5 @@ def _quiet(subject: Subject) -> Subject:
     return replace(subject, thorough=False, traits=subject.traits | {Trait.NOT_DIFFERENTIABLE})
 
 
-def _dtype(model: LanguageModel) -> torch.dtype:
+def _dtype(model: Model) -> torch.dtype:
     return next((p.dtype for p in model.parameters()), torch.float64)

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from weft.core.config import parse_part
 from weft.core.errors import WeftError
-from weft.core.model import LanguageModel, ModelConfig, parameter_count
+from weft.core.model import ModelConfig, parameter_count, parse_model
 from weft.laws.sizes import Sizes, scale_of, smaller
-from weft.laws.subject import model_subject
+from weft.laws.subject import whole_subject
 
 SMALL = Sizes(d_head=8, heads=True, divisor=1, repeats=2, vocabulary=64, reach=7, length=64, original=6)
 """A twin whose windows, convolutions and lengths a row of eleven tokens crosses."""
@@ -77,10 +76,9 @@ def _shrunken(config: ModelConfig, sizes: Sizes) -> ModelConfig | None:
     """The configuration of those sizes; None where its rules forbid it."""
     whole = config.dump()
     try:
-        small = parse_part(("model",), smaller(whole, scale_of(whole, sizes)))
+        return parse_model(smaller(whole, scale_of(whole, sizes)))
     except WeftError:
         return None
-    return small if isinstance(small, ModelConfig) else None
 
 
 def _runs(config: ModelConfig) -> bool:
@@ -90,8 +88,7 @@ def _runs(config: ModelConfig) -> bool:
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             model = config.build()
-            assert isinstance(model, LanguageModel), "a model configuration builds a language model"
-            subject = model_subject("", model)
+            subject = whole_subject("", model)
             subject.whole(subject.inputs(1, 3, generator), subject.memory(1, generator))
     except Exception:
         return False

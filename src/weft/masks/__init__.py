@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.masks.base import And, Mask, Not, Or
 from weft.masks.basic import Bidirectional, Causal, Documents, Padding, Prefix
 from weft.masks.expression import parse_mask
+from weft.masks.facts import Globals, SameType
 from weft.masks.field import MaskField
 from weft.masks.heads import PerHead
 from weft.masks.registry import known_masks, register_mask
@@ -22,6 +23,7 @@ __all__ = [
     "Documents",
     "Fixed",
     "GlobalTokens",
+    "Globals",
     "Key",
     "Lookahead",
     "Mask",
@@ -33,6 +35,7 @@ __all__ = [
     "PerHead",
     "Prefix",
     "Query",
+    "SameType",
     "Strided",
     "SymmetricWindow",
     "Window",

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.masks import flex, picture
+from weft.masks.share import visible_share
 from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class Mask(ABC):
         reach = self.reach()
         return (*(() if reach is None else (reach,)), *(border for part in self.parts() for border in part.borders()))
 
+    def reads(self) -> frozenset[str]:
+        """Names of the facts of tokens that it reads (`weft.core.facts`)."""
+        return frozenset[str]().union(*(part.reads() for part in self.parts()))
+
     def heads(self) -> int:
         """After how many heads it repeats; 1 when all heads see alike. Head h follows the rule of h mod heads."""
         return 1
@@ -84,6 +89,11 @@ class Mask(ABC):
     def parts(self) -> tuple[Mask, ...]:
         """The masks that it is made of; none for a single rule."""
         return ()
+
+    @final
+    def share(self, steps: int) -> float:
+        """The share of all pairs of a query and a key, in a document of ``steps`` tokens, that it allows."""
+        return visible_share(self, steps)
 
     @final
     def causal(self) -> bool:
@@ -112,9 +122,13 @@ class Mask(ABC):
         """
         count = self.heads() if heads is None else heads
         head = torch.arange(count, device=keys.order.device)[None, :, None, None]
-        query = Query(*(part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end)))
+        read = sorted(self.reads())
+        told = {name: queries.fact(name, queries.order)[:, None, :, None] for name in read}
+        order, start, end = (part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end))
+        query = Query(order, start, end, told)
         begin, valid = (None if part is None else part[:, None, None, :] for part in (keys.begin, keys.valid))
-        found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid), head)
+        known = {name: queries.fact(name, keys.order)[:, None, None, :] for name in read}
+        found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid, known), head)
         rows = found.shape[0]
         return found.expand(rows, count if self.heads() > 1 else -1, queries.order.shape[1], keys.order.shape[1])
 

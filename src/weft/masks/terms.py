@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from torch import Tensor
@@ -14,12 +16,17 @@ AMOUNTS: tuple[Lookahead, ...] = ("none", "prefix", "any")
 """From the least to the most."""
 
 
+NO_FACTS: Mapping[str, Tensor] = MappingProxyType({})
+
+
 class Query(NamedTuple):
-    """What a rule may know of queries; the fields broadcast against those of `Key`."""
+    """What a rule may know of queries; the fields broadcast against those of `Key`. ``facts`` are those that the mask
+    `reads`."""
 
     order: Tensor
     begin: Tensor
     prefix_end: Tensor
+    facts: Mapping[str, Tensor] = NO_FACTS
 
 
 class Key(NamedTuple):
@@ -28,6 +35,7 @@ class Key(NamedTuple):
     order: Tensor
     begin: Tensor | None
     valid: Tensor | None
+    facts: Mapping[str, Tensor] = NO_FACTS
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.clock import Clock, Keys, Ticks
 from weft.core.config import Dims, PartField, Settings
@@ -19,8 +21,9 @@ from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.places import Lookback
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
+from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
 from weft.masks.visible import Rule, Visible, visible
 from weft.mixers.base import MixerConfig
@@ -128,6 +131,16 @@ class HeadSizes:
         return self.heads * self.d_head, self.kv_heads * self.d_head, self.kv_heads * self.d_value
 
 
+PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
+"""What the linear maps of attention are listed under."""
+
+
+def served_by(call: AttentionCall, named: str | None) -> Mapping[str, str]:
+    """The form that serves such a call on this machine, and why."""
+    form, reason = ATTENTION.choose(call, named)
+    return {"Attention": f"{form.name}: {reason}"}
+
+
 def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value: int | None,
                dims: Dims) -> HeadSizes:
     """Fill in what was left out and refuse what does not divide."""
@@ -182,13 +195,14 @@ class Attention(Layer):
     """
 
     points = ("weights",)
+    role = "attention scores"
 
     def __init__(self, config: AttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
         super().__init__()
         self.config, self.sizes, self.mask, self.position = config, sizes, config.mask, position
         bias = config.bias
-        self.qkv = nn.Linear(dims.d_model, sum(sizes.split()), bias=bias in ("qkv", "all"))
-        self.output = nn.Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
+        self.qkv = Linear(dims.d_model, sum(sizes.split()), bias=bias in ("qkv", "all"))
+        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
         norm = config.qk_norm
         self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
@@ -199,6 +213,7 @@ class Attention(Layer):
         self.reach, self.first = (band.size, band.first) if self.mask.causal() else (None, 0)
         self.form = named_form(config.backend)
         self.state_type = KeyValueState if self.reach is None else RollingState
+        self.dropout_rate = config.scores.dropout
 
     def own_traits(self) -> frozenset[Trait]:
         return {"none": frozenset[Trait](), "prefix": frozenset({Trait.PREFIX_FIRST}),
@@ -210,6 +225,23 @@ class Attention(Layer):
     def lookback(self) -> Lookback | None:
         asks = self.position.acts_on & {"scores", "values"} and self.mask.lookahead() != "any"
         return Lookback(self.reach, self.first) if asks else None
+
+    def facts(self) -> Mapping[str, int | None]:
+        # Of a document's first tokens too, however long ago they were.
+        return dict.fromkeys(self.mask.reads(), None if self.first else self.reach)
+
+    def child_roles(self) -> Mapping[str, str]:
+        return PROJECTIONS
+
+    def attended(self) -> Mask:
+        return self.mask
+
+    def served_by(self, steps: int) -> Mapping[str, str]:
+        """Of a call without gradients on a CPU for single tokens, with them for more."""
+        with torch.set_grad_enabled(steps > 1):
+            tokens = torch.empty(1, steps, 1, 1, requires_grad=steps > 1)
+            span = WHOLE.resolve(None, tokens)
+            return served_by(self.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span), self.form)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         if self.mask.lookahead() == "any":
@@ -259,7 +291,7 @@ class Attention(Layer):
         return AttentionCall(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
             terms=self.terms(q, stored, span), softcap=scores.softcap,
-            dropout=scores.dropout if self.training else 0.0,
+            dropout=self.dropout_rate if self.training else 0.0,
             value_terms=values if "values" in self.position.acts_on else None)
 
     def visible(self, keys: Keys, span: Span) -> Visible:

@@ -35,7 +35,7 @@ class KeyValueState(LayerState):
 
     keys: Float[Tensor, "B K S E"] = tensor_field(grows=2)
     values: Float[Tensor, "B K S F"] = tensor_field(grows=2)
-    capacity: int | None = fact_field(saved=int)
+    capacity: int | None = fact_field(saved=int, room=True)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
+from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.ops.activations import ACTIVATIONS, Activation
 from weft.ops.hippo import Initialisation, diagonal_modes
@@ -102,7 +103,7 @@ class S4D(Layer):
         self.b = nn.Parameter(b.to(like).repeat(d_model, 1, 1))
         self.c = nn.Parameter(torch.randn(d_model, config.d_state // 2, 2) / math.sqrt(2))
         self.skip = nn.Parameter(torch.randn(d_model))
-        self.mix = nn.Linear(d_model, 2 * d_model if config.mixing == "glu" else d_model)
+        self.mix = Linear(d_model, 2 * d_model if config.mixing == "glu" else d_model)
 
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         return self.log_dt, self.log_decay, self.frequency, self.b

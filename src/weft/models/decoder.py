@@ -20,7 +20,10 @@ from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import Memory, Span
 from weft.core.state import child_field
-from weft.models.readout import LinearReadoutConfig, ReadoutConfig
+from weft.heads.base import ClassifierConfig, HeadConfig
+from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
+from weft.linear.linear import Linear
+from weft.linear.rewrite import rewritten
 from weft.models.stack import Blocks, build_stack
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
@@ -69,6 +72,17 @@ class StackedConfig(ModelConfig):
     shared: dict[str, Annotated[PartConfig, PartField(*SHAREABLE)]] = Field(default_factory=dict)
     blocks: Blocks
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
+    head: Annotated[HeadConfig, PartField("head")] | None = None
+
+    def dump(self) -> dict[str, Any]:
+        """A model without a head is the model that it was before there were any."""
+        plain = super().dump()
+        if self.head is None:
+            del plain["head"]
+        return plain
+
+    def labels(self) -> tuple[str, ...]:
+        return self.head.names if isinstance(self.head, ClassifierConfig) else ()
 
     @model_validator(mode="before")
     @classmethod
@@ -124,7 +138,7 @@ class Embedding(nn.Module):
         width = dims.d_model - self.position.width
         narrow = settings.d_embedding
         self.tokens = nn.Embedding(dims.vocab_size, width if narrow is None else narrow)
-        self.projection = None if narrow is None else nn.Linear(narrow, width, bias=False)
+        self.projection = None if narrow is None else Linear(narrow, width, bias=False)
         nn.init.normal_(self.tokens.weight, std=settings.deviation(self.tokens.embedding_dim))
         self.scale, self.round_scale = settings.factor(self.tokens.embedding_dim), settings.round_scale
         self.norm = settings.norm.build(dims.at("embedding", "norm"))
@@ -145,7 +159,8 @@ class Embedding(nn.Module):
 
 @register
 class DecoderConfig(StackedConfig):
-    """embeddings -> blocks -> norm -> readout, with any list of blocks, none of which sees later tokens."""
+    """embeddings -> blocks -> norm -> readout, with any list of blocks, none of which sees later tokens. A ``head``
+    reads the same vectors beside the readout (scores of classes of a row, say)."""
 
     kind: ClassVar[str] = "decoder"
     source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"
@@ -154,7 +169,7 @@ class DecoderConfig(StackedConfig):
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig()
 
     def build(self, dims: Dims | None = None) -> Decoder:
-        return Decoder(self)
+        return rewritten(Decoder(self), self.rewrites)
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -182,6 +197,7 @@ class Decoder(LanguageModel):
         self.stack = build_stack(config.blocks, dims)
         self.norm = config.norm.build(dims.at("norm"))
         self.readout = config.readout.build(dims.at("readout"))
+        self.head = None if config.head is None else config.head.build(dims.at("head"))
         self.shared.require_used()
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> DecoderState:

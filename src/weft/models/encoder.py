@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
-from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.checks import require
 from weft.core.config import Dims
 from weft.core.errors import InputError
-from weft.core.model import Encoder, EncoderInputs
+from weft.core.model import Encoder, EncoderInputs, ModelState
+from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import WHOLE, Span
+from weft.linear.rewrite import rewritten
 from weft.models.decoder import StackedConfig, build_embedding
 from weft.models.stack import build_stack
 
 
 @register
 class TokenEncoderConfig(StackedConfig):
-    """embeddings (+ segment embeddings) -> blocks -> norm; its attentions say ``mask: bidirectional``."""
+    """embeddings (+ segment embeddings) -> blocks -> norm -> head, if it has one; its attentions say
+    ``mask: bidirectional``."""
 
     group: ClassVar[str] = "encoder"
     kind: ClassVar[str] = "encoder"
@@ -29,7 +31,7 @@ class TokenEncoderConfig(StackedConfig):
     n_types: int = Field(default=0, ge=0)
 
     def build(self, dims: Dims | None = None) -> TokenEncoder:
-        return TokenEncoder(self)
+        return rewritten(TokenEncoder(self), self.rewrites)
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -40,16 +42,15 @@ class TokenEncoderConfig(StackedConfig):
                                 "blocks": [{"repeat": 2, "of": [{"kind": "pre", "layers": [attention, mlp]}]}]}),
             cls.model_validate({"vocab_size": 11, "d_model": 8, "position": "learned", "context": 32, "n_types": 2,
                                 "embedding": {"dropout": 0.1},
-                                "blocks": [{"kind": "post", "layers": [attention, mlp]}]}),
+                                "blocks": [{"kind": "post", "layers": [attention, mlp]}], "head": "masked_token"}),
         ]
 
 
 class TokenEncoder(Encoder):
-    """Tokens to hidden vectors."""
+    """Tokens to hidden vectors, and through the head, where there is one, to a task's answers."""
 
     def __init__(self, config: TokenEncoderConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         dims = Dims(config.d_model, config.vocab_size, config.context)
         self.embedding, self.shared, dims = build_embedding(config, dims)
         self.types = nn.Embedding(config.n_types, config.d_model) if config.n_types else None
@@ -57,9 +58,10 @@ class TokenEncoder(Encoder):
             nn.init.normal_(self.types.weight, std=config.embedding.deviation(config.d_model))
         self.stack = build_stack(config.blocks, dims)
         self.norm = config.norm.build(dims.at("norm"))
+        self.head = None if config.head is None else config.head.build(dims.at("head"))
         self.shared.require_used()
 
-    def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
+    def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
         """Hidden vectors [B,S,D], zero beyond each row's count.
 
         Raises:
@@ -69,8 +71,11 @@ class TokenEncoder(Encoder):
         tokens = self._tokens(inputs)
         span = (WHOLE if span is None else span).resolve(None, tokens)
         x = self.embedding(tokens, span, self._segments(inputs.types, span))
-        h: Tensor = self.norm(self.stack(x, None, span).y, span.ticks.valid)
-        return span.clean(h)
+        out = self.stack(x, None, span)
+        return Output(span.clean(self.norm(out.y, span.ticks.valid)), None, out.losses)
+
+    def limit(self) -> int | None:
+        return self.embedding.position.limit
 
     def reads(self) -> dict[str, int]:
         sizes = {"tokens": self.embedding.tokens.num_embeddings}

@@ -7,9 +7,10 @@ from typing import Annotated, ClassVar, Self
 from pydantic import model_validator
 
 from weft.core.config import Dims, PartField, rule
-from weft.core.model import Encoder, EncoderInputs
+from weft.core.model import Encoded, Encoder, EncoderInputs
 from weft.core.registry import register
 from weft.core.span import Memory, Span
+from weft.linear.rewrite import rewritten
 from weft.models.decoder import Decoder, DecoderConfig
 from weft.models.encoder import TokenEncoder, TokenEncoderConfig
 
@@ -29,13 +30,19 @@ class EncoderDecoderConfig(DecoderConfig):
         if self.encoder.d_model != self.d_model:
             raise rule("encoder.d_model", f"{self.encoder.d_model} where the decoder has {self.d_model}.",
                        "Give both the same width.")
+        if self.encoder.head is not None:
+            raise rule("encoder.head", f"{self.encoder.head.kind!r}, and what the decoder reads of a source are its "
+                       "vectors.", "Leave it out, or give it to the whole as head.")
         if self.tied_source and self.encoder.vocab_size != self.vocab_size:
             raise rule("tied_source", f"source vocabulary {self.encoder.vocab_size}, target {self.vocab_size}.",
                        "Share one vocabulary, or untie.")
+        if self.encoder.rewrites:
+            raise rule("encoder.rewrites", "the encoder's maps are rewritten with the model's.",
+                       "Write them under the model's own rewrites, for maps such as encoder.* .")
         return self
 
     def build(self, dims: Dims | None = None) -> EncoderDecoder:
-        return EncoderDecoder(self)
+        return rewritten(EncoderDecoder(self), self.rewrites)
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -75,6 +82,7 @@ class EncoderDecoder(Decoder):
         # The weight and not the module: torch.func.functional_call loses a module that stands in two places.
         encoder.embedding.tokens.weight = self.embedding.tokens.weight
 
-    def encode(self, inputs: EncoderInputs, span: Span | None = None) -> Memory:
+    def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> Encoded:
         """The source's hidden vectors and counts."""
-        return Memory(self.encoder(inputs, span), None if span is None else span.count)
+        out = self.encoder.vectors(inputs, span)
+        return Encoded(Memory(out.y, None if span is None else span.count), out.losses)

@@ -15,6 +15,8 @@ from weft.core.layer import Part
 class Norm(Part):
     """A map of vectors along the last dimension that keeps their number and size."""
 
+    role = "norms"
+
     @abstractmethod
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         """The normalised vectors, in the dtype of ``x``.

@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from weft.core.errors import ConfigError, UnsupportedError, nearest
 from weft.ops.operator import transformed
@@ -80,7 +81,7 @@ class Form(Generic[C, R]):
     def explain(self, why: str) -> str:
         """A reason in words, of one that the chooser gives in short."""
         known = {"devices": f"it runs on {_listed(self.devices or ())}",
-                 "dtypes": f"it computes in {_listed(str(dtype).removeprefix('torch.') for dtype in self.dtypes or ())}",
+                 "dtypes": f"it computes in {_listed(str(each).removeprefix('torch.') for each in self.dtypes or ())}",
                  "gradients": f"it is for calls {self.gradients} gradients",
                  "compiler": "the compiler makes kernels of plain operators itself",
                  "transforms": "the transforms of torch.func take plain operators"}
@@ -105,8 +106,8 @@ class Decision(NamedTuple):
     operation: str
     form: str
     reason: str
-    shape: tuple[int, ...]
-    """Of the call's subject."""
+    sizes: tuple[tuple[int, ...], ...]
+    """Shapes of the call's tensors, in their order."""
 
 
 class Operation(Generic[C, R]):
@@ -236,8 +237,8 @@ class Operation(Generic[C, R]):
         """The form for a call where one is named, or choices are observed."""
         form, reason = self.choose(call, named)
         if self._seen is not None:
-            subject: Tensor = getattr(call, self.subject)
-            self._seen.append(Decision(self.name, form.name, reason, tuple(subject.shape)))
+            sizes = tuple(tuple(each.shape) for each in tree_leaves(call) if isinstance(each, Tensor))
+            self._seen.append(Decision(self.name, form.name, reason, sizes))
         return form
 
     def _cannot(self, form: Form[C, R], why: str, call: C) -> UnsupportedError:

@@ -31,6 +31,8 @@ Point = Literal["embeddings", "queries_keys", "scores", "values"]
 class PositionScheme(Part):
     """Base of position schemes; subclasses override the points that ``acts_on`` names."""
 
+    role = "positions"
+
     acts_on: ClassVar[frozenset[Point]] = frozenset()
 
     @property

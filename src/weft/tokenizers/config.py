@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from weft.core.config import PartConfig
+from weft.core.errors import TokenizerError
 from weft.core.registry import REGISTRY, register
-from weft.tokenizers.base import Tokenizer
+from weft.tokenizers.base import SETTINGS_FILE, Tokenizer
 from weft.tokenizers.bpe import SMALLEST_BPE, BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
-from weft.tokenizers.files import KINDS
+from weft.tokenizers.files import KINDS, load_tokenizer
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.published import read_sentence_piece, read_tokenizer
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer, train_sentence_piece
@@ -221,10 +223,11 @@ class SentencePieceTokenizerConfig(TokenizerConfig):
 
 @register
 class TokenizerFileConfig(TokenizerConfig):
-    """A published vocabulary of any kind: ``tokenizer.json``, SentencePiece, GPT-2's, BERT's, RWKV World's.
+    """A published vocabulary of any kind: ``tokenizer.json``, SentencePiece, GPT-2's, BERT's, RWKV World's; or the
+    tokenizer of a checkpoint.
 
     Attributes:
-        path: the file, or the folder that has it.
+        path: the file, or the folder that has it, such as a checkpoint's.
         bos: the token that opens a document; by default what the files beside it say.
         eos: the token that closes a document; likewise.
     """
@@ -240,7 +243,12 @@ class TokenizerFileConfig(TokenizerConfig):
         return self.from_file()
 
     def from_file(self) -> Tokenizer:
-        return read_tokenizer(self.path, bos=self.bos, eos=self.eos)
+        if not (Path(self.path) / SETTINGS_FILE).is_file():
+            return read_tokenizer(self.path, bos=self.bos, eos=self.eos)
+        if self.bos is not None or self.eos is not None:
+            raise TokenizerError("bos or eos for the tokenizer of a checkpoint, which has its own.", where=self.path,
+                                 remedy="Leave them out.")
+        return load_tokenizer(self.path, kinds=known_tokenizers())
 
     def known_vocab_size(self) -> int:
         return self.from_file().vocab_size

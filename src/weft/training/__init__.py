@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from weft.tasks import Validation
 from weft.training.config import DataSettings, ReportSettings, RunConfig, TrainingSettings
 from weft.training.events import Event, Notice, Progress, Saved, Started, Validated
 from weft.training.files import load_model_config, load_run, parse_run
 from weft.training.interrupt import Terminated
 from weft.training.train import TrainResult, train
-from weft.training.validation import Validation, validate
 
 __all__ = [
     "DataSettings",
@@ -27,5 +27,4 @@ __all__ = [
     "load_run",
     "parse_run",
     "train",
-    "validate",
 ]

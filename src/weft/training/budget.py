@@ -9,9 +9,8 @@ from copy import deepcopy
 import torch
 
 from weft.core.errors import ConfigError
-from weft.core.model import LanguageModel
-from weft.data import TokenStream
-from weft.training.batches import batches_of
+from weft.core.model import Model
+from weft.tasks import Examples
 from weft.training.compute import Compute
 from weft.training.config import DEFAULT_STEPS, RunConfig
 from weft.training.flops import model_flops_per_token
@@ -23,7 +22,7 @@ SHARE = 0.05
 """Of the budget that may be spent on timing, so that a passing load does not decide; at least three steps are timed."""
 
 
-def settle_steps(config: RunConfig, model: LanguageModel, stream: TokenStream, device: torch.device | str,
+def settle_steps(config: RunConfig, model: Model, examples: Examples, device: torch.device | str,
                  compute: Compute | None = None, world: World | None = None) -> int:
     """Steps of the run: as many as the budget pays for in full. Those that are timed for a budget in seconds train a
     copy of ``model``.
@@ -31,7 +30,7 @@ def settle_steps(config: RunConfig, model: LanguageModel, stream: TokenStream, d
     Args:
         config: of the run.
         model: to be trained.
-        stream: the training text.
+        examples: to be trained on.
         device: where to compute.
         compute: how, see `Trainer`.
         world: the ranks that train together, which all settle on the same number; None: this process alone.
@@ -42,10 +41,10 @@ def settle_steps(config: RunConfig, model: LanguageModel, stream: TokenStream, d
     settings = config.training
     if settings.seconds is not None:
         ranks = World(torch.device(device)) if world is None else world
-        return max(1, int(settings.seconds / _seconds_per_step(config, model, stream, compute, ranks)))
+        return max(1, int(settings.seconds / _seconds_per_step(config, model, examples, compute, ranks)))
     tokens = tokens_per_step(config)
     if settings.tokens is not None:
-        real = batches_of(config, stream).tokens_per_batch * settings.accumulation
+        real = config.made_task().batches(examples).tokens_per_batch * settings.accumulation
         return _whole(settings.tokens, real, "tokens")
     if settings.flops is not None:
         return _whole(settings.flops, tokens * model_flops_per_token(model, config.context), "flops")
@@ -64,11 +63,11 @@ def _whole(budget: float, price: float, unit: str) -> int:
     return int(budget // price)
 
 
-def _seconds_per_step(config: RunConfig, model: LanguageModel, stream: TokenStream, compute: Compute | None,
+def _seconds_per_step(config: RunConfig, model: Model, examples: Examples, compute: Compute | None,
                       world: World) -> float:
     budget = config.training.seconds
     assert budget is not None, "called for a budget in seconds"
-    trainer = Trainer(config, deepcopy(model), stream, steps=DEFAULT_STEPS, device=world.device, compute=compute,
+    trainer = Trainer(config, deepcopy(model), examples, steps=DEFAULT_STEPS, device=world.device, compute=compute,
                       world=world)
     trainer.advance()  # the first step allocates and chooses kernels
     times: list[float] = []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
 
-from weft.core.errors import UnsupportedError
+import torch
+
+from weft.core.compiling import compiler_errors
 from weft.core.model import ModelState
-from weft.core.span import Span
-from weft.training.gradient import Forward, Scored
+from weft.tasks import Scored
+from weft.training.gradient import Forward
 
 
 def compiled(forward: Forward) -> Forward:
@@ -17,20 +18,15 @@ def compiled(forward: Forward) -> Forward:
 
     The function raises `UnsupportedError` where this model or machine cannot be compiled.
     """
-    from torch._dynamo.exc import TorchDynamoException  # imports the compiler, which takes a second
     from torch._functorch import config as partitioning
 
     fast = torch.compile(forward, dynamic=False)
 
-    def run(inputs: Tensor, targets: Tensor, scored: Tensor, state: ModelState | None, span: Span) -> Scored:
-        try:
-            # What the backward pass can make again in one sweep it need not find kept, even where a matrix product
-            # takes it in: an eighth less memory on the benchmark's model (eagerly: `ops.rematerialize`).
-            with partitioning.patch(ban_recompute_materialized_backward=False):
-                return fast(inputs, targets, scored, state, span)
-        except TorchDynamoException as error:
-            reason = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
-            raise UnsupportedError(f"torch.compile failed: {reason}.", where="training.compute.compile",
-                                   remedy="Leave it out, or see `weft doctor` for what the compiler needs.") from None
+    def run(given: Any, state: ModelState | None) -> Scored:
+        # What the backward pass can make again in one sweep it need not find kept, even where a matrix product takes it
+        # in: an eighth less memory on the benchmark's model (eagerly: `ops.rematerialize`).
+        with (compiler_errors("training.compute.compile"),
+              partitioning.patch(ban_recompute_materialized_backward=False)):
+            return fast(given, state)
 
     return run

@@ -1,4 +1,4 @@
-"""The configuration of a run: model, tokenizer, data, training, reports, seed."""
+"""The configuration of a run: model, task, tokenizer, data, training, reports, seed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from weft.core.config import PartField, Settings, rule
-from weft.core.model import ModelConfig
+from weft.core.model import MODELS, ModelConfig
 from weft.data.settings import DataSettings as DataSettings
 from weft.ops.forms import OPERATIONS
+from weft.tasks import ObjectiveSettings, Task, TaskConfig, TaskSettings
+from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training.compute import ComputeSettings
-from weft.training.objective import ObjectiveSettings
 from weft.training.optimizers import AdamWConfig, OptimizerConfig
 from weft.training.schedules import CosineConfig, ScheduleConfig
 
@@ -127,11 +128,16 @@ class RunConfig(Settings):
     """Everything that decides what a run computes.
 
     Attributes:
+        start: folder of the checkpoint, Weft's or one that `transformers` wrote, whose weights the model begins with,
+            see `weft.training.starting`; None: it begins with random ones.
+        task: what the model is trained and measured on.
         seed: of the initial weights and of dropout.
         kernels: the form by which an operation is computed, ``{attention: reference}``; the others are chosen.
     """
 
-    model: Annotated[ModelConfig, PartField("model")]
+    model: Annotated[ModelConfig, PartField(*MODELS)]
+    task: Annotated[TaskConfig, PartField("task")] = NextTokenConfig()
+    start: str | None = None
     tokenizer: Annotated[TokenizerConfig, PartField("tokenizer")] = ByteTokenizerConfig()
     data: DataSettings = DataSettings()
     training: TrainingSettings = TrainingSettings()
@@ -161,6 +167,14 @@ class RunConfig(Settings):
     def context(self) -> int:
         """Tokens of a training window."""
         return self.training.context or self.model.context
+
+    def made_task(self) -> Task[Any, Any]:
+        """The task, with what the run says that it obeys."""
+        training = self.training
+        return self.task.create(TaskSettings(
+            rows=training.batch_size, context=self.context, seed=self.data.order_seed, reshuffle=training.reshuffle,
+            carry_state=training.carry_state, packing=self.data.packing, objective=training.objective,
+            labels=self.model.labels()))
 
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse_run` reads back."""

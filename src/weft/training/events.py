@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, final
 
-from weft.training.validation import Validation
+from weft.tasks import Validation
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Progress(Event):
 
     Attributes:
         steps: updates of the whole run.
-        loss: mean negative log-likelihood of the training tokens, nats per token.
-        bits_per_byte: the same per byte of text.
-        tokens_per_second: tokens trained on per second of training.
+        loss: mean over the training predictions: negative log-likelihood in nats per token, or what the task says.
+        bits_per_byte: the same per byte of text; None where what is predicted stands for none.
+        tokens_per_second: predictions trained on per second of training.
         seconds: of training so far, evaluation and saving not counted.
         seconds_left: of training to come, at the mean pace so far.
         lr: learning rate of the last step.
@@ -81,13 +81,15 @@ class Progress(Event):
             in the first seconds of a run (see `weft.training.rates`).
         resident_bytes: main memory that the process holds; None where the system does not tell.
         allocated_bytes: memory of the accelerator that tensors hold; None without one.
+        unit: of a prediction.
+        measured_in: the unit of the loss.
     """
 
     name: ClassVar[str] = "progress"
 
     steps: int
     loss: float
-    bits_per_byte: float
+    bits_per_byte: float | None
     tokens_per_second: float
     seconds: float
     seconds_left: float
@@ -96,6 +98,8 @@ class Progress(Event):
     mfu: float | None = None
     resident_bytes: int | None = None
     allocated_bytes: int | None = None
+    unit: str = "token"
+    measured_in: str = "nats"
 
     def line(self) -> str:
         return "  ".join([f"step {self.step:,}/{self.steps:,}", *self.figures(),
@@ -103,8 +107,9 @@ class Progress(Event):
 
     def figures(self) -> list[str]:
         """What was measured, each with its unit."""
-        found = [f"loss {self.loss:.4f} nats/token", f"{self.bits_per_byte:.4f} bits/byte",
-                 f"{self.tokens_per_second:,.0f} tokens/s"]
+        bits = [] if self.bits_per_byte is None else [f"{self.bits_per_byte:.4f} bits/byte"]
+        found = [f"loss {self.loss:.4f} {self.measured_in}/{self.unit}", *bits,
+                 f"{self.tokens_per_second:,.0f} {self.unit}s/s"]
         if self.mfu is not None:
             found.append(f"MFU {self.mfu:.1%}")
         if self.resident_bytes is not None:
@@ -125,9 +130,7 @@ class Validated(Event):
     seconds: float
 
     def line(self) -> str:
-        found = self.validation
-        return (f"step {self.step:,}  validation {found.bits_per_byte:.4f} bits/byte  {found.loss:.4f} nats/token  "
-                f"({found.tokens:,} tokens, {found.bytes:,} bytes)")
+        return f"step {self.step:,}  validation {self.validation.line()}"
 
 
 @final

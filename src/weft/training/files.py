@@ -8,13 +8,17 @@ from typing import Any
 
 import yaml
 
-from weft.core.config import parse, parse_part
+from weft.core.config import parse
 from weft.core.errors import ConfigError
-from weft.core.model import ModelConfig
-from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
-from weft.training.config import DataSettings, RunConfig
-from weft.training.material import split_corpus, with_prepared
+from weft.core.model import ModelConfig, parse_model
+from weft.training.config import RunConfig
+from weft.training.filling import task_of, tokenizer_of, vocab_size_of, with_labels
+from weft.training.material import with_prepared
 from weft.training.overrides import apply_overrides, run_overrides
+from weft.training.starting import with_start
+
+SIZES = (7, 10**9)
+"""Two sizes that no vocabulary has, of which no rule about sizes says the same."""
 
 
 def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
@@ -39,10 +43,8 @@ def load_model_config(path: str | Path, overrides: Iterable[str] = ()) -> ModelC
     data = read_plain(path)
     if "kind" not in data:
         return parse_run(data, overrides, where=str(path)).model
-    filled = _with_vocabulary({"model": apply_overrides(data, overrides)})
-    config = parse_part(("model",), filled["model"], where=str(path))
-    assert isinstance(config, ModelConfig), "the group model holds model configurations"
-    return config
+    filled = _with_vocabulary({"model": apply_overrides(data, overrides)}, str(path))
+    return parse_model(filled["model"], where=str(path))
 
 
 def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str | None = None) -> RunConfig:
@@ -52,7 +54,8 @@ def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: 
         ConfigError: listing every problem.
     """
     plain = {"model": dict(data)} if "kind" in data else dict(data)
-    filled = _with_vocabulary(with_prepared(run_overrides(plain, overrides)))
+    begun = with_labels(with_prepared(with_start(run_overrides(plain, overrides))))
+    filled = _with_vocabulary(begun, where)
     return parse(RunConfig, filled, where=where)
 
 
@@ -82,6 +85,25 @@ def read_plain(path: str | Path) -> dict[str, Any]:
     return data
 
 
+def _require_sound(plain: Mapping[str, Any], model: Mapping[str, Any], where: str | None) -> None:
+    """Refuse what is wrong whatever the size of the vocabulary is, before a text is read to learn it.
+
+    Raises:
+        ConfigError: with the problems that two sizes have in common.
+    """
+    first, second = (_problems({**plain, "model": _of_vocabulary(model, size)}) for size in SIZES)
+    if common := [problem for problem in first if problem in second]:
+        raise ConfigError(common, where=where)
+
+
+def _problems(plain: Mapping[str, Any]) -> tuple[str, ...]:
+    try:
+        parse(RunConfig, plain)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
 class _Loader(yaml.SafeLoader):
     """YAML in which a key that is given twice is an error; the standard loader keeps the last."""
 
@@ -95,24 +117,34 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _with_vocabulary(plain: dict[str, Any]) -> dict[str, Any]:
+def _with_vocabulary(plain: dict[str, Any], where: str | None) -> dict[str, Any]:
     """Fill ``model.vocab_size`` where it is left out. Parsing reports whatever else is wrong."""
     model = plain.get("model")
     if isinstance(model, str):
         model = {"kind": model}
-    if not isinstance(model, dict) or "vocab_size" in model:
+    if not isinstance(model, dict) or not _lacks_vocabulary(model):
         return plain
+    return {**plain, "model": _of_vocabulary(model, _vocab_size(plain, model, where))}
+
+
+def _lacks_vocabulary(model: Mapping[str, Any]) -> bool:
+    encoder = model.get("encoder")
+    return "vocab_size" not in model or (isinstance(encoder, Mapping) and "vocab_size" not in encoder)
+
+
+def _of_vocabulary(model: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """The model, and the encoder that reads its sources, with that vocabulary where none is given."""
+    encoder = model.get("encoder")
+    sides = {"encoder": {"vocab_size": size, **encoder}} if isinstance(encoder, Mapping) else {}
+    return {"vocab_size": size, **model, **sides}
+
+
+def _vocab_size(plain: Mapping[str, Any], model: Mapping[str, Any], where: str | None) -> int:
     try:
-        size = _vocab_size(plain)
+        learned = tokenizer_of(plain).known_vocab_size() is None
+        task_of(plain)
     except ConfigError:
-        size = 1  # parsing the whole names the fault in the tokenizer or the data; the model is not to blame
-    return {**plain, "model": {**model, "vocab_size": size}}
-
-
-def _vocab_size(plain: dict[str, Any]) -> int:
-    tokenizer = parse_part(("tokenizer",), plain.get("tokenizer", ByteTokenizerConfig.kind))
-    assert isinstance(tokenizer, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
-    known = tokenizer.known_vocab_size()
-    if known is not None:
-        return known
-    return tokenizer.fit(split_corpus(parse(DataSettings, plain.get("data", {})))[0].texts()).vocab_size
+        return 1  # parsing the whole names the fault in the tokenizer or the task; the model is not to blame
+    if learned:
+        _require_sound(plain, model, where)
+    return vocab_size_of(plain)

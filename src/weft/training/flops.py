@@ -8,13 +8,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.analysis.flops import forward_flops
 from weft.analysis.matmul import matmul_rate
 from weft.analysis.shapes import shape_of
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 
 BACKWARD = 2
 """The backward pass multiplies each matrix twice, for the gradients of its input and of its weights."""
 
 
-def model_flops_per_token(model: LanguageModel, context: int) -> float:
+def model_flops_per_token(model: Model, context: int) -> float:
     """Operations of a forward and a backward pass over rows of ``context`` tokens, per token.
 
     Three times those of the forward pass, as counted by `weft.analysis.flops.forward_flops`, with attention scores
@@ -31,6 +31,6 @@ def model_flops_per_token(model: LanguageModel, context: int) -> float:
 
 
 def peak_flops(dtype: torch.dtype) -> float:
-    """Operations a second of a large square product in ``dtype`` on this CPU, by the route that is set now. The
-    measurement takes a moment; make it once in a run."""
+    """Operations a second of a large square product in ``dtype`` on this CPU, by the fastest route. The measurement
+    takes a moment; make it once in a run."""
     return matmul_rate(dtype)

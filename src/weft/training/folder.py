@@ -10,32 +10,32 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, final
 
 import yaml
 from torch import Tensor
 
-from weft.checkpoints.atomic import discard, tidy, write_file
 from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS, RUN_ID, step_name
 from weft.checkpoints.layout import RUN_FILE as RUN_FILE
 from weft.checkpoints.locate import foreign_checkpoints, run_id, saved_checkpoints, step_folders
-from weft.checkpoints.room import free_bytes
 from weft.checkpoints.save import save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
-from weft.core.model import LanguageModel
-from weft.core.strict_json import dumps, number
+from weft.core.model import Model
+from weft.core.strict_json import dumps
+from weft.disk.atomic import discard, tidy, write_file
+from weft.disk.lock import LOCK_FILE, held
 from weft.disk.ownership import by_manifest, enumerated, in_the_way
+from weft.disk.space import free_bytes
+from weft.tasks import Validation
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
 from weft.training.events import Event
 
 CONFIG_YAML = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
-LOCK_FILE = ".lock"
 DESCRIBED = ("id", "config", "steps", "corpus", "corpus_sha256", "tokenizer_sha256", "compute", "software", "inexact")
 """What run.json holds."""
 WRITTEN = (CONFIG_YAML, METRICS_FILE, RUN_CHECKPOINTS)
@@ -57,6 +57,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path, *, resume: bool, writes: bool = True) -> None:
         self.path, self._resume, self._writes = Path(path), resume, writes
+        self._stack = ExitStack()
         if writes:
             self._require_fitting()
 
@@ -65,22 +66,21 @@ class RunFolder:
             return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self.path / LOCK_FILE)
+            self._stack.enter_context(held(self.path, "training"))
             for place in (self.path, self.path / RUN_CHECKPOINTS):
                 tidy(place)
+            self._require_fitting()  # once more, for what another process did before the lock was ours
         except OSError as error:
+            self._stack.close()
             raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
                                "folder."]) from None
-        try:
-            self._require_fitting()  # once more, for what another process did before the lock was ours
-        except ConfigError:
-            os.close(self._lock)
+        except BaseException:
+            self._stack.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._writes:
-            os.close(self._lock)
+        self._stack.close()
 
     @property
     def has_run(self) -> bool:
@@ -177,7 +177,7 @@ class RunFolder:
             os.rename(damaged, aside)
         return aside
 
-    def save(self, model: LanguageModel, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any],
+    def save(self, model: Model, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any],
              training: Mapping[str, Tensor]) -> Path:
         """Write the checkpoint of ``facts["step"]``, then delete all but the last, the best, and as many before the
         last as the configuration keeps. One that holds anything else than was saved stays.
@@ -205,13 +205,13 @@ class RunFolder:
                                 remedy="Make room, then go on with --resume.") from error
 
     def best(self) -> Path | None:
-        """The checkpoint with the fewest bits per byte on the validation text."""
+        """The checkpoint that is best on the held-out data, by the measure that the task chooses by."""
         return best_of(saved_checkpoints(self.path))
 
 
 def best_of(saved: list[Path]) -> Path | None:
-    """The one with the fewest bits per byte among those that were evaluated; the earliest of equals."""
-    scores = {path: _bits_per_byte(path) for path in saved}
+    """The best among those that were evaluated, by the measure that their task chooses by; the earliest of equals."""
+    scores = {path: _cost(path) for path in saved}
     scored = {path: score for path, score in scores.items() if score is not None}
     return min(scored, key=scored.__getitem__) if scored else None
 
@@ -239,11 +239,11 @@ def _differences(old: Any, new: Any, path: str) -> list[tuple[str, Any, Any]]:
     return [] if old == new else [(path, old, new)]
 
 
-def _bits_per_byte(path: Path) -> float | None:
+def _cost(path: Path) -> float | None:
     """None for a checkpoint that was not evaluated, or that is damaged."""
     try:
-        return number(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]["bits_per_byte"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return Validation.from_json(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]).cost
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -253,33 +253,3 @@ def _record(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
-
-
-def _lock(path: Path) -> int:
-    """Hold the folder for this process, whose number is written down; the system lets go of it however the process
-    ends."""
-    if os.path.lexists(path) and not _is_lock(path):
-        raise ConfigError([f"out: {path} is no lock of Weft's, and would be overwritten. Choose another folder, or "
-                           "move it away."])
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(handle, 32).decode("ascii", "replace").strip()
-            os.close(handle)
-            raise ConfigError([f"out: another process ({holder or 'of unknown number'}) is training in {path.parent}. "
-                               "Wait for it, or choose another folder."]) from None
-    os.ftruncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode("ascii"))
-    return handle
-
-
-def _is_lock(path: Path) -> bool:
-    """Whether a file holds a process's number, or nothing yet."""
-    if path.is_symlink() or not path.is_file():
-        return False
-    content = path.read_bytes()
-    return content == b"" or (content[:-1].isdigit() and content[-1:] == b"\n")

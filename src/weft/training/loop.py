@@ -13,17 +13,17 @@ from typing import Any, NamedTuple, final
 from torch import Tensor
 
 from weft.core.errors import CheckpointError, DivergedError, FailedError, OccupiedError, TrainingError
-from weft.core.model import LanguageModel
+from weft.core.model import Model
+from weft.tasks import Material, Task, Validation
 from weft.training.config import EVALUATIONS, POINTS, ReportSettings, RunConfig
 from weft.training.events import Event, Listener, Progress, Saved, Validated
 from weft.training.folder import RunFolder
 from weft.training.interrupt import Interrupts
-from weft.training.material import Material
 from weft.training.parallel import World
 from weft.training.rates import Utilisation, allocated_bytes, resident_bytes
 from weft.training.sinks import Sinks
+from weft.training.starting import Taken
 from weft.training.trainer import StepReport, Trainer
-from weft.training.validation import Validation, validate
 
 
 class Finish(NamedTuple):
@@ -42,12 +42,14 @@ class Run:
     methods; rank 0 alone does what they say, and the others learn what came of it."""
 
     config: RunConfig
-    model: LanguageModel
-    material: Material
+    task: Task[Any, Any]
+    model: Model
+    material: Material[Any]
     folder: RunFolder
     world: World
     listener: Listener | None
     sinks: Sinks
+    taken: Taken | None = None
 
     def tell(self, event: Event) -> None:
         """Write the event down and pass it on."""
@@ -58,15 +60,14 @@ class Run:
         if self.listener is not None:
             self.listener(event)
 
-    def evaluate(self, model: LanguageModel, step: int, seconds: float) -> Validation:
-        """Measure ``model`` on the validation text.
+    def evaluate(self, model: Model, step: int, seconds: float) -> Validation:
+        """Measure ``model`` on the held-out data.
 
         Raises:
             FailedError: it gives NaN.
         """
         found = Validation(**self.world.lead(lambda: asdict(
-            validate(model, self.material.validation, context=self.config.context,
-                     rows=self.config.training.batch_size, batches=self.config.report.eval_batches))))
+            self.task.measure(model, self.material.validation, self.config.report.eval_batches))))
         self.tell(Validated(step, found, seconds))
         return found
 
@@ -107,22 +108,27 @@ class Interval:
     nats: float = 0.0
     tokens: int = 0
     bytes: int = 0
+    steps: int = 0
 
     def add(self, report: StepReport) -> None:
         """Count a step."""
         self.nats += report.sums.nats
         self.tokens += report.sums.tokens
         self.bytes += report.sums.bytes
+        self.steps += 1
 
     def progress(self, trainer: Trainer, report: StepReport, use: Utilisation) -> Progress:
         """The line of this interval: tokens of all ranks, memory of this one."""
         world = trainer.world
         left = trainer.seconds / trainer.step * (trainer.steps - trainer.step)
-        pace = self.tokens / max(1e-9, trainer.seconds - self.seconds)
-        return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens),
-                        self.nats / math.log(2) / max(1, self.bytes), pace, trainer.seconds, left, report.lr,
-                        report.grad_norm, use.mfu(pace / world.size, trainer.seconds), resident_bytes(),
-                        allocated_bytes(world.device))
+        elapsed = max(1e-9, trainer.seconds - self.seconds)
+        # What is computed are the tokens that are read, of which a task may predict few or none.
+        read = self.steps * trainer.config.training.accumulation * trainer.batches.tokens_per_batch / elapsed
+        bits = self.nats / math.log(2) / self.bytes if self.bytes else None
+        return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens), bits, self.tokens / elapsed,
+                        trainer.seconds, left, report.lr, report.grad_norm,
+                        use.mfu(read / world.size, trainer.seconds), resident_bytes(),
+                        allocated_bytes(world.device), trainer.task.unit, trainer.task.measured_in)
 
 
 class Begun(NamedTuple):
@@ -187,7 +193,7 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
     return Finish(trainer.step, trainer.seconds, validation, Path(path))
 
 
-def require_finite(model: LanguageModel, step: int) -> None:
+def require_finite(model: Model, step: int) -> None:
     """Refuse to save weights that are lost.
 
     Raises:
@@ -210,9 +216,9 @@ def _evaluated(run: Run, trainer: Trainer) -> Validation:
     except TrainingError:
         raise
     except FailedError as error:
-        raise DivergedError(f"on the validation text {error.what}", step=trainer.step) from error
+        raise DivergedError(f"on the held-out data {error.what}", step=trainer.step) from error
     if not math.isfinite(found.loss):
-        raise DivergedError("the model gives tokens of the validation text a probability of zero.", step=trainer.step)
+        raise DivergedError(f"the model gives held-out {trainer.task.unit}s a probability of zero.", step=trainer.step)
     return found
 
 

@@ -1,18 +1,12 @@
-"""From a run's data settings to streams of tokens: straight from text, or from a prepared folder."""
+"""The material of a run, and text that is tokenised once for many."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, final
 
-from weft.checkpoints.atomic import recover, replacing
 from weft.core.errors import ConfigError, DataError
-from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text, repeated
-from weft.data.corpus import Split
-from weft.data.division import divide
 from weft.data.manifest import Recipe, Source, is_prepared, read_manifest
 from weft.data.prepared import (
     EncodingTexts,
@@ -26,140 +20,30 @@ from weft.data.prepared import (
 from weft.data.settings import DataSettings, full_recipe
 from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
+from weft.disk.atomic import recover, replacing
 from weft.disk.ownership import require_free
-from weft.tokenizers import Tokenizer
+from weft.tasks.material import Material, read_texts
 from weft.tokenizers.config import TokenizerConfig
 from weft.training.config import RunConfig
-
-HeldOut: TypeAlias = Literal["validation", "test"]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Material:
-    """What a run trains on and is measured by.
-
-    Attributes:
-        corpus: name, version, size and hash of the whole text, in one line.
-        corpus_sha256: hash of the whole text.
-        tokenizer: trained on the training text alone, if it learns anything.
-        train: tokens of the training text.
-        validation: tokens of the text held out.
-    """
-
-    corpus: str
-    corpus_sha256: str
-    tokenizer: Tokenizer
-    train: TokenStream
-    validation: TokenStream
+from weft.training.filling import task_of, tokenizer_of
 
 
-@final
-class Texts(NamedTuple):
-    """The texts of a run, and the whole of train and validation in one line and as a hash."""
-
-    parts: Mapping[str, Corpus]
-    corpus: str
-    corpus_sha256: str
-
-
-def read_corpus(settings: DataSettings) -> Corpus:
-    """The text in ``path``, limited.
+def prepare(config: RunConfig) -> Material[Any]:
+    """What the run's task trains on and is measured by.
 
     Raises:
-        DataError: it cannot be read.
-    """
-    corpus = _embedded(settings) if settings.path is None else _read(settings, settings.path)
-    return corpus if settings.max_bytes is None else corpus.limited(settings.max_bytes, seed=settings.split_seed)
-
-
-def split_corpus(settings: DataSettings) -> Split:
-    """The training text and the text held out.
-
-    Raises:
-        DataError: it cannot be read, or is too small to split.
-    """
-    parts = read_texts(settings).parts
-    return parts["train"], parts["validation"]
-
-
-def read_texts(settings: DataSettings) -> Texts:
-    """Train and validation, and the test where there is one.
-
-    Raises:
-        DataError: as `split_corpus`.
-    """
-    corpus = read_corpus(settings)
-    line, digest = corpus.describe(), corpus.sha256
-    if settings.validation is None:
-        train, held = corpus, _read(settings, settings.validation_path)
-        line = f"{line}; validation {held.describe()}"
-        digest = hashlib.sha256(f"{corpus.sha256}\0{held.sha256}".encode()).hexdigest()
-    else:
-        train, held = corpus.split(settings.validation, seed=settings.split_seed, by=settings.split_by)
-    test = {} if settings.test_path is None else {"test": _read(settings, settings.test_path)}
-    return Texts({"train": train, "validation": held, **test}, line, digest)
-
-
-def prepare(config: RunConfig) -> Material:
-    """The run's text as tokens: read, split and encoded, or from the prepared folder that ``data.path`` names.
-
-    Raises:
-        DataError: the text or the folder cannot be used.
+        DataError: the data cannot be used.
         TokenizerError: the tokenizer cannot be made, or cannot express the text.
-        ConfigError: the model's vocabulary is smaller than the tokenizer's, or the configuration does not agree with
-            the folder.
+        ConfigError: the model's vocabulary is smaller than the tokenizer's, or the configuration does not agree with a
+            prepared folder.
     """
-    folder = config.data.prepared
-    if folder is not None:
-        return _from_folder(config, folder)
-    parts, corpus, digest = read_texts(config.data.model_copy(update={"test_path": None}))
-    tokenizer = config.tokenizer.fit(parts["train"].texts())
-    _require_vocabulary(config, tokenizer.vocab_size)
-    return Material(corpus, digest, tokenizer, encode_corpus(parts["train"], tokenizer), _encoded(parts, tokenizer))
-
-
-def held_out(settings: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
-    """The tokens of a run's held-out text.
-
-    Raises:
-        DataError: it cannot be read, there is none, or the prepared folder has another tokenizer.
-    """
-    folder = settings.prepared
-    if folder is not None:
-        return prepared_stream(folder, tokenizer, part)
-    if part == "test" and settings.test_path is None:
-        raise _no_test()
-    return _encoded(read_texts(settings).parts, tokenizer, part)
-
-
-def _encoded(parts: Mapping[str, Corpus], tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
-    return encode_corpus(parts[part], tokenizer, repeated=repeated(parts[part], parts["train"]))
-
-
-def text_stream(path: str | Path, tokenizer: Tokenizer) -> TokenStream:
-    """The tokens of a text, or of the validation part of a prepared folder.
-
-    Raises:
-        DataError: it cannot be read, or the prepared folder has another tokenizer.
-    """
-    if is_prepared(Path(path)):
-        return prepared_stream(Path(path), tokenizer, "validation")
-    return encode_corpus(read_text(path), tokenizer)
-
-
-def prepared_stream(folder: Path, tokenizer: Tokenizer, part: str) -> TokenStream:
-    """A part of a prepared folder, for a model with that tokenizer.
-
-    Raises:
-        DataError: the folder cannot be used, or its tokens are another tokenizer's.
-    """
-    data = open_prepared(folder)
-    if data.manifest.tokenizer.fingerprint != tokenizer.fingerprint():
-        raise DataError(f"the tokens were made with another tokenizer ({data.manifest.tokenizer.name}) than the "
-                        f"model's ({tokenizer.name}).", where=str(folder),
-                        remedy="Give the text itself, or data prepared with the model's tokenizer.")
-    return data.stream(part)
+    material = config.made_task().material(config.data, config.tokenizer)
+    known, more = material.tokenizer.vocab_size, config.task.extra_ids(config.tokenizer)
+    if config.model.vocab_size < known + more:
+        also = f" and the task {config.task.kind!r} needs {more} more" if more else ""
+        raise ConfigError([f"model.vocab_size: {config.model.vocab_size}, while the tokenizer has "
+                           f"{known} ids{also}. Leave it out, and it is filled in."])
+    return material
 
 
 def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,58 +63,15 @@ def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
     model = filled.get("model")
     model = {"kind": model} if isinstance(model, str) else model
     if isinstance(model, Mapping):
-        filled["model"] = {"vocab_size": manifest.tokenizer.vocab_size, **model}
+        filled["model"] = {"vocab_size": manifest.tokenizer.vocab_size + _extra_ids(filled), **model}
     return filled
 
 
-def _from_folder(config: RunConfig, folder: Path) -> Material:
-    data = open_prepared(folder)
-    _require_agreement(config, data)
-    _require_vocabulary(config, data.manifest.tokenizer.vocab_size)
-    return Material(data.manifest.corpus, data.manifest.corpus_sha256, data.tokenizer(), data.stream("train"),
-                    data.stream("validation"))
-
-
-def _require_agreement(config: RunConfig, data: PreparedData) -> None:
-    """Refuse a configuration that says of text or tokenizer what is not so in the folder."""
-    recipe = data.manifest.recipe
-    given = {"data": config.data.recipe(), "tokenizer": {"tokenizer": config.tokenizer.dump()}}
-    made = {"data": full_recipe(recipe.data), "tokenizer": {"tokenizer": recipe.tokenizer}}
-    problems = [f"{'data.' if section == 'data' else ''}{key}: {value!r}, while {data.path} was prepared with "
-                f"{made[section].get(key)!r}. Leave it out, or prepare the data again."
-                for section, values in given.items() for key, value in values.items()
-                if value != made[section].get(key)]
-    if problems:
-        raise ConfigError(problems)
-
-
-def _require_vocabulary(config: RunConfig, needed: int) -> None:
-    if config.model.vocab_size < needed:
-        raise ConfigError([f"model.vocab_size: {config.model.vocab_size}, while the tokenizer has "
-                           f"{needed} ids. Leave it out, and it is filled in."])
-
-
-def _embedded(settings: DataSettings) -> Corpus:
-    corpus, how = embedded_corpus(), settings.division
-    if how == "file":
-        return corpus
-    documents = tuple(piece for document in corpus.documents for piece in divide(document, how))
-    return Corpus(corpus.name, documents, version=corpus.version)
-
-
-def _read(settings: DataSettings, path: str | None) -> Corpus:
-    """A text that the settings name, read as they say."""
-    if path is None:
-        raise _no_test()
-    if is_prepared(Path(path)):
-        raise DataError("the folder holds prepared tokens, not text.", where=path,
-                        remedy="Give the text, or name the folder as data.path alone.")
-    return read_text(path, text_field=settings.text_field, documents=settings.division)
-
-
-def _no_test() -> DataError:
-    return DataError("the run has no test text.", where="data.test_path",
-                     remedy="Name one in the run's configuration, or give the path of a text.")
+def _extra_ids(plain: Mapping[str, Any]) -> int:
+    try:
+        return task_of(plain).extra_ids(tokenizer_of(plain))
+    except ConfigError:
+        return 0  # parsing the whole says what is wrong with the task or the tokenizer
 
 
 @final

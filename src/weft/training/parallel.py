@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from weft.core.errors import ConfigError, DataError, FailedError, TrainingError, UnsupportedError
 from weft.core.layer import traits_of
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.core.traits import Trait
 from weft.training.config import RunConfig
 
@@ -271,7 +271,7 @@ def require_divisible(config: RunConfig, size: int) -> None:
                            f"{size}, such as {nearest}, or another --nproc-per-node."])
 
 
-def require_parallel(model: LanguageModel, size: int) -> None:
+def require_parallel(model: Model, size: int) -> None:
     """Check that several ranks can train the model.
 
     Raises:

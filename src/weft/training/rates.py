@@ -15,8 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.shapes import shape_of
-from weft.core.config import parse_part
-from weft.core.model import ModelConfig
+from weft.core.model import parse_model
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
 from weft.training.flops import model_flops_per_token, peak_flops
@@ -73,9 +72,7 @@ def allocated_bytes(device: torch.device) -> int | None:
 @lru_cache(maxsize=64)
 def _flops_per_token(model: str, context: int) -> float:
     """By the configuration, written out, so that runs of one model count once."""
-    config = parse_part(("model",), json.loads(model))
-    assert isinstance(config, ModelConfig), "the group model holds model configurations"
-    return model_flops_per_token(shape_of(config, FakeTensorMode(), None), context)
+    return model_flops_per_token(shape_of(parse_model(json.loads(model)), FakeTensorMode(), None), context)
 
 
 @lru_cache(maxsize=8)

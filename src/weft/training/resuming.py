@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
 
-import weft
 from weft.checkpoints.load import Loaded, load_checkpoint, read_training
 from weft.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
-from weft.core.model import LanguageModel
+from weft.core.model import Model
+from weft.core.version import VERSION
+from weft.tasks import Material, Validation
 from weft.training.code import changes, code_of
 from weft.training.compute import RECORD, Compute
 from weft.training.config import DTYPES, RunConfig
 from weft.training.events import Notice
 from weft.training.folder import RunFolder
 from weft.training.loop import Begun, Interval, Run
-from weft.training.material import Material
+from weft.training.products import products_of
+from weft.training.starting import Taken
 from weft.training.trainer import Trainer
-from weft.training.validation import Validation
 
 
 @final
@@ -68,10 +70,12 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
         CheckpointError: the record is damaged.
         ConfigError: see `Compute.choose`.
     """
-    software = {"weft": weft.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+    software = {"weft": VERSION, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
     dtype, code = DTYPES[config.training.dtype], code_of(config)
+    choose = partial(Compute.choose, config.training.compute, dtype=dtype, device=device,
+                     products=partial(products_of, config))
     if record is None:
-        return Terms(Compute.choose(config.training.compute, dtype=dtype, device=device), software, code)
+        return Terms(choose(), software, code)
     compute = Compute.from_json(record["compute"])
     reasons = [*_changes(compute, record["software"], software, device), *_other_ranks(record, ranks),
                *(f"{what}; so the run cannot go on to the same weights." for what in changes(record.get("code"), code))]
@@ -82,20 +86,19 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
         raise UnsupportedError(reason, where=RECORD, remedy="Resume it where and with what it began, start a run in "
                                "another folder, or allow weights that are not those of an uninterrupted run with "
                                "--allow-inexact.")
-    here = Compute.choose(config.training.compute, dtype=dtype, device=device)
-    return Terms(replace(here, threads=compute.threads), software, code, reason)
+    return Terms(replace(choose(), threads=compute.threads), software, code, reason)
 
 
-def description(config: RunConfig, material: Material, terms: Terms, *, steps: int, run_id: str, ranks: int,
-                inexact: list[dict[str, Any]]) -> dict[str, Any]:
+def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str, ranks: int,
+                inexact: list[dict[str, Any]], taken: Taken | None = None) -> dict[str, Any]:
     """What stands in run.json."""
     return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
             "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
             "compute": terms.compute.to_json(), "software": dict(terms.software), "ranks": ranks, "inexact": inexact,
-            "code": dict(terms.code)}
+            "code": dict(terms.code), "start": None if taken is None else taken.to_json()}
 
 
-def require_same_material(material: Material, record: Mapping[str, Any], where: str) -> None:
+def require_same_material(material: Material[Any], record: Mapping[str, Any], where: str) -> None:
     """Refuse to go on with another text or tokenizer.
 
     Raises:
@@ -128,7 +131,7 @@ def restore(run: Run, trainer: Trainer) -> Begun:
                  Interval(**interval) if interval else Interval(trainer.seconds))
 
 
-def _read(run: Run, model: LanguageModel, training: dict[str, torch.Tensor]) -> dict[str, Any] | None:
+def _read(run: Run, model: Model, training: dict[str, torch.Tensor]) -> dict[str, Any] | None:
     """Fill ``model`` and ``training`` from the last whole checkpoint, and give its facts; None: there is none yet."""
     found = _usable(run.folder)
     if found is None:
@@ -193,6 +196,6 @@ def _other_ranks(record: Mapping[str, Any], ranks: int) -> list[str]:
                                        "order and draw other dropout, so it cannot go on to the same weights."]
 
 
-def values_of(model: LanguageModel) -> list[torch.Tensor]:
+def values_of(model: Model) -> list[torch.Tensor]:
     """Parameters and buffers."""
     return [*model.parameters(), *model.buffers()]

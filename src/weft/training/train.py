@@ -10,25 +10,25 @@ from typing import Any, final
 import torch
 
 from weft.core.config import parse
-from weft.core.errors import ConfigError
+from weft.core.errors import CheckpointError, ConfigError
 from weft.core.layer import traits_of
-from weft.core.model import LanguageModel, parameter_count
+from weft.core.model import Model, parameter_count
 from weft.core.traits import Trait
-from weft.data import PackedBatches
+from weft.linear.rewrite import require_rewritten
 from weft.ops.forms import forced
+from weft.tasks import Material, Validation
 from weft.tokenizers import Tokenizer
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
-from weft.training.counting import count
 from weft.training.events import Listener, Notice, Started
 from weft.training.folder import RunFolder, require_same_run
 from weft.training.loop import Begun, Finish, Interval, Run, descend
-from weft.training.material import Material, prepare
+from weft.training.material import prepare
 from weft.training.parallel import World, require_divisible, require_parallel, require_same_text
 from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
-from weft.training.trainer import Trainer
-from weft.training.validation import Validation
+from weft.training.starting import Taken, begin_from, require_startable
+from weft.training.trainer import Trainer, require_possible
 
 
 @final
@@ -44,10 +44,10 @@ class TrainResult:
         seconds: of training, evaluation and saving not counted.
         validation: at the end.
         checkpoint: the last.
-        best: the checkpoint with the fewest bits per byte.
+        best: the checkpoint that is best by the measure that the task chooses by (fewest bits per byte).
     """
 
-    model: LanguageModel
+    model: Model
     tokenizer: Tokenizer
     config: RunConfig
     steps: int
@@ -94,22 +94,31 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         terms = _terms(config, record, world, allow_inexact=allow_inexact)
         told = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
         with terms.compute.apply(), forced(config.kernels), Sinks(config, folder.path, told) as sinks:
-            material = _material(config, world)
-            run = Run(config, _fresh_model(config, world), material, folder, world, on_event, sinks)
+            run = _prepared(config, folder, world, record, on_event, sinks)
             return _result(run, _train(run, terms, record))
 
 
-def build_model(config: RunConfig) -> LanguageModel:
+def build_model(config: RunConfig) -> Model:
     """The model of a run, with fresh weights.
 
     Raises:
-        ConfigError: it cannot be built, or is no language model.
+        ConfigError: it cannot be built, or is no model.
     """
     model = config.model.build()
-    if not isinstance(model, LanguageModel):
-        raise ConfigError([f"model: a {config.model.kind!r} is not a language model. Give a model that predicts the "
-                           "next token."])
+    if not isinstance(model, Model):
+        raise ConfigError([f"model: what a {config.model.kind!r} builds is no weft.core.model.Model. Derive it from "
+                           "LanguageModel or Encoder."])
+    require_rewritten(model)
     return model
+
+
+def _prepared(config: RunConfig, folder: RunFolder, world: World, record: dict[str, Any] | None,
+              on_event: Listener | None, sinks: Sinks) -> Run:
+    """The model, which is checked before anything is read for it, and the material of its task."""
+    model, task = _fresh_model(config, world), config.made_task()
+    require_possible(config, task, model)
+    taken = _started_from(config, model, folder, record, world)
+    return Run(config, task, model, _material(config, world), folder, world, on_event, sinks, taken)
 
 
 def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any] | None:
@@ -128,19 +137,37 @@ def _terms(config: RunConfig, record: dict[str, Any] | None, world: World, *, al
         config, world.device, record, allow_inexact=allow_inexact, ranks=world.size).to_json()))
 
 
-def _material(config: RunConfig, world: World) -> Material:
+def _material(config: RunConfig, world: World) -> Material[Any]:
     material = prepare(config)
     require_same_text(world, material.corpus_sha256 + material.tokenizer.fingerprint())
     return material
 
 
-def _fresh_model(config: RunConfig, world: World) -> LanguageModel:
+def _fresh_model(config: RunConfig, world: World) -> Model:
     """The model on this rank's device, with the weights of rank 0, which another processor may round differently."""
     torch.manual_seed(config.seed)
     model = build_model(config).to(world.device)
     require_parallel(model, world.size)
     world.spread(values_of(model))
     return model
+
+
+def _started_from(config: RunConfig, model: Model, folder: RunFolder, record: dict[str, Any] | None,
+                  world: World) -> Taken | None:
+    """Put the weights that the run starts from into the model of every rank, unless it has got further already."""
+    if config.start is None:
+        return None
+    require_startable(config, model)
+    further = record is not None and world.lead(lambda: folder.last() is not None)
+    recorded = None if record is None else record.get("start")
+    if further:
+        return None if recorded is None else Taken.from_json(recorded)
+    taken = Taken.from_json(world.lead(lambda: begin_from(config, model).to_json()))
+    if recorded is not None and recorded["sha256"] != taken.sha256:
+        raise CheckpointError("the weights are not those that the run began with.", where=config.start,
+                              remedy="Put them back, or start a run in another folder.")
+    world.spread(values_of(model))
+    return taken
 
 
 def _result(run: Run, finish: Finish) -> TrainResult:
@@ -157,18 +184,18 @@ def _train(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
 
 
 def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
-    stream = run.material.train
+    examples = run.material.train
     if record is None:
-        steps = settle_steps(run.config, run.model, stream, run.world.device, terms.compute, run.world)
+        steps = settle_steps(run.config, run.model, examples, run.world.device, terms.compute, run.world)
     else:
         steps = int(record["steps"])
-    trainer = Trainer(run.config, run.model, stream, steps=steps, device=run.world.device, compute=terms.compute,
+    trainer = Trainer(run.config, run.model, examples, steps=steps, device=run.world.device, compute=terms.compute,
                       world=run.world)
     begun = Begun(None, Interval(0.0)) if record is None else restore(run, trainer)
     run.world.lead(lambda: _begin(run, terms, record, step=trainer.step, steps=steps))
     run.tell(_started(run, trainer.step, steps, tokens_per_step(run.config)))
-    if isinstance(trainer.batches, PackedBatches):
-        run.tell(Notice(trainer.step, trainer.batches.describe()))
+    if (notice := trainer.task.notice(trainer.batches)) is not None:
+        run.tell(Notice(trainer.step, notice))
     return descend(run, trainer, begun)
 
 
@@ -177,7 +204,7 @@ def _count(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
         run.folder.forget_after(0)
     _begin(run, terms, record, step=0, steps=1)
     run.tell(_started(run, 0, 0, len(run.material.train)))
-    seconds = run.timed(lambda: count(run.model, run.material.train))
+    seconds = run.timed(lambda: run.task.fit(run.model, run.material.train))
     validation = run.evaluate(run.model, 1, seconds)
     return Finish(1, seconds, validation, run.save(1, seconds, validation, {}))
 
@@ -190,7 +217,7 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
         inexact.append({"step": step, "reason": terms.inexact})
     if record is None or terms.inexact is not None:
         run.folder.describe(description(run.config, run.material, terms, steps=steps, run_id=run_id,
-                                        ranks=run.world.size, inexact=inexact))
+                                        ranks=run.world.size, inexact=inexact, taken=run.taken))
     else:
         run.folder.complete()
     if terms.inexact is not None:
@@ -202,6 +229,8 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     if found is not None and found.found:
         run.tell(Notice(step, f"validation: {found.describe()}, so it tells less of new text; data.split_by=content "
                          "keeps documents of the same text on one side."))
+    if run.taken is not None and step == 0:
+        run.tell(Notice(step, run.taken.line()))
     run.sinks.start(run_id, run.folder.metrics())
 
 

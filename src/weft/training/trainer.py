@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from typing import NamedTuple, final
+from functools import partial
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from weft.core.errors import ConfigError, DivergedError
-from weft.core.layer import traits_of
-from weft.core.model import LanguageModel, ModelState
+from weft.core.layer import traits_of, with_boundaries
+from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
-from weft.data import TokenStream
-from weft.models.stack import Stack
 from weft.ops.forms import forced
-from weft.training.batches import batches_of
+from weft.tasks import Examples, Task
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
@@ -28,6 +27,7 @@ from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World, require_divisible, require_parallel
 from weft.training.precision import Precision
+from weft.training.products import products_of
 
 CARRIED = "carried."
 FIRST_LOSS = "first_loss"
@@ -54,34 +54,36 @@ class Trainer:
     Args:
         config: of the run.
         model: the weights it starts from.
-        stream: the training text.
+        examples: what the run's task trains on, such as a stream of tokens.
         steps: of the whole run.
         device: where to compute.
         compute: how; None: what the configuration comes to here.
         world: the ranks that train it together, each on its rows of every batch; None: this process alone.
 
     Raises:
-        ConfigError: a context beyond the model's limit, a carried state that would grow without end, activations
-            that cannot be computed again, or a batch or model that several ranks cannot share.
-        DataError: a text shorter than one batch needs.
+        ConfigError: a model that does not fit the task (see `weft.tasks.Task.problems`), activations that cannot be
+            computed again, or a batch or model that several ranks cannot share.
+        DataError: too few examples for one batch.
     """
 
-    def __init__(self, config: RunConfig, model: LanguageModel, stream: TokenStream, *, steps: int,
+    def __init__(self, config: RunConfig, model: Model, examples: Examples, *, steps: int,
                  device: torch.device | str, compute: Compute | None = None, world: World | None = None) -> None:
         settings, dtype = config.training, DTYPES[config.training.dtype]
         self.world = World(torch.device(device)) if world is None else world
         require_divisible(config, self.world.size)
         require_parallel(model, self.world.size)
-        _require_possible(config, model)
-        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device) if compute is None else compute
+        self.task = config.made_task()
+        require_possible(config, self.task, model)
+        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device,
+                                      products=partial(products_of, config)) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)
         self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
-        self.batches = batches_of(config, stream)
-        for stack in _stacks(self.precision.working):
-            stack.keep = "inputs" if settings.compute.checkpoint_activations else "costly"
-        forward = forward_of(self.precision.working, settings.objective)
+        self.batches = self.task.batches(examples)
+        for part in with_boundaries(self.precision.working):
+            part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
+        forward = forward_of(self.task, self.precision.working)
         self._forward = compiled(forward) if self.compute.compile else forward
         self.step, self.seconds = 0, 0.0
         self._state: ModelState | None = None
@@ -106,7 +108,7 @@ class Trainer:
                    for i in range(settings.accumulation)]
         self.precision.working.train()
         self.optimizer.zero_grad(set_to_none=True)
-        sums, self._state = add_gradients(self.precision.working, batches, self._state, carry=settings.carry_state,
+        sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
                                           device=self.device, forward=self._forward, world=world)
         self.precision.collect_gradients()
         world.add_gradients(self.model)
@@ -137,23 +139,19 @@ class Trainer:
         mine = self.world.rows(self.batches.rows)
         carried = {name.removeprefix(CARRIED): tensor[mine].to(self.device) for name, tensor in tensors.items()
                    if name.startswith(CARRIED)}
-        empty = self.precision.working.init_state(mine.stop - mine.start, device=self.device)
-        self._state = restore(empty, carried) if carried else None
+        empty = self.task.start(self.precision.working, mine.stop - mine.start, self.device)
+        self._state = restore(empty, carried) if carried and empty is not None else None
         self.step, self.seconds = step, seconds
 
     def _require_converging(self, sums: Sums, norm: float) -> None:
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
             raise DivergedError(f"the loss became {sums.loss:g} with a gradient of norm {norm:g}.", step=self.step)
-        loss, uniform = sums.nats / max(1, sums.tokens), math.log(max(2, self.config.model.vocab_size))
+        loss, uniform = sums.nats / max(1, sums.tokens), self.task.guess(self.model)
         if self._first_loss is None:
             self._first_loss = loss
         if loss > DIVERGED * max(uniform, self._first_loss):
-            raise DivergedError(f"the loss became {loss:.4g} nats per token, where a uniform guess has {uniform:.2f}.",
-                                step=self.step)
-
-
-def _stacks(model: LanguageModel) -> list[Stack]:
-    return [module for module in model.modules() if isinstance(module, Stack)]
+            raise DivergedError(f"the loss became {loss:.4g} {self.task.measured_in} per {self.task.unit}, where a "
+                                f"uniform guess has {uniform:.2f}.", step=self.step)
 
 
 def seed_step(seed: int, step: int, rank: int = 0, *, device: torch.device) -> None:
@@ -166,23 +164,16 @@ def seed_step(seed: int, step: int, rank: int = 0, *, device: torch.device) -> N
         torch.get_device_module(device).manual_seed_all(chosen)
 
 
-def _require_possible(config: RunConfig, model: LanguageModel) -> None:
-    limit, problems = model.limit(), []
-    if limit is not None and config.context > limit:
-        problems.append(f"training.context: {config.context} tokens, and the model's positions end at {limit}. "
-                        f"Choose at most {limit}.")
-    if config.training.carry_state:
-        state = model.init_state(1)
-        growing = [name for name, (_, spec) in state.tensors().items() if spec.grows is not None]
-        if growing:
-            problems.append(f"training.carry_state: the state of this model grows with every token ({growing[0]}). "
-                            "Leave carry_state out, or give its attention a window.")
-        elif limit is not None:
-            problems.append(f"training.carry_state: the model's positions end at {limit} tokens, and a carried row "
-                            "goes on. Leave carry_state out, or use positions without a limit.")
+def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> None:
+    """Check that the model can be trained on the task as the run says, which can be asked before anything is read.
+
+    Raises:
+        ConfigError: it cannot; listing everything.
+    """
+    problems = task.problems(model)
     if config.training.compute.checkpoint_activations:
         where = "training.compute.checkpoint_activations"
-        if not _stacks(model):
+        if not with_boundaries(model):
             problems.append(f"{where}: this model has no blocks whose activations could be computed again. Leave it "
                             "out.")
         if Trait.BATCH_STATISTICS in traits_of(model):

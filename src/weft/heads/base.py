@@ -1,0 +1,54 @@
+"""`HeadConfig`: base of the configurations of heads that stand beside a language model's readout."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from weft.core.config import Dims, PartConfig, rule
+from weft.core.model import Head
+
+
+class HeadConfig(PartConfig):
+    """Base of head configurations, for a model's ``head``."""
+
+    group: ClassVar[str] = "head"
+
+    def build(self, dims: Dims) -> Head:
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
+
+
+class ClassifierConfig(HeadConfig):
+    """What heads that tell classes apart declare.
+
+    Attributes:
+        n_classes: C; left out where ``labels`` are given.
+        labels: names of the classes, in the order of their ids.
+        dropout: of what the last map reads, in training.
+    """
+
+    n_classes: int | None = Field(default=None, gt=1)
+    labels: tuple[str, ...] = ()
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _one_number(self) -> Self:
+        if len(set(self.labels)) < len(self.labels):
+            twice = next(name for name in self.labels if self.labels.count(name) > 1)
+            raise rule("labels", f"{twice!r} stands there twice.", "Give each class a name of its own.")
+        if self.labels and self.n_classes not in (None, len(self.labels)):
+            raise rule("n_classes", f"{self.n_classes} for {len(self.labels)} labels.", "Leave it out.")
+        if len(self.labels) == 1:
+            raise rule("labels", f"{self.labels[0]!r} alone.", "Name at least two classes.")
+        return self
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes; None where none are declared."""
+        return len(self.labels) or self.n_classes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes' names, which are their ids' digits where they have none; none where no classes are declared."""
+        return self.labels or tuple(map(str, range(self.classes or 0)))

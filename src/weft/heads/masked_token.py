@@ -1,0 +1,78 @@
+"""The head that predicts tokens which were hidden from the model."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+from jaxtyping import Float, Int64
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Dims, PartField
+from weft.core.model import Readout
+from weft.core.registry import register
+from weft.heads.base import HeadConfig
+from weft.heads.readout import LinearReadoutConfig
+from weft.linear.linear import Linear
+from weft.norms.base import NormConfig
+from weft.norms.layernorm import LayerNormConfig
+from weft.ops.activations import ACTIVATIONS, Activation
+
+
+@register
+class MaskedTokenConfig(HeadConfig):
+    """logits = E norm(f(W h + w)) + b, with E the token embedding where it is ``tied``.
+
+    Attributes:
+        activation: f.
+        norm: of what the embedding is multiplied by.
+        tied: E is the token embedding's own matrix; its width is what W maps to. Otherwise E is [V,D].
+        bias: whether there is a b.
+    """
+
+    kind: ClassVar[str] = "masked_token"
+    also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "lm")
+    source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; their code's get_masked_lm_output (the map W)"
+
+    activation: Activation = "gelu"
+    norm: Annotated[NormConfig, PartField("norm")] = LayerNormConfig(eps=1e-12)
+    tied: bool = True
+    bias: bool = True
+    std: float = Field(default=0.02, gt=0)
+
+    def build(self, dims: Dims) -> MaskedTokenHead:
+        return MaskedTokenHead(self, dims)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(activation="relu", tied=False, bias=False, std=0.5)]
+
+
+class MaskedTokenHead(Readout):
+    """Probabilities of the token that stands in each place, from the vectors of a model that sees both ways.
+
+    ``transform`` [E,D] starts normal with ``std``, its bias at zero; E is D, or the embedding's width where tied.
+    """
+
+    def __init__(self, config: MaskedTokenConfig, dims: Dims) -> None:
+        super().__init__()
+        width = dims.tokens.embedding_dim if config.tied and dims.tokens is not None else dims.d_model
+        self.transform = Linear(dims.d_model, width)
+        nn.init.normal_(self.transform.weight, std=config.std)
+        nn.init.zeros_(self.transform.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = config.norm.build_size(width)
+        # The decoder reads what the transform gives, so it needs no map of its own.
+        inner = Dims(width, dims.vocab_size, tokens=dims.tokens, path=dims.path)
+        self.decoder = LinearReadoutConfig(tied=config.tied, bias=config.bias).build(inner)
+
+    def inner(self, h: Float[Tensor, "B T D"]) -> tuple[Readout, Tensor]:
+        return self.decoder, self.norm(self.activation(self.transform(h)))
+
+    def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+        readout, features = self.inner(h)
+        return readout.logits(features)
+
+    def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        readout, features = self.inner(h)
+        return readout.log_prob(features, targets)

@@ -1,0 +1,92 @@
+"""The head that gives a row one answer: scores of classes, or values."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from weft.core.config import Dims, rule
+from weft.core.model import Classifier
+from weft.core.registry import register
+from weft.core.span import Span
+from weft.heads.base import ClassifierConfig
+from weft.heads.per_token import STD, linear_scores
+from weft.linear.linear import Linear
+from weft.ops.dropout import Dropout
+
+
+@register
+class PooledConfig(ClassifierConfig):
+    """scores = W pool(h) + b, one vector pooled from each row.
+
+    Attributes:
+        pool: ``first``: the row's first token (BERT's [CLS]); ``last``: its last one that counts, the only one that has
+            seen the whole row where no token sees later ones; ``mean``: the mean of those that count.
+        transform: a map tanh(V x + v) of the pooled vector first (BERT's pooler).
+        n_values: so many values in place of classes, for regression.
+    """
+
+    kind: ClassVar[str] = "pooled"
+    also_called: ClassVar[tuple[str, ...]] = ("sequence_classification", "classification", "classifier", "classify",
+                                              "regression", "cls", "pooler")
+    source: ClassVar[str] = ("Devlin et al. 2019, section 4.1 (first); Radford et al. 2018, section 3.2 (last); "
+                             "Reimers and Gurevych 2019, section 3 (mean)")
+
+    pool: Literal["first", "last", "mean"] = "first"
+    transform: bool = False
+    n_values: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _classes_or_values(self) -> Self:
+        if self.n_values is not None and self.classes is not None:
+            raise rule("n_values", f"{self.n_values} values beside {self.classes} classes.", "Give one of them.")
+        return self
+
+    def build(self, dims: Dims) -> PooledHead:
+        outputs = self.n_values or self.classes
+        if outputs is None:
+            raise dims.problem("n_classes", "missing.", "Say how many classes there are, name them as labels, or give "
+                               "n_values for regression.")
+        return PooledHead(self, dims, outputs)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(n_classes=3), cls(pool="last", labels=("no", "yes"), dropout=0.1),
+                cls(pool="mean", n_values=2, transform=True)]
+
+
+class PooledHead(Classifier):
+    """One linear map [C,D] with a bias, of the pooled vector. A row without tokens pools zeros."""
+
+    pooled = True
+
+    def __init__(self, config: PooledConfig, dims: Dims, n_outputs: int) -> None:
+        super().__init__()
+        self.n_outputs, self.labels, self.values = n_outputs, config.labels, config.n_values is not None
+        self.pool = config.pool
+        self.transform = Linear(dims.d_model, dims.d_model) if config.transform else None
+        if self.transform is not None:
+            nn.init.normal_(self.transform.weight, std=STD)
+            nn.init.zeros_(self.transform.bias)
+        self.dropout = Dropout(config.dropout)
+        self.map = linear_scores(dims.d_model, n_outputs)
+
+    def scores(self, h: Float[Tensor, "B T D"], span: Span) -> Float[Tensor, "B C"]:
+        x = self._pooled(h, span.count)
+        x = x if self.transform is None else torch.tanh(self.transform(x))
+        found: Tensor = self.map(self.dropout(x))
+        return found
+
+    def _pooled(self, h: Float[Tensor, "B T D"], count: Tensor | None) -> Float[Tensor, "B D"]:
+        if self.pool == "first":
+            return h[:, 0]
+        if self.pool == "mean":
+            # What stands beyond a row's count is zero.
+            return h.mean(1) if count is None else h.sum(1) / count.clamp(min=1)[:, None].to(h.dtype)
+        if count is None:
+            return h[:, -1]
+        return h.gather(1, (count - 1).clamp(min=0)[:, None, None].expand(-1, 1, h.shape[-1]))[:, 0]

@@ -1,0 +1,11 @@
+"""Tasks: what a batch is and how it is made, the loss with the count it is divided by, and what is measured."""
+
+from __future__ import annotations
+
+from weft.tasks.base import Count, Examples, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.material import Material
+from weft.tasks.objective import ObjectiveSettings
+from weft.tasks.validation import Validation
+
+__all__ = ["Count", "Examples", "Material", "ObjectiveSettings", "Scored", "Task", "TaskConfig", "TaskSettings",
+           "Validation"]

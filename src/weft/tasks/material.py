@@ -1,0 +1,208 @@
+"""From a run's data settings to streams of tokens: straight from text, or from a prepared folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
+
+from weft.core.errors import ConfigError, DataError
+from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text, repeated
+from weft.data.corpus import Split
+from weft.data.division import divide
+from weft.data.documents import Documents
+from weft.data.manifest import is_prepared
+from weft.data.prepared import PreparedData, open_prepared
+from weft.data.settings import DataSettings, full_recipe
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import TokenizerConfig
+
+HeldOut: TypeAlias = Literal["validation", "test"]
+
+E = TypeVar("E")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Material(Generic[E]):
+    """What a run trains on and is measured by.
+
+    Attributes:
+        corpus: name, version, size and hash of the whole, in one line.
+        corpus_sha256: hash of the whole.
+        tokenizer: trained on the training text alone, if it learns anything.
+        train: the examples to train on, such as a stream of tokens.
+        validation: those held out.
+    """
+
+    corpus: str
+    corpus_sha256: str
+    tokenizer: Tokenizer
+    train: E
+    validation: E
+
+
+@final
+class Texts(NamedTuple):
+    """The texts of a run, and the whole of train and validation in one line and as a hash."""
+
+    parts: Mapping[str, Corpus]
+    corpus: str
+    corpus_sha256: str
+
+
+def read_corpus(settings: DataSettings) -> Corpus:
+    """The text in ``path``, limited.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    corpus = _embedded(settings) if settings.path is None else _read(settings, settings.path)
+    return corpus if settings.max_bytes is None else corpus.limited(settings.max_bytes, seed=settings.split_seed)
+
+
+def split_corpus(settings: DataSettings) -> Split:
+    """The training text and the text held out.
+
+    Raises:
+        DataError: it cannot be read, or is too small to split.
+    """
+    parts = read_texts(settings).parts
+    return parts["train"], parts["validation"]
+
+
+def read_texts(settings: DataSettings) -> Texts:
+    """Train and validation, and the test where there is one.
+
+    Raises:
+        DataError: as `split_corpus`.
+    """
+    return split_texts(settings, read_corpus(settings), lambda path: _read(settings, path))
+
+
+def split_texts(settings: DataSettings, corpus: Corpus, read: Callable[[str], Corpus]) -> Texts:
+    """A corpus in its parts, and the ones that lie elsewhere.
+
+    Args:
+        settings: say what is held out.
+        corpus: what is in ``path``, limited.
+        read: gives what another path holds.
+
+    Raises:
+        DataError: as `split_corpus`.
+    """
+    line, digest = corpus.describe(), corpus.sha256
+    if settings.validation_path is not None:
+        train, held = corpus, read(settings.validation_path)
+        line = f"{line}; validation {held.describe()}"
+        digest = hashlib.sha256(f"{corpus.sha256}\0{held.sha256}".encode()).hexdigest()
+    else:
+        assert settings.validation is not None, "there is a share where there is no path"
+        train, held = corpus.split(settings.validation, seed=settings.split_seed, by=settings.split_by)
+    test = {} if settings.test_path is None else {"test": read(settings.test_path)}
+    return Texts({"train": train, "validation": held, **test}, line, digest)
+
+
+def text_material(data: DataSettings, tokenizer: TokenizerConfig) -> Material[TokenStream]:
+    """A text as streams of tokens: read, split and encoded, or from the prepared folder that ``data.path`` names.
+
+    Raises:
+        DataError: the text or the folder cannot be used.
+        TokenizerError: the tokenizer cannot be made, or cannot express the text.
+        ConfigError: the settings do not agree with the folder.
+    """
+    folder = data.prepared
+    if folder is not None:
+        return _from_folder(data, tokenizer, folder)
+    parts, corpus, digest = read_texts(data.model_copy(update={"test_path": None}))
+    made = tokenizer.fit(parts["train"].texts())
+    return Material(corpus, digest, made, encode_corpus(parts["train"], made), _encoded(parts, made))
+
+
+def held_out_text(settings: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
+    """The tokens of a run's held-out text.
+
+    Raises:
+        DataError: it cannot be read, there is none, or the prepared folder has another tokenizer.
+    """
+    folder = settings.prepared
+    if folder is not None:
+        return prepared_stream(folder, tokenizer, part)
+    if part == "test" and settings.test_path is None:
+        raise _no_test()
+    return _encoded(read_texts(settings).parts, tokenizer, part)
+
+
+def _encoded(parts: Mapping[str, Corpus], tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
+    return encode_corpus(parts[part], tokenizer, repeated=repeated(parts[part], parts["train"]))
+
+
+def text_stream(path: str | Path, tokenizer: Tokenizer) -> TokenStream:
+    """The tokens of a text, or of the validation part of a prepared folder.
+
+    Raises:
+        DataError: it cannot be read, or the prepared folder has another tokenizer.
+    """
+    if is_prepared(Path(path)):
+        return prepared_stream(Path(path), tokenizer, "validation")
+    return encode_corpus(read_text(path), tokenizer)
+
+
+def prepared_stream(folder: Path, tokenizer: Tokenizer, part: str) -> TokenStream:
+    """A part of a prepared folder, for a model with that tokenizer.
+
+    Raises:
+        DataError: the folder cannot be used, or its tokens are another tokenizer's.
+    """
+    data = open_prepared(folder)
+    if data.manifest.tokenizer.fingerprint != tokenizer.fingerprint():
+        raise DataError(f"the tokens were made with another tokenizer ({data.manifest.tokenizer.name}) than the "
+                        f"model's ({tokenizer.name}).", where=str(folder),
+                        remedy="Give the text itself, or data prepared with the model's tokenizer.")
+    return data.stream(part)
+
+
+def _from_folder(settings: DataSettings, tokenizer: TokenizerConfig, folder: Path) -> Material[TokenStream]:
+    data = open_prepared(folder)
+    _require_agreement(settings, tokenizer, data)
+    return Material(data.manifest.corpus, data.manifest.corpus_sha256, data.tokenizer(), data.stream("train"),
+                    data.stream("validation"))
+
+
+def _require_agreement(settings: DataSettings, tokenizer: TokenizerConfig, data: PreparedData) -> None:
+    """Refuse settings that say of text or tokenizer what is not so in the folder."""
+    recipe, held = data.manifest.recipe, tokenizer.from_file()
+    given = {"data": settings.recipe(), "tokenizer": {"tokenizer": tokenizer.dump()}}
+    made = {"data": full_recipe(recipe.data), "tokenizer": {"tokenizer": recipe.tokenizer}}
+    if held is not None and held.fingerprint() == data.manifest.tokenizer.fingerprint:
+        made["tokenizer"] = given["tokenizer"]  # the same tokenizer, by whatever name
+    problems = [f"{'data.' if section == 'data' else ''}{key}: {value!r}, while {data.path} was prepared with "
+                f"{made[section].get(key)!r}. Leave it out, or prepare the data again."
+                for section, values in given.items() for key, value in values.items()
+                if value != made[section].get(key)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _embedded(settings: DataSettings) -> Corpus:
+    corpus, how = embedded_corpus(), settings.division
+    if how == "file":
+        return corpus
+    return Corpus(corpus.name, Documents([divide(document, how) for document in corpus.documents]),
+                  version=corpus.version)
+
+
+def _read(settings: DataSettings, path: str) -> Corpus:
+    """A text that the settings name, read as they say."""
+    if is_prepared(Path(path)):
+        raise DataError("the folder holds prepared tokens, not text.", where=path,
+                        remedy="Give the text, or name the folder as data.path alone.")
+    return read_text(path, text_field=settings.text_field, prompt_field=settings.prompt_field,
+                     documents=settings.division)
+
+
+def _no_test() -> DataError:
+    return DataError("the run has no test text.", where="data.test_path",
+                     remedy="Name one in the run's configuration, or give the path of a text.")

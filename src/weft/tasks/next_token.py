@@ -1,0 +1,132 @@
+"""The task of language models: predict each next token of running text."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+
+from weft.core.errors import ConfigError, DataError
+from weft.core.layer import traits_of
+from weft.core.model import Counted, LanguageModel, Model, ModelState
+from weft.core.registry import register
+from weft.core.traits import Trait
+from weft.data import Batch, Batches, PackedBatches, TokenStream
+from weft.data.settings import DataSettings
+from weft.evaluation.evaluate import evaluate
+from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.material import Material, held_out_text, text_material
+from weft.tasks.objective import cross_entropy
+from weft.tasks.text import TextGiven, given_text, text_batches
+from weft.tasks.validation import Validation
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import TokenizerConfig
+
+
+@register
+class NextTokenConfig(TaskConfig):
+    """Predict each token of running text from those before it; any language model that needs no source."""
+
+    kind: ClassVar[str] = "next_token"
+    also_called: ClassVar[tuple[str, ...]] = ("language_modeling", "language_modelling", "lm", "causal_lm", "clm",
+                                              "autoregressive")
+    source: ClassVar[str] = "Bengio et al. 2003, section 2"
+
+    def create(self, settings: TaskSettings) -> NextToken:
+        return NextToken(settings)
+
+
+@final
+class NextToken(Task[TokenStream, Batch]):
+    """Windows of a stream, each token scored once an epoch, with the sum of the negative log-likelihoods as loss.
+
+    Rows are shuffled windows, packed documents, or lanes that carry a state from batch to batch with no gradient
+    between them. Models that are counted are fitted by one pass over the stream. What is measured are bits per byte.
+    """
+
+    name = NextTokenConfig.kind
+    carries = packs = smooths = True
+
+    def problems(self, model: Model) -> list[str]:
+        kind = model.config.kind
+        if not isinstance(model, LanguageModel):
+            return [f"model: a {kind!r} is not a language model. Give a model that predicts the next token, or another "
+                    "task, such as masked."]
+        if model.takes_source:
+            return [f"task: {self.name!r}, and a {kind!r} decodes from a source, which running text has not. Give "
+                    "task: sequence_to_sequence."]
+        if Trait.NOT_DIFFERENTIABLE in traits_of(model):
+            return [] if isinstance(model, Counted) else [_neither(model)]
+        return [*super().problems(model), *(self._uncarried(model) if self.settings.carry_state else [])]
+
+    def _uncarried(self, model: LanguageModel) -> list[str]:
+        """Why no state of this model can be carried along a text without end."""
+        growing = [name for name, (_, spec) in model.init_state(1).tensors().items() if spec.grows is not None]
+        limit = model.limit()
+        if growing:
+            return [f"training.carry_state: the state of this model grows with every token ({growing[0]}). Leave "
+                    "carry_state out, or give its attention a window."]
+        if limit is not None:
+            return [f"training.carry_state: the model's positions end at {limit} tokens, and a carried row goes on. "
+                    "Leave carry_state out, or use positions without a limit."]
+        return []
+
+    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[TokenStream]:
+        return text_material(data, tokenizer)
+
+    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
+        return held_out_text(data, tokenizer, part)
+
+    def batches(self, examples: TokenStream) -> Batches:
+        return text_batches(self.settings, examples)
+
+    def notice(self, batches: BatchSource[Batch]) -> str | None:
+        return batches.describe() if isinstance(batches, PackedBatches) else None
+
+    def count(self, batch: Batch) -> Count:
+        return Count(batch.inputs.shape[0], batch.scored_tokens, batch.scored_bytes, batch.fresh)
+
+    def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
+        return given_text(batch, device)
+
+    def start(self, model: Model, rows: int, device: torch.device | str) -> ModelState | None:
+        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
+        return model.init_state(rows, device=device) if self.settings.carry_state else None
+
+    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
+        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
+        out = model.hidden(given.inputs, state, given.span)
+        found = cross_entropy(model.readout, out.y, given.targets, given.scored, self.settings.objective)
+        return Scored(found.nats, found.loss, out.state, out.losses)
+
+    def guess(self, model: Model) -> float:
+        return math.log(max(2, model.vocab_size))
+
+    def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
+        """Windows of the context, each token scored once, with documents fenced.
+
+        Raises:
+            DataError: nothing to predict, or only tokens that stand for no text.
+            FailedError: the model gives NaN.
+        """
+        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
+        found = evaluate(model, examples, context=self.settings.context, batch_size=self.settings.rows, batches=batches)
+        if found.bits_per_byte is None:
+            raise DataError(f"the {found.tokens} tokens to predict stand for no text, so there are no bits per byte.",
+                            where=examples.corpus, remedy="Give more text to hold out.")
+        return Validation(found.bits_per_byte, found.loss, found.tokens, found.bytes, found.protocol.describe())
+
+    def fit(self, model: Model, examples: TokenStream) -> None:
+        if not isinstance(model, Counted):
+            raise ConfigError([_neither(model)])
+        if examples.flags is not None:
+            raise ConfigError([f"data: some tokens are read and not scored, while a {model.config.kind!r} counts every "
+                               "token. Leave out data.prompt_field, or train a model by gradients."])
+        model.fit(torch.from_numpy(examples.tokens.astype(np.int64)), torch.from_numpy(examples.begins.copy()))
+
+
+def _neither(model: Model) -> str:
+    return (f"model: a {model.config.kind!r} cannot be trained by gradients and is no Counted. Derive it from "
+            "weft.core.model.Counted, or do not declare Trait.NOT_DIFFERENTIABLE.")

@@ -1,0 +1,212 @@
+"""A run that begins from weights that stand somewhere: what is taken, what is fresh, and when that is refused.
+
+``start:`` names the folder of a checkpoint or of a run, or one that `transformers` wrote. A ``model`` without a kind is
+that folder's, with what is given changed, and its tokenizer stands where none is given, so that a new head is all that
+need be said:
+
+    start: runs/pretrained
+    model: {head: {kind: pooled, n_classes: 2}}
+    task: classify
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from weft.checkpoints.load import Loaded, load_checkpoint, read_model_config
+from weft.checkpoints.locate import find_checkpoint
+from weft.checkpoints.tensors import own_tensors
+from weft.core.errors import ConfigError
+from weft.core.layer import traits_of
+from weft.core.model import Model, ModelConfig
+from weft.core.traits import Trait
+from weft.interop.huggingface.folder import is_foreign, open_folder
+from weft.interop.huggingface.loading import load_folder
+from weft.interop.huggingface.text import VOCABULARIES
+from weft.tokenizers.base import SETTINGS_FILE
+from weft.training.config import RunConfig
+
+HEAD = "head"
+MAY_DIFFER = (HEAD, "context", "rewrites")
+"""Fields of a model that a run may have otherwise than the model it starts from."""
+DROPOUT = "dropout"
+"""And so may every field whose name ends so, which says how a model is trained and not what it computes."""
+
+
+def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None,
+           purpose: str | None = None) -> Loaded:
+    """The model and tokenizer of a checkpoint's folder, Weft's or one that `transformers` wrote.
+
+    Args:
+        folder: the checkpoint's.
+        device: where the model goes.
+        dtype: of the weights; None: as they are stored.
+        purpose: see `load_checkpoint`.
+
+    Raises:
+        CheckpointError: it cannot be read.
+        UnsupportedError: no language model, where one is needed.
+    """
+    if is_foreign(folder):
+        return load_folder(folder, device=device, dtype=dtype)
+    found = load_checkpoint(folder, device=device, purpose=purpose)
+    if dtype is not None:
+        found.model.to(dtype)
+    return found
+
+
+def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's plain configuration with the model and the tokenizer of the folder that its ``start`` names: the model
+    where none of its own kind is given, the tokenizer where none is given. Any other configuration as it is.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or its configuration is damaged.
+    """
+    filled = dict(plain)
+    if not isinstance(filled.get("start"), str):
+        return filled
+    folder = find_checkpoint(filled["start"])
+    filled["start"] = str(folder)
+    given = filled.get("model", {})
+    if isinstance(given, Mapping) and "kind" not in given:
+        filled["model"] = _laid_over(_config_of(folder).dump(), given)
+    if any((folder / name).is_file() for name in (SETTINGS_FILE, *VOCABULARIES)):
+        filled.setdefault("tokenizer", {"kind": "file", "path": str(folder)})
+    return filled
+
+
+def _config_of(folder: Path) -> ModelConfig:
+    return open_folder(folder).config if is_foreign(folder) else read_model_config(folder)
+
+
+def _laid_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with what is given; a part of another kind takes the place of the whole part."""
+    if given.get("kind", base.get("kind")) != base.get("kind"):
+        return dict(given)
+    return {**base, **{key: _laid_over(base[key], value) if isinstance(value, Mapping)
+                       and isinstance(base.get(key), Mapping) else value for key, value in given.items()}}
+
+
+@final
+@dataclass(frozen=True)
+class Taken:
+    """What a run has begun with.
+
+    Attributes:
+        path: of the checkpoint.
+        sha256: of the tensors that were taken, by their names.
+        tensors: taken, and ``numbers`` in them.
+        fresh: tensors of the model that the checkpoint does not have, as they were drawn.
+        left: tensors of the checkpoint that the model does not have.
+    """
+
+    path: str
+    sha256: str
+    tensors: int
+    numbers: int
+    fresh: tuple[str, ...]
+    left: tuple[str, ...]
+
+    def line(self) -> str:
+        """What was taken and what was not, in one line."""
+        fresh = f"; fresh: {', '.join(self.fresh)}" if self.fresh else "; nothing is fresh"
+        left = f"; left there: {', '.join(self.left)}" if self.left else ""
+        return f"starting from {self.path}: {self.tensors:,} tensors ({self.numbers:,} numbers) taken{fresh}{left}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(plain: Mapping[str, Any]) -> Taken:
+        """What `to_json` and JSON made of one."""
+        return Taken(**{**plain, "fresh": tuple(plain["fresh"]), "left": tuple(plain["left"])})
+
+
+def require_startable(config: RunConfig, model: Model) -> None:
+    """Check that the run's model can take the weights that it starts from, which can be asked before they are read.
+
+    Raises:
+        ConfigError: listing in what the two models disagree.
+        CheckpointError: there is no checkpoint, or its configuration is damaged.
+    """
+    assert config.start is not None, "asked of a run that starts from something"
+    if Trait.NOT_DIFFERENTIABLE in traits_of(model):
+        raise ConfigError([f"start: {config.start}, and a {config.model.kind!r} is fitted by counting, which begins "
+                           "anew. Leave it out."])
+    before, now = _config_of(find_checkpoint(config.start)).dump(), config.model.dump()
+    given = [name for name in MAY_DIFFER if name in now or name in before]
+    problems = [f"model.{path}: {new!r}, and the model of {config.start} has {old!r}. Leave it out, or start afresh."
+                for path, old, new in _disagreements(_without(before, given), _without(now, given), ())]
+    if problems:
+        raise ConfigError(problems)
+
+
+def begin_from(config: RunConfig, model: Model) -> Taken:
+    """Put the weights that the run starts from into its model.
+
+    A head that is another than the checkpoint's keeps the weights that were drawn for it, and all of them.
+
+    Raises:
+        ConfigError: tensors that the model lacks, or that have another shape in it.
+        CheckpointError: the weights cannot be read.
+    """
+    assert config.start is not None, "asked of a run that starts from something"
+    found = opened(find_checkpoint(config.start))
+    saved, own = own_tensors(found.model), own_tensors(model)
+    if found.config.dump().get(HEAD) != config.model.dump().get(HEAD):
+        saved_here = {name: tensor for name, tensor in saved.items() if not _in_head(name)}
+    else:
+        saved_here = saved
+    shared = {name: saved_here[name] for name in own if name in saved_here}
+    fresh, left = sorted(set(own) - set(shared)), sorted(set(saved) - set(shared))
+    problems = [f"start: {name} of {config.start} has shape {list(tensor.shape)}, and in the model "
+                f"{list(own[name].shape)}. Give the model its shape." for name, tensor in shared.items()
+                if tensor.shape != own[name].shape]
+    problems += [f"start: {config.start} has no {name}. Start from a checkpoint that has it." for name in fresh
+                 if not (_in_head(name) or config.model.dump().get("rewrites"))]
+    problems += [f"start: the model has no {name}, which {config.start} has. Leave out what removes it."
+                 for name in left if not _in_head(name)]
+    if problems:
+        raise ConfigError(problems)
+    with torch.no_grad():
+        for name, tensor in shared.items():
+            own[name].copy_(tensor)
+    return Taken(config.start, _digest(shared), len(shared), sum(map(torch.numel, shared.values())), tuple(fresh),
+                 tuple(left))
+
+
+def _in_head(name: str) -> bool:
+    return name.startswith(f"{HEAD}.")
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _without(plain: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    return {key: value for key, value in plain.items() if key not in names}
+
+
+def _disagreements(old: Any, new: Any, place: tuple[str, ...]) -> Iterator[tuple[str, Any, Any]]:
+    """Paths at which two configurations differ in what a model computes."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted({*old, *new}):
+            if not key.endswith(DROPOUT):
+                yield from _disagreements(old.get(key), new.get(key), (*place, key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, pair in enumerate(zip(old, new, strict=True)):
+            yield from _disagreements(*pair, (*place, str(index)))
+    elif old != new:
+        yield ".".join(place), old, new
