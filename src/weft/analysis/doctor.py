@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from weft import __version__
 from weft.analysis.kernels import KnownOperation, Thresholds, known_operations, known_thresholds
 from weft.analysis.matmul import Timing, copy_bandwidth, timed, usual_products
 from weft.analysis.result import Result
+from weft.core.version import VERSION
 from weft.ops.forms import REFERENCE
 
 PACKAGE = "weft"
@@ -104,7 +104,7 @@ def doctor(*, measure: bool = True) -> Diagnosis:
     measured = timed(product for dtype in (torch.float32, torch.bfloat16)
                      for product in usual_products(dtype)) if measure else ()
     return Diagnosis(
-        versions={"python": platform.python_version(), PACKAGE: __version__,
+        versions={"python": platform.python_version(), PACKAGE: VERSION,
                   **{name: _version(name) for name in required}},
         platform=platform.platform(), extras=optional, devices=_devices(), threads=torch.get_num_threads(),
         cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=_backends(), routes=measured,

@@ -37,7 +37,7 @@ class GrowingPlaces(State):
     """Every position so far, [B,S] or [B,S,n]; slot s holds that of the token of order s."""
 
     positions: Tensor = tensor_field(grows=1, keeps_dtype=True, as_given=True)
-    capacity: int | None = fact_field(saved=int)
+    capacity: int | None = fact_field(saved=int, room=True)
 
     def advanced(self, before: Clock, after: Clock, ticks: Ticks, bound: int | None) -> GrowingPlaces:
         """After a chunk; a ``bound`` is of the tokens that a row has consumed by then."""

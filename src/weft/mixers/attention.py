@@ -178,6 +178,11 @@ def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
         raise dims.problem("backend", f"the form {name!r} cannot express a softcap.", "Use 'auto' or 'reference'.")
 
 
+def recorded(layer: Layer) -> Callable[[Tensor], None] | None:
+    """What takes a layer's attention weights, where a probe asks for them."""
+    return None if layer.asked is None or "weights" not in layer.asked else partial(layer.asked.give, "weights")
+
+
 class Attention(Layer):
     """Self-attention. Stages: `project` (with clip, norm, rotation), `store`, `call` (`visible`, `terms`: the scores,
     what is added, the cap, what is hidden), the operation itself (normalise, value terms), `mix`.
@@ -282,7 +287,7 @@ class Attention(Layer):
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
             terms=self.terms(q, stored, span), softcap=scores.softcap,
             dropout=self.dropout_rate if self.training else 0.0,
-            value_terms=values if "values" in self.position.acts_on else None, record=self._record())
+            value_terms=values if "values" in self.position.acts_on else None, record=recorded(self))
 
     def visible(self, keys: Keys, span: Span) -> Visible:
         """Which keys the queries may see."""
@@ -298,8 +303,3 @@ class Attention(Layer):
         """The output of what the heads have gathered."""
         mixed: Tensor = self.output(y.flatten(2))
         return mixed
-
-    def _record(self) -> Callable[[Tensor], None] | None:
-        if self.asked is None or "weights" not in self.asked:
-            return None
-        return partial(self.asked.give, "weights")

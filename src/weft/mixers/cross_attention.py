@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
@@ -24,7 +23,7 @@ from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.masks.visible import Everything, Existing
-from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes, named_form, require_form, served_by
+from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes, named_form, recorded, require_form, served_by
 from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import ATTENTION, AttentionCall
@@ -131,10 +130,9 @@ class CrossAttention(Layer):
         q = q if self.q_norm is None else self.q_norm(q)
         scores = self.config.scores
         seen = Everything() if known.valid is None else Existing(known.valid, x.shape[1])
-        asked = self.asked if self.asked is not None and "weights" in self.asked else None
         call = AttentionCall(q=q, k=known.k.to(q.dtype), v=known.v.to(q.dtype), scale=self.scale, visible=seen,
                              softcap=scores.softcap, dropout=self.dropout_rate if self.training else 0.0,
-                             record=None if asked is None else partial(asked.give, "weights"))
+                             record=recorded(self))
         return Output(self.output(ATTENTION(call, self.form).flatten(2)), advance(state, span))
 
     def _known(self, state: LayerState | None, span: Span, rows: int) -> Known:

@@ -18,6 +18,11 @@ from torch import Tensor
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 
 Expert = Callable[[Tensor], Tensor]
+FEW_ROWS = 16
+"""Tokens up to which an expert costs what reading its weights costs, however many of them it is given."""
+SPARED_BYTES = 1 << 25
+"""Weights that can be read in the time that counting on the host takes, and that a step by the model's own code takes
+longer than one that is recorded, which counting rules out."""
 
 
 class DispatchCall(NamedTuple):
@@ -72,6 +77,16 @@ def _grouped(call: DispatchCall) -> Tensor:
     return (parts * gates.to(x.dtype)[..., None]).sum(1)
 
 
+def _many(call: DispatchCall) -> str | None:
+    """Without gradients and for few tokens, what is spared are the weights of experts that nobody chose: of 12 D^2
+    numbers each, where more is not known."""
+    rows, width = call.x.shape
+    idle = max(0, len(call.experts) - rows * call.chosen.shape[1])
+    if torch.is_grad_enabled() or rows > FEW_ROWS or 12 * width * width * idle * call.x.element_size() > SPARED_BYTES:
+        return None
+    return "counting a few tokens on the host costs more than the experts that it spares"
+
+
 def _examples(make: Make) -> Iterator[DispatchCall]:
     def expert(weight: Tensor) -> Expert:
         return lambda rows: (rows @ weight).tanh()
@@ -84,5 +99,6 @@ def _examples(make: Make) -> Iterator[DispatchCall]:
 EXPERT_DISPATCH = OPERATIONS.add(Operation(
     "expert_dispatch", "tokens to the experts that they chose, and back",
     Form(REFERENCE, _dense, "every expert on every token, in static shapes", known_as=("dense",)),
-    Form("grouped", _grouped, "each expert on its own tokens, counted on the host", compiled=False, transformed=False),
+    Form("grouped", _grouped, "each expert on its own tokens, counted on the host", compiled=False, transformed=False,
+         worth=_many),
     subject="x", examples=_examples, known_as=("moe", "experts", "dispatch")))

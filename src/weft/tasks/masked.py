@@ -21,9 +21,9 @@ from weft.core.span import Span
 from weft.data import Batch, Batches, PackedBatches, Repeated, TokenStream
 from weft.data.masking import Masking
 from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, spread
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, held_out_text, text_material
-from weft.tasks.measuring import evaluating, finite, spread
 from weft.tasks.objective import cross_entropy
 from weft.tasks.text import span_of, text_batches
 from weft.tasks.validation import Validation
@@ -48,6 +48,7 @@ class MaskedConfig(TaskConfig):
     """
 
     kind: ClassVar[str] = "masked"
+    also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "cloze")
     source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019, section 4.1 (anew each epoch)"
 
     rate: float = Field(default=0.15, gt=0, lt=1)

@@ -25,9 +25,9 @@ from weft.data.records import Fields, Record, text_of
 from weft.data.rows import values_of
 from weft.data.sequences import Padded, RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
 from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, Texts
-from weft.tasks.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.objective import cross_entropy
 from weft.tasks.records import Reread, held_out_records, read_parts, record_material
 from weft.tasks.validation import Validation
@@ -45,6 +45,7 @@ class SequenceToSequenceConfig(TaskConfig):
     """
 
     kind: ClassVar[str] = "sequence_to_sequence"
+    also_called: ClassVar[tuple[str, ...]] = ("seq2seq", "translation", "summarization", "encoder_decoder")
     source: ClassVar[str] = "Sutskever et al. 2014, section 2; Williams and Zipser 1989 (teacher forcing)"
 
     source_field: str = Field(default="source", min_length=1)

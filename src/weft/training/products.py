@@ -11,6 +11,7 @@ from weft.ops.forms import OPERATIONS
 from weft.ops.products import Product
 from weft.training.config import DTYPES, RunConfig
 
+
 def products_of(config: RunConfig) -> tuple[Product, ...]:
     """Those of one batch, found by running the model on shapes; nothing of its size is allocated."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
