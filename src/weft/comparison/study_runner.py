@@ -176,9 +176,10 @@ class Study:
         training = model.run.training
         if not model.trained or training.compute.matmul != "auto":
             return model
-        routes = self.folder.settled(f"routes of {model.name} {training.dtype} {self.options.device}", lambda: json.dumps(
-            dict(Compute.choose(training.compute, dtype=DTYPES[training.dtype], device=self.options.device,
-                                products=partial(products_of, model.run)).routes)))
+        compute = partial(Compute.choose, training.compute, dtype=DTYPES[training.dtype], device=self.options.device,
+                          products=partial(products_of, model.run))
+        routes = self.folder.settled(f"routes of {model.name} {training.dtype} {self.options.device}",
+                                     lambda: json.dumps(dict(compute().routes)))
         return model.with_run({"training.compute.routes": json.loads(routes)})
 
     def _tuned(self, index: int) -> dict[str, Tuning]:
