@@ -9,13 +9,13 @@ import torch
 
 from weft.core.config import PartConfig
 from weft.core.layer import LayerState
-from weft.core.model import Encoder
+from weft.core.model import Encoder, Model
 from weft.core.span import Span
 from weft.core.traits import Trait
 from weft.laws import LAWS, Report, every_example, examine, subject_of
 from weft.laws.subject import Subject
 
-LAWLESS_GROUPS = {"tokenizer", "optimizer", "schedule"}
+LAWLESS_GROUPS = {"tokenizer", "optimizer", "schedule", "task"}
 """Groups that no law is about; everything else must have a subject."""
 
 ALL = {("ragged", r"counts \[11, 5, 1, 0\]"), ("packed", r"documents begin at .*\]$")}
@@ -93,6 +93,8 @@ def untried(subject: Subject, report: Report) -> list[tuple[str, str]]:
         wanted.add(("seeds", "weights 7, split"))
     if isinstance(subject.module, Encoder):
         wanted.add(("inputs", "other tokens in the padding"))
+    if isinstance(subject.module, Model) and subject.module.head is not None:
+        wanted.add(("head", "a row of 1 tokens alone"))
     if subject.stateful:
         wanted |= STATEFUL | (PACKED_PIECES if Trait.DECLARED_LENGTH not in subject.traits else set())
     return sorted((law, case) for law, case in wanted

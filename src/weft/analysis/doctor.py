@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 
-from weft import __version__
+from weft.analysis.kernels import KnownOperation, Thresholds, known_operations, known_thresholds
 from weft.analysis.matmul import Route, copy_bandwidth, routes
 from weft.analysis.result import Result
+from weft.core.version import VERSION
 
 PACKAGE = "weft"
 MISSING = "missing"
@@ -69,6 +70,8 @@ class Diagnosis(Result):
         copy: bytes a second, read and written, of a copy in memory; 0 when it was not measured.
         compiler: the C++ compiler that ``torch.compile`` needs on a CPU; None: there is none.
         python_headers: whether Python's C headers, which it needs too, are installed.
+        operations: what is computed in several ways, and how here.
+        thresholds: where the borders between the ways come from.
         disk_free: bytes free where the process stands.
         disk_free_temporary: bytes free where temporary files go.
         warnings: what will hurt, and what to do.
@@ -86,6 +89,8 @@ class Diagnosis(Result):
     copy: float
     compiler: str | None
     python_headers: bool
+    operations: tuple[KnownOperation, ...]
+    thresholds: Thresholds
     disk_free: int
     disk_free_temporary: int
     warnings: tuple[str, ...]
@@ -99,11 +104,12 @@ def doctor(*, measure: bool = True) -> Diagnosis:
     cores = _cores()
     measured = routes() if measure else ()
     return Diagnosis(
-        versions={"python": platform.python_version(), PACKAGE: __version__,
+        versions={"python": platform.python_version(), PACKAGE: VERSION,
                   **{name: _version(name) for name in required}},
         platform=platform.platform(), extras=optional, devices=_devices(), threads=torch.get_num_threads(),
         cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=_backends(), routes=measured,
         copy=copy_bandwidth() if measure else 0.0, compiler=compiler, python_headers=headers,
+        operations=known_operations(), thresholds=known_thresholds(),
         disk_free=shutil.disk_usage(Path.cwd()).free,
         disk_free_temporary=shutil.disk_usage(tempfile.gettempdir()).free,
         warnings=tuple(warnings_for(required, compiler, headers, cores, measured)))

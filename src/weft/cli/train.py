@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.config import Config, Overrides
-from weft.cli.options import INTERRUPTED, Device, Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+from weft.cli.options import (
+    INTERRUPTED,
+    Device,
+    Dtype,
+    Json,
+    Kernels,
+    Plugin,
+    Threads,
+    guarded,
+    pairs_of,
+    prepare,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from weft.training import TrainResult
@@ -24,8 +36,6 @@ TERMINATED = 143
 def train(config: Config, overrides: Overrides = None,
           data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; else the configuration's, "
                                                     "else the Python standard library's source.")] = None,
-          start: Annotated[Path | None, typer.Option("--start", help="A checkpoint's folder, or one that transformers "
-                                                     "wrote, whose weights the model begins with.")] = None,
           out: Annotated[Path, typer.Option("--out", help="The run's folder.")] = Path("runs/latest"),
           resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
           allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even where code, plugins, "
@@ -33,7 +43,8 @@ def train(config: Config, overrides: Overrides = None,
                                                       "so that the weights differ.")] = False,
           unchecked: Unchecked = False,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
-          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
+          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
+          plugin: Plugin = None,
           json: Json = False) -> None:
     """Train a model, by gradients or by counting.
 
@@ -50,7 +61,7 @@ def train(config: Config, overrides: Overrides = None,
 
     changes = list(overrides or [])
     given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype,
-             "start": None if start is None else str(start)}
+             **{f"kernels.{name}": form for name, form in pairs_of(kernels or []).items()}}
     changes += [f"{key}={text.dumps(value)}" for key, value in given.items() if value is not None]
     tells = leads()
     try:

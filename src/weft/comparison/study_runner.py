@@ -17,12 +17,11 @@ from weft.comparison.assemble import Account, Attempt, assemble
 from weft.comparison.contestants import Contestant, Find, changed, contestants
 from weft.comparison.detectable import detectable_in, told, tuned_first
 from weft.comparison.folder import StudyFolder
-from weft.comparison.jobs import Job, JobKind, Outcome, read_outcome
+from weft.comparison.jobs import Job, JobKind, Outcome, made_by_other_code, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
-from weft.comparison.origin import made_by_other_code
 from weft.comparison.progress import Clock, StudyListener
-from weft.comparison.results import StudyResult
 from weft.comparison.study import StudyConfig
+from weft.comparison.study_result import StudyResult
 from weft.comparison.texts import StudyTexts, prepare_texts
 from weft.comparison.trials import Tuning, tune
 from weft.core.errors import FailedError

@@ -10,7 +10,7 @@ from torch import nn
 
 from weft.core.config import Dims, PartConfig
 from weft.core.layer import Layer
-from weft.core.model import Counted, Encoder, LanguageModel
+from weft.core.model import MODELS, Counted, Encoder, LanguageModel
 from weft.core.registry import REGISTRY
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
 
@@ -22,8 +22,8 @@ COUNTED = 200
 
 def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.float64) -> Subject | None:
     """The part built small, inside a host where it cannot stand alone: a position scheme inside attention or on a
-    decoder's embeddings, a norm in a block, a readout on a decoder. None for parts that no law is about (optimizers,
-    tokenizers)."""
+    decoder's embeddings, a norm in a block, a readout on a decoder, a layer behind its `giver`. None for parts that no
+    law is about (optimizers, tokenizers)."""
     host = _host(config)
     if host is None:
         return None
@@ -76,7 +76,10 @@ def _host(config: PartConfig) -> PartConfig | None:
     """The configuration of something that runs by itself."""
     mlp = {"kind": "mlp", "d_ff": 12}
     match config.group:
-        case "mixer" | "feedforward" | "block" | "model" | "encoder":
+        case "mixer" | "feedforward":
+            giver = config.giver()
+            return config if giver is None else _part("block", kind="pre", layers=[giver, config], norm="none")
+        case "block" | "model" | "encoder":
             return config
         case "position":
             scheme = config.build_for_heads(Dims(WIDTH, VOCABULARY, CONTEXT), 2, WIDTH // 2)  # type: ignore[attr-defined]
@@ -88,6 +91,9 @@ def _host(config: PartConfig) -> PartConfig | None:
             return _part("mixer", kind="attention", n_heads=2, position={"kind": "rope", "scaling": config})
         case "norm":
             return _part("block", kind="sandwich", layers=["gru", mlp], norm=config)
+        case "head":
+            both_ways = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
+            return _part("encoder", kind="encoder", blocks=[{"kind": "pre", "layers": [both_ways]}], head=config)
         case "readout":
             return _part("model", kind="decoder", blocks=[{"kind": "pre", "layers": ["gru"]}], readout=config)
     return None
@@ -98,6 +104,6 @@ def _untied() -> dict[str, Any]:
 
 
 def _part(group: str, *, kind: str, **fields: Any) -> PartConfig:
-    if group == "model":
+    if group in MODELS:
         fields |= {"vocab_size": VOCABULARY, "d_model": WIDTH, "context": CONTEXT}
     return REGISTRY.get((group,), kind).model_validate(fields)

@@ -17,6 +17,7 @@ from weft.laws.compiling import compile_whole
 from weft.laws.continuation import continuation
 from weft.laws.coordinates import coordinates
 from weft.laws.forks import forks
+from weft.laws.heads import heads
 from weft.laws.inference import inference
 from weft.laws.inputs import inputs
 from weft.laws.length import Row, allowed, finite, row
@@ -30,6 +31,7 @@ from weft.laws.rewriting import rewriting
 from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.saving import saving
 from weft.laws.seeds import seeds
+from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.split import split
 from weft.laws.stability import FAR, stability
 from weft.laws.subject import Subject, layer_subject, model_subject
@@ -52,10 +54,14 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "forks": forks,
     "saving": saving,
     "reuse": reuse,
+    "admission": admission,
+    "trimming": trimming,
+    "rewinding": rewinding,
     "training": training,
     "seeds": seeds,
     "memory": memory,
     "inputs": inputs,
+    "head": heads,
     "compile": compile_whole,
 }
 

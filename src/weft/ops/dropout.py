@@ -116,11 +116,11 @@ class Dropout(Part):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.p = p
+        self.dropout_rate = p
 
     def forward(self, x: Tensor) -> Tensor:
         """x of any shape."""
-        return dropout(x, self.p) if self.training else x
+        return dropout(x, self.dropout_rate) if self.training else x
 
     def inference(self) -> nn.Module:
         return nn.Identity()

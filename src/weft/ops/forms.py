@@ -1,8 +1,8 @@
 """Operations that are computed in several ways: one registry, one chooser.
 
-An `Operation` has a naive form, called ``reference``, which is the truth, and others that are held to it. A `Form` says
-where it can serve; which of those that can is taken, `Operation.choose` decides and gives the reason. Neither ever reads
-a tensor: shapes, dtypes, devices and plain facts are all there is to go by. The order of preference stands in
+An `Operation` has a naive form, called ``reference``, which is the truth, and others that are held to it. A `Form`
+says where it can serve; `Operation.choose` takes one of those that can, and gives the reason. Neither ever reads a
+tensor: shapes, dtypes, devices and plain facts are all there is to go by. The order of preference stands in
 ``thresholds.json``. `forced` names the form to take.
 """
 
@@ -48,7 +48,7 @@ class Form(Generic[C, R]):
         devices: kinds of device it runs on; None: any.
         dtypes: of the operation's subject; None: any.
         gradients: "with": for calls whose gradients are recorded, "without": for the others, "any": for both.
-        compiled: whether it can be traced by `torch.compile`.
+        compiled: whether it is taken where `torch.compile` traces; False: only where it is named there.
         transformed: whether the transforms of `torch.func` know its derivatives.
         serves: why it cannot serve a call, in words; None: it can. From shapes, dtypes, devices and plain facts alone.
         worth: why it does not pay for a call that it can serve; asked only where no form is named.
@@ -79,12 +79,12 @@ class Form(Generic[C, R]):
 
     def explain(self, why: str) -> str:
         """A reason in words, of one that the chooser gives in short."""
-        only = {"devices": lambda: f"it runs on {_listed(self.devices or ())}",
-                "dtypes": lambda: f"it computes in {_listed(str(d).removeprefix('torch.') for d in self.dtypes or ())}",
-                "gradients": lambda: f"it is for calls {self.gradients} gradients",
-                "compiler": lambda: "torch.compile cannot trace it",
-                "transforms": lambda: "torch.func knows no derivatives of it"}
-        return only[why]() if why in only else why
+        known = {"devices": f"it runs on {_listed(self.devices or ())}",
+                 "dtypes": f"it computes in {_listed(str(each).removeprefix('torch.') for each in self.dtypes or ())}",
+                 "gradients": f"it is for calls {self.gradients} gradients",
+                 "compiler": "the compiler makes kernels of plain operators itself",
+                 "transforms": "the transforms of torch.func take plain operators"}
+        return known.get(why, why)
 
 
 class Chosen(NamedTuple, Generic[C, R]):
@@ -179,6 +179,10 @@ class Operation(Generic[C, R]):
         """All forms, in the order in which they are asked; the reference is the last."""
         return self._order
 
+    def can(self, form: Form[C, R], call: C) -> bool:
+        """Whether a form can serve a call."""
+        return self._first(call, (form,), None, worth=False) is not None
+
     def add(self, form: Form[C, R]) -> None:
         """One more form. Those that the file of thresholds does not name are asked first, in the order in which they
         came; one from the same file as its namesake replaces that.
@@ -188,8 +192,8 @@ class Operation(Generic[C, R]):
         """
         other = self._forms.get(form.name)
         if other is not None and other.file != form.file:
-            raise ConfigError([f"the form {form.name!r} of {self.name!r} is defined by {other.file} and by {form.file}. "
-                               "Give one of them another name."])
+            raise ConfigError([f"the form {form.name!r} of {self.name!r} is defined by {other.file} and by "
+                               f"{form.file}. Give one of them another name."])
         if form.name == REFERENCE and (form.devices or form.dtypes or form.serves or form.worth
                                        or form.gradients != "any" or not (form.compiled and form.transformed)):
             raise ConfigError([f"the reference of {self.name!r} must serve every call. Leave out its conditions."])
@@ -214,7 +218,7 @@ class Operation(Generic[C, R]):
                 why = "dtypes"
             elif form.gradients != "any" and (form.gradients == "with") is not gradients:
                 why = "gradients"
-            elif not form.compiled and torch.compiler.is_compiling():
+            elif worth and not form.compiled and torch.compiler.is_compiling():
                 why = "compiler"
             elif not form.transformed and transformed():
                 why = "transforms"
@@ -237,7 +241,7 @@ class Operation(Generic[C, R]):
         return form
 
     def _cannot(self, form: Form[C, R], why: str, call: C) -> UnsupportedError:
-        able = [each.name for each in self._order if self._first(call, (each,), None, worth=False) is not None]
+        able = [each.name for each in self._order if self.can(each, call)]
         return UnsupportedError(f"the form {form.name!r} of {self.name!r} cannot serve this call: {form.explain(why)}.",
                                 where=f"kernels.{self.name}", remedy=f"Those that can: {', '.join(able)}.")
 
@@ -288,22 +292,26 @@ class Operations:
         return next((form.flops[operator] for operation in self._known.values() for form in operation.forms()
                      if operator in form.flops), None)
 
+    def problems(self, kernels: Mapping[str, str]) -> list[tuple[str, str]]:
+        """What is wrong with ``kernels``: each operation concerned, and what is wrong with its name or its form's."""
+        found = []
+        for name, form in kernels.items():
+            try:
+                self.get(name).form(form)
+            except ConfigError as error:
+                found.append((name, error.problems[0].split(": ", 1)[1]))
+        return found
+
     def resolved(self, kernels: Mapping[str, str]) -> list[tuple[Operation[Any, Any], Form[Any, Any]]]:
         """The forms that ``kernels`` names.
 
         Raises:
             ConfigError: names that are not known, all at once.
         """
-        found, problems = [], []
-        for name, form in kernels.items():
-            try:
-                operation = self.get(name)
-                found.append((operation, operation.form(form)))
-            except ConfigError as error:
-                problems += error.problems
+        problems = self.problems(kernels)
         if problems:
-            raise ConfigError(problems)
-        return found
+            raise ConfigError(f"kernels.{name}: {what}" for name, what in problems)
+        return [(self.get(name), self.get(name).form(form)) for name, form in kernels.items()]
 
     @contextmanager
     def observed(self) -> Iterator[list[Decision]]:

@@ -8,13 +8,13 @@ from typing import final
 import torch
 from torch import nn
 
-from weft.core.layer import Part
+from weft.core.layer import kept_dtypes
 from weft.core.model import Model
 
 
 def narrowed(model: Model, dtype: torch.dtype) -> Model:
     """A copy in ``dtype`` but for what stays `exact`, made without one that is as wide as the model."""
-    exact = {id(tensor) for part in model.modules() if isinstance(part, Part) for tensor in part.exact()}
+    exact = kept_dtypes(model).exact
     weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
                                    requires_grad=p.requires_grad) for p in model.parameters()}
     return deepcopy(model, weights).to(dtype)

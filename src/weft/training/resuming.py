@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, final
 
 import torch
 
-import weft
 from weft.checkpoints.load import Loaded, load_checkpoint, read_training
 from weft.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from weft.core.model import Model
+from weft.core.version import VERSION
 from weft.tasks import Material, Validation
 from weft.training.code import changes, code_of
 from weft.training.compute import RECORD, Compute
@@ -68,7 +68,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
         CheckpointError: the record is damaged.
         ConfigError: see `Compute.choose`.
     """
-    software = {"weft": weft.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+    software = {"weft": VERSION, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
     dtype, code = DTYPES[config.training.dtype], code_of(config)
     if record is None:
         return Terms(Compute.choose(config.training.compute, dtype=dtype, device=device), software, code)

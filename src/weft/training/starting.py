@@ -26,9 +26,9 @@ from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.model import Model, ModelConfig
 from weft.core.traits import Trait
-from weft.families.folder import is_foreign, open_folder
-from weft.families.loading import load_folder
-from weft.families.text import VOCABULARIES
+from weft.interop.huggingface.folder import is_foreign, open_folder
+from weft.interop.huggingface.loading import load_folder
+from weft.interop.huggingface.text import VOCABULARIES
 from weft.linear.merging import merged
 from weft.linear.rewrite import drawn_by_rewrites, rewritten
 from weft.tokenizers.base import SETTINGS_FILE

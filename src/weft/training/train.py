@@ -15,6 +15,7 @@ from weft.core.layer import traits_of
 from weft.core.model import Model, parameter_count
 from weft.core.traits import Trait
 from weft.linear.rewrite import require_rewritten
+from weft.ops.forms import forced
 from weft.tasks import Material, Validation
 from weft.tokenizers import Tokenizer
 from weft.training.budget import settle_steps, tokens_per_step
@@ -92,11 +93,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         record = _record(config, folder, world)
         terms = _terms(config, record, world, allow_inexact=allow_inexact)
         told = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
-        with terms.compute.apply(), Sinks(config, folder.path, told) as sinks:
-            model, task = _fresh_model(config, world), config.made_task()
-            require_possible(config, task, model)
-            taken = _started_from(config, model, folder, record, world)
-            run = Run(config, task, model, _material(config, world), folder, world, on_event, sinks, taken)
+        with terms.compute.apply(), forced(config.kernels), Sinks(config, folder.path, told) as sinks:
+            run = _prepared(config, folder, world, record, on_event, sinks)
             return _result(run, _train(run, terms, record))
 
 
@@ -112,6 +110,15 @@ def build_model(config: RunConfig) -> Model:
                            "LanguageModel or Encoder."])
     require_rewritten(model)
     return model
+
+
+def _prepared(config: RunConfig, folder: RunFolder, world: World, record: dict[str, Any] | None,
+              on_event: Listener | None, sinks: Sinks) -> Run:
+    """The model, which is checked before anything is read for it, and the material of its task."""
+    model, task = _fresh_model(config, world), config.made_task()
+    require_possible(config, task, model)
+    taken = _started_from(config, model, folder, record, world)
+    return Run(config, task, model, _material(config, world), folder, world, on_event, sinks, taken)
 
 
 def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any] | None:

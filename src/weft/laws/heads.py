@@ -1,0 +1,47 @@
+"""What a model's head answers, a readout's or a classifier's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from weft.core.model import Classifier, EncoderInputs, Model, Readout
+from weft.core.span import Span
+from weft.laws.report import Finding, difference
+from weft.laws.subject import Subject
+
+LAW = "head"
+
+
+def heads(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """The log-probabilities of a head equal gathering from the log-softmax of its logits; what it answers of rows of
+    several lengths equals what it answers of each row alone."""
+    model = subject.module
+    if not isinstance(model, Model) or model.head is None:
+        return
+    tokens, steps = subject.inputs(3, subject.steps, generator), subject.steps
+    counts = torch.tensor([steps, max(1, steps // 2), 1], device=tokens.device)
+    with torch.no_grad():
+        together = _answers(model, tokens, Span(count=counts))
+        for row, count in enumerate(counts.tolist()):
+            alone = _answers(model, tokens[row:row + 1, :count], Span())[0]
+            mine = together[row] if together.dim() == 2 else together[row, :count]  # one answer a row, or one a token
+            yield Finding(LAW, f"a row of {count} tokens alone", difference(mine, alone), subject.bound)
+        if isinstance(model.head, Readout):
+            yield _log_prob(subject, model, model.head, generator)
+
+
+def _answers(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:
+    h, head = model.vectors(EncoderInputs(tokens=tokens), span).y, model.head
+    if isinstance(head, Readout):
+        return head.logits(h)
+    assert isinstance(head, Classifier), "a head is a readout or a classifier"
+    return head.scores(h, span)
+
+
+def _log_prob(subject: Subject, model: Model, head: Readout, generator: torch.Generator) -> Finding:
+    tokens, targets = (subject.inputs(2, subject.steps, generator) for _ in range(2))
+    h = model.vectors(EncoderInputs(tokens=tokens)).y
+    wanted = head.logits(h).double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    return Finding(LAW, "log_prob against the logits", difference(head.log_prob(h, targets), wanted), subject.bound)
