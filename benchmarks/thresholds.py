@@ -1,4 +1,4 @@
-"""Renew src/weft/ops/thresholds.json for this processor: where one form of an operation begins to be faster than another.
+"""Renew src/weft/ops/thresholds.json for this processor: where one form of an operation becomes faster than another.
 
     python benchmarks/thresholds.py            # on an idle machine; a minute
 
@@ -36,26 +36,23 @@ def crossing(operation: str, first: str, second: str, calls: Iterator[tuple[int,
         operation: by its name, as the forms are.
         calls: sizes and calls, growing.
     """
-    forms = [OPERATIONS.get(operation).form(name).run for name in (first, second)]
+    one, other = (OPERATIONS.get(operation).form(name).run for name in (first, second))
     best = 0
     for size, call in calls:
-        ratios = []
-        for _ in range(TURNS):
-            a, b = (seconds(lambda form=form: form(call)) for form in forms)
-            ratios.append(a / b)
-        print(f"{operation}: {first} / {second} at {size}: {statistics.median(ratios):.2f}", flush=True)
-        if statistics.median(ratios) > 1:
+        ratio = statistics.median(seconds(one, call) / seconds(other, call) for _ in range(TURNS))
+        print(f"{operation}: {first} / {second} at {size}: {ratio:.2f}", flush=True)
+        if ratio > 1:
             return best
         best = size
     return best
 
 
-def seconds(work: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Of one call, over as many as fill `SECONDS`."""
-    work()
+def seconds(work: Callable[[Any], Any], call: Any, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Of ``work(call)``, over as many times as fill `SECONDS`."""
+    work(call)
     count, begun = 0, clock()
     while (taken := clock() - begun) < SECONDS:
-        work()
+        work(call)
         count += 1
     return taken / count
 

@@ -31,9 +31,8 @@ class LatentAttentionConfig(AttentionConfig):
     d_turned: int = Field(default=8, gt=0)
 
     def build(self, dims: Dims) -> LatentAttention:
-        sizes, _ = self.heads(dims)
-        scheme = self.position.build_for_heads(dims.at("position"), sizes.heads, self.d_turned)
-        return LatentAttention(self, sizes, scheme, dims)
+        sizes = self.sizes(dims)
+        return LatentAttention(self, sizes, self.scheme(sizes.heads, self.d_turned, dims), dims)
 
     @classmethod
     def examples(cls) -> list[Any]:

@@ -18,13 +18,14 @@ from weft.ops.attention import AttentionCall
 
 @register
 class SinkAttentionConfig(AttentionConfig):
-    """softmax over the scores and one more number of each head, whose weight goes nowhere: heads may look at nothing."""
+    """softmax over the scores and one more number of each head, whose weight goes nowhere: a head may look away."""
 
     kind: ClassVar[str] = "sink_attention"
     source: ClassVar[str] = "Agarwal et al. 2025 (gpt-oss), section 2.1; Xiao et al. 2024, section 3"
 
     def build(self, dims: Dims) -> SinkAttention:
-        return SinkAttention(self, *self.heads(dims), dims)
+        sizes = self.sizes(dims)
+        return SinkAttention(self, sizes, self.scheme(sizes.heads, sizes.d_head, dims), dims)
 
     @classmethod
     def examples(cls) -> list[Any]:

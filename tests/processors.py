@@ -24,8 +24,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ARITHMETIC = ("analysis", "blocks", "checkpoints", "comparison", "decoding", "evaluation", "families", "feedforward",
-              "heads", "integration", "laws", "linear", "masks", "mixers", "models", "norms", "ops", "oracles", "positions",
-              "tasks", "training")
+              "heads", "integration", "laws", "linear", "masks", "mixers", "models", "norms", "ops", "oracles",
+              "positions", "tasks", "training")
 """Folders whose tests compute with floating-point numbers."""
 
 OTHERS = ("api", "architecture", "cli", "core", "data", "disk", "docs", "examples", "mutants", "recipes", "tokenizers")

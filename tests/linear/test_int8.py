@@ -75,7 +75,8 @@ def test_a_tied_embedding_goes_with_its_readout(maps: list[str], tmp_path: Path)
     assert quick.embedding.tokens.matrix is quick.readout.map.matrix
     save_checkpoint(tmp_path / "a", quick, None)
     names = read_tensors(tmp_path / "a/model.safetensors")
-    assert sorted(name for name in names if name.startswith(("embedding", "readout"))) == [f"embedding.tokens.matrix.{name}" for name in ("like", "scale", "values")]
+    assert sorted(name for name in names if name.startswith(("embedding", "readout"))) == [
+        f"embedding.tokens.matrix.{name}" for name in ("like", "scale", "values")]
     loaded = load_checkpoint(tmp_path / "a").model
     assert loaded.embedding.tokens.matrix is loaded.readout.map.matrix
     for cast in (loaded, copy.deepcopy(loaded), copy.deepcopy(loaded).to(torch.float64)):

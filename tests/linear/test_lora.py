@@ -150,8 +150,8 @@ def test_merged_it_is_the_model_without_rewrites_and_computes_the_same(tmp_path:
 
 
 def test_a_tied_readout_that_was_adapted_alone_is_not_merged() -> None:
-    message = r"rewrites: 'readout.weight' shares its matrix with 'embedding.tokens.weight', and only one of them was " \
-              r"adapted, .* Untie them before training .*, or leave 'readout' out"
+    message = (r"rewrites: 'readout.weight' shares its matrix with 'embedding.tokens.weight', and only one of them "
+               r"was adapted, .* Untie them before training .*, or leave 'readout' out")
     with pytest.raises(UnsupportedError, match=message):
         merged(model([{**LORA, "maps": ["readout"]}]))
 

@@ -36,13 +36,14 @@ def names(found: nn.Module) -> set[str]:
     ("stack.layers.[0-2]", "stack.layers.1.qkv", True), ("stack.layers.[0-2]", "stack.layers.3.qkv", False),
     ("layers.1.qkv", "stack.layers.1.qkv", True), ("kv", "stack.layers.1.qkv", False), ("*kv", "a.qkv", True),
     ("experts.*.down", "stack.layers.1.experts.7.down", True), ("QKV", "a.qkv", False)])
-def test_a_pattern_is_of_a_map_of_what_holds_it_or_of_an_end_of_its_name(pattern: str, path: str, wanted: bool) -> None:
+def test_a_pattern_is_of_a_map_of_what_holds_it_or_of_an_end_of_its_name(pattern: str, path: str,
+                                                                         wanted: bool) -> None:
     assert matches(path, pattern) is wanted
 
 
 @pytest.mark.parametrize(("maps", "wanted"), [
-    (["qkv"], {"0.qkv"}), (["layers.1"], {"1.gate", "1.up", "1.down"}), (["experts.[01].up", "mix"],
-                                                                          {"2.experts.0.up", "2.experts.1.up", "3.mix"}),
+    (["qkv"], {"0.qkv"}), (["layers.1"], {"1.gate", "1.up", "1.down"}),
+    (["experts.[01].up", "mix"], {"2.experts.0.up", "2.experts.1.up", "3.mix"}),
     (["readout"], {"readout.map"}), (["router"], {"2.router"})])
 def test_patterns_choose_maps(maps: list[str], wanted: set[str]) -> None:
     assert names(model([{"kind": "lora", "maps": maps}])) == wanted
@@ -62,11 +63,11 @@ def test_a_model_without_rewrites_has_the_names_and_the_configuration_that_it_ha
 
 @pytest.mark.parametrize(("rewrites", "message"), [
     (["loar"], r"rewrites.0.kind: no rewrite of kind 'loar'. Did you mean 'lora'\?"),
-    ([{"kind": "int8", "maps": ["router"]}], r"rewrites.0.maps.0: 'router' matches only maps that may not be quantised, "
-                                             r"or that an earlier rewrite has taken. Leave it out."),
-    (["int8", {"kind": "int8", "maps": ["qkv"]}], r"rewrites.1.maps.0: 'qkv' matches only maps that may not be quantised"),
-    (["lora", "lora"], r"rewrites.1: this model has no linear map that may be adapted but those of readouts. Name those "
-                       r"under `maps`."),
+    ([{"kind": "int8", "maps": ["router"]}], r"rewrites.0.maps.0: 'router' matches only maps that may not be quantised,"
+                                             r" or that an earlier rewrite has taken. Leave it out."),
+    (["int8", {"kind": "int8", "maps": ["qkv"]}], r"rewrites.1.maps.0: 'qkv' matches only maps that may not be quanti"),
+    (["lora", "lora"], r"rewrites.1: this model has no linear map that may be adapted but those of readouts. Name "
+                       r"those under `maps`."),
     ([{"kind": "lora", "maps": ["gat", "layers.0.qvk"]}], r"2 problems .*\n.*maps.0: 'gat' matches no .*'gate'\?\n"
                                                           r".*maps.1: 'layers.0.qvk' .* 'layers.0.qkv'\?")])
 def test_what_reaches_nothing_is_one_error_with_the_nearest(rewrites: list[Any], message: str) -> None:
@@ -75,15 +76,15 @@ def test_what_reaches_nothing_is_one_error_with_the_nearest(rewrites: list[Any],
 
 
 def test_models_without_maps_take_none() -> None:
-    config = parse_part(("model",), {"kind": "ngram", "vocab_size": 5, "rewrites": ["lora"]})
+    config: Any = parse_part(("model",), {"kind": "ngram", "vocab_size": 5, "rewrites": ["lora"]})
     with pytest.raises(ConfigError, match=r"rewrites.0: this model has no linear map that may be adapted. Remove"):
-        config.build(None)  # type: ignore[arg-type]
+        config.build()
 
 
 def test_an_encoders_own_are_refused() -> None:
     blocks = [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "mask": "bidirectional"}]}]
     encoder = {"kind": "encoder", "vocab_size": 5, "d_model": 8, "blocks": blocks, "rewrites": ["lora"]}
-    with pytest.raises(ConfigError, match=r"encoder.rewrites: the encoder's maps are rewritten with the model's. Write"):
+    with pytest.raises(ConfigError, match=r"encoder.rewrites: the encoder's maps are rewritten with the model's."):
         parse_part(("model",), {"kind": "encoder_decoder", "vocab_size": 5, "d_model": 8, "encoder": encoder,
                                 "blocks": [{"kind": "pre", "layers": ["mlp"]}]})
 
@@ -171,9 +172,9 @@ def test_a_model_is_left_in_the_mode_it_was_in_and_draws_no_random_numbers() -> 
 
 
 def test_one_without_storage_is_rewritten_too() -> None:
-    config = parse_part(("model",), described(["int8", {"kind": "lora", "maps": ["*"]}]))
+    config: Any = parse_part(("model",), described(["int8", {"kind": "lora", "maps": ["*"]}]))
     with torch.device("meta"):
-        found = config.build(None)  # type: ignore[arg-type]
+        found = config.build()
     assert all(p.is_meta for p in found.parameters())
 
 
@@ -193,10 +194,11 @@ def test_every_map_of_every_model_is_ours_and_the_router_says_what_it_is_not_for
 
 def test_a_twin_has_the_rewrites_of_its_model() -> None:
     block = {"kind": "pre", "layers": list(LAYERS[:2])}
-    config: Any = parse_part(("model",), {**described([{"kind": "lora", "maps": ["stack.layers.7.layers.0", "[0-9].qkv"]}]),
-                                          "d_model": 64, "blocks": [{"repeat": 8, "of": [block]}]})
-    twin = shrink(config).config
-    assert names(twin.build()) == {"0.qkv", "0.output", "stack.layers.1.layers.0.qkv", "stack.layers.1.layers.0.output"}
+    rewrite = {"kind": "lora", "maps": ["stack.layers.7.layers.0.output", "[0-9].qkv"]}
+    config: Any = parse_part(("model",), {**described([rewrite]), "d_model": 64,
+                                          "blocks": [{"repeat": 8, "of": [block]}]})
+    assert names(shrink(config).config.build()) == {
+        "0.qkv", "0.output", "stack.layers.1.layers.0.qkv", "stack.layers.1.layers.0.output"}
 
 
 class Peeking(Pointwise):

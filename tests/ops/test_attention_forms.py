@@ -34,6 +34,7 @@ def causal(steps: int) -> Visible:
 
 
 CAUSAL = causal(T)
+SEEN: list[dict[str, Any]] = [{}, {"visible": Written(SOME[None, None])}, {"visible": CAUSAL}]
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -67,14 +68,14 @@ def by_heads(call: AttentionCall) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (4, 2), (4, 1)])
-@pytest.mark.parametrize("facts", [{}, {"visible": Written(SOME[None, None])}, {"visible": CAUSAL}], ids=["all", "mask", "causal"])
+@pytest.mark.parametrize("facts", SEEN, ids=["all", "mask", "causal"])
 def test_values_and_gradients(form: str, heads: int, kv_heads: int, facts: dict[str, Any]) -> None:
     call = inputs(heads, kv_heads, keys=T if facts.get("visible") is CAUSAL else S, **facts)
     require_agreement(FORMS[form](call), [call.q, call.k, call.v], by_heads(call))
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("facts", [{}, {"visible": Written(SOME[None, None])}, {"visible": CAUSAL}], ids=["all", "mask", "causal"])
+@pytest.mark.parametrize("facts", SEEN, ids=["all", "mask", "causal"])
 @pytest.mark.parametrize("biased", [1, 4])
 def test_a_bias_is_added_to_the_scaled_scores(form: str, facts: dict[str, Any], biased: int) -> None:
     keys = T if facts.get("visible") is CAUSAL else S
@@ -186,8 +187,8 @@ def test_a_named_form_serves_or_refuses() -> None:
     with pytest.raises(UnsupportedError, match=r"kernels.attention: the form 'sdpa' of 'attention' cannot serve this "
                                                r"call: it knows no softcap. Those that can: reference."):
         ATTENTION(inputs(softcap=1.0), "sdpa")
-    with pytest.raises(UnsupportedError, match=r"'banded' of 'attention' cannot serve this call: the keys do not lie in "
-                                               r"the order of tokens. Those that can: sdpa, reference."):
+    with pytest.raises(UnsupportedError, match=r"'banded' of 'attention' cannot serve this call: the keys do not lie "
+                                               r"in the order of tokens. Those that can: sdpa, reference."):
         ATTENTION(inputs(), "banded")
 
 

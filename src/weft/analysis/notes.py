@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import torch
-
 from weft.analysis.flops import Flops
-from weft.core.clock import Keys
-from weft.core.layer import traits_of
+from weft.core.layer import Part, traits_of
 from weft.core.model import Model
-from weft.core.span import WHOLE
 from weft.core.traits import Trait
-from weft.mixers.attention import Attention
-from weft.mixers.cross_attention import CrossAttention
-from weft.mixers.key_value import Stored
-from weft.ops.attention import ATTENTION, AttentionCall
 from weft.positions.regimes import regimes
 
 DEFINITION = ("A multiplication and an addition are two operations. Matrix products, convolutions, Fourier transforms "
@@ -26,7 +18,7 @@ DEFINITION = ("A multiplication and an addition are two operations. Matrix produ
 
 def all_notes(model: Model, flops: Flops | None) -> tuple[str, ...]:
     """Everything worth saying about a model before it runs."""
-    found = [*_trait_notes(model, flops), *_backend_notes(model)]
+    found = [*_trait_notes(model, flops), *_form_notes(model)]
     if flops is not None:
         found = [DEFINITION, *found, *_packing_notes(flops)]
         if flops.uncounted:
@@ -61,30 +53,16 @@ def _regime_note(model: Model, flops: Flops | None) -> str:
     return f"{what}. {when} a generated row outgrows its state and runs its whole text again{cost}."
 
 
-def _backend_notes(model: Model) -> Iterator[str]:
-    """Which form of attention serves on this CPU, and why."""
-    found: Counter[str] = Counter()
+def _form_notes(model: Model) -> Iterator[str]:
+    """What serves where an operation can be computed in several ways, on this CPU, and why."""
+    found: Counter[tuple[str, str]] = Counter()
     context = model.config.context
-    for layer in model.modules():
-        if isinstance(layer, Attention | CrossAttention):
-            training = _choice(layer, context)
-            with torch.no_grad():
-                decoding = _choice(layer, 1)
-            found[f"training and prompts of {context} tokens by {training}; single tokens by {decoding}"] += 1
-    for reason, layers in found.items():
-        yield f"Attention ({layers} layer{'s' if layers > 1 else ''}), on a CPU: {reason}."
-
-
-def _choice(layer: Attention | CrossAttention, steps: int) -> str:
-    """The form that a call of so many tokens gets, and the reason: the facts of the call are the layer's, the sizes
-    besides do not matter."""
-    tokens = torch.empty(1, steps, 1, 1, requires_grad=torch.is_grad_enabled())
-    call = AttentionCall(q=tokens, k=tokens, v=tokens, scale=1.0, softcap=layer.config.scores.softcap)
-    if isinstance(layer, Attention):
-        span = WHOLE.resolve(None, tokens)
-        call = layer.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span)
-    form, reason = ATTENTION.choose(call, layer.form)
-    return f"{form.name}: {reason}"
+    for part in model.modules():
+        many, one = (part.served_by(steps) if isinstance(part, Part) else {} for steps in (context, 1))
+        found.update((operation, f"training and prompts of {context} tokens by {how}; single tokens by "
+                                 f"{one.get(operation, how)}") for operation, how in many.items())
+    for (operation, reason), layers in found.items():
+        yield f"{operation} ({layers} layer{'s' if layers > 1 else ''}), on a CPU: {reason}."
 
 
 def _packing_notes(flops: Flops) -> Iterator[str]:

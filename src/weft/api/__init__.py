@@ -21,6 +21,6 @@ from weft.families.arpa import is_arpa
 __all__ = ["ChatSettings", "Conversation", "Description", "Diagnosis", "Ends", "Entry", "Loaded", "Model", "Plan",
            "Row", "Sampling", "UserError", "beam_search", "catalogue", "check", "compare", "compare_report",
            "config_path", "config_schema", "convert", "data_inspect", "data_prepare", "data_sample", "describe",
-           "doctor", "evaluate", "families", "generate", "is_arpa", "laid_out", "load", "load_plugin", "measure", "plan",
-           "presets", "probe", "prompt_rows", "read_model", "read_run", "require_device", "require_dtype", "run_of",
-           "score", "speaker", "stream", "train"]
+           "doctor", "evaluate", "families", "generate", "is_arpa", "laid_out", "load", "load_plugin", "measure",
+           "plan", "presets", "probe", "prompt_rows", "read_model", "read_run", "require_device", "require_dtype",
+           "run_of", "score", "speaker", "stream", "train"]

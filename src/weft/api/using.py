@@ -56,12 +56,12 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
     Raises:
         InputError: rows or options that cannot be used, strings in ``ends`` among them.
     """
-    loaded = load(model)
+    loaded, speaking = speaker(model, "generating text")
     ending = _ending(loaded, ends or Ends())
     if ending.strings:
         raise InputError("a search ends at tokens, not at text.", where="ends.strings",
                          remedy="Leave the strings out, or generate without beams.")
-    return search_rows(loaded.model, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
+    return search_rows(speaking, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
                        length_penalty=length_penalty, stop=ending.tokens, tokenizer=loaded.tokenizer,
                        start=_start(loaded.tokenizer))
 

@@ -81,12 +81,14 @@ class PartConfig(Settings):
     Class attributes:
         group: what the part is (``mixer``, ``feedforward``, ``position``, ``norm``, ``block``, ``model``, ...).
         kind: its name in files.
+        also_called: other names in use for it, which no file may give but which a hint understands.
         source: the paper, with section or equation.
         state_size: what its state holds per row, in words; empty for parts without one.
     """
 
     group: ClassVar[str] = ""
     kind: ClassVar[str] = ""
+    also_called: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
     state_size: ClassVar[str] = ""
 

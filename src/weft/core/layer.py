@@ -176,6 +176,12 @@ class KeptDtypes(NamedTuple):
     exact: frozenset[int]
     same: frozenset[int]
 
+    def after(self, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+        """What a cast of floats to ``dtype`` leaves a tensor of floats in."""
+        if id(tensor) in self.same:
+            return tensor.dtype
+        return torch.promote_types(dtype, torch.float32) if id(tensor) in self.exact else dtype
+
 
 def kept_dtypes(module: nn.Module) -> KeptDtypes:
     """What the parts in a module declare of the dtypes of their tensors, wherever else in it the tensors stand."""

@@ -92,6 +92,8 @@ def parse_model(plain: Any, *, where: str | None = None) -> ModelConfig:
 class Head(Part, ABC):
     """From a model's hidden vectors to what a task asks for."""
 
+    role = "logits"
+
 
 class Readout(Head, ABC):
     """From hidden vectors to probabilities of tokens: of the next one, or of the one that stands in their place."""
@@ -104,6 +106,13 @@ class Readout(Head, ABC):
     def log_prob(self, h: Tensor, targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         """Log-probability, in nats, of each target; equal to gathering from the log-softmax of `logits`, without
         holding [B,T,V]."""
+
+    def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
+                      smoothing: float = 0.0, z_loss: float = 0.0) -> tuple[Tensor, Tensor] | None:
+        """The sums over ``scored`` tokens of the negative log-likelihood, without a gradient, and of what is minimised
+        with these terms, for a readout that has a form of its own for them; None: its `log_prob` and `logits` are all
+        that there is."""
+        return None
 
     def inner(self, h: Tensor) -> tuple[Readout, Tensor]:
         """The readout that this one ends in, and what it reads of ``h``: itself and ``h``, unless something stands
@@ -288,6 +297,7 @@ class LanguageModel(Model, ABC):
 class Encoder(Model, ABC):
     """A bidirectional model: sees all of its input at once and keeps no state."""
 
+    prefix = "encoder"
     own_law = True
 
     def own_traits(self) -> frozenset[Trait]:

@@ -44,8 +44,8 @@ class GrowingPlaces(State):
         slots, steps = self.positions.shape[1], ticks.order.shape[1]
         room = max(slots, bound if bound is not None else slots + steps if self.capacity is None else self.capacity)
         held = torch.arange(room, device=after.seen.device)[None]
-        return replace(self, positions=_merged(pad_to(_fitting(self.positions, before, ticks), 1, room, 0), held, before,
-                                               after, ticks))
+        buffer = pad_to(_fitting(self.positions, before, ticks), 1, room, 0)
+        return replace(self, positions=_merged(buffer, held, before, after, ticks))
 
     def at(self, orders: Int64[Tensor, "#B S"], first: int) -> Tensor:
         """Of the tokens of these orders, [#B,S] or [#B,S,n]; anything for orders that there are not."""

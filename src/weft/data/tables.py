@@ -29,7 +29,7 @@ def table_rows(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
     before, limit = 0, csv.field_size_limit(LONGEST_FIELD)
     try:
         rows = csv.reader(_text_lines(path), delimiter=DELIMITERS[suffix], strict=True)
-        names = _names(next(rows, []), path)
+        names, before = _names(next(rows, []), path), rows.line_num
         for row in rows:
             if row and len(row) != len(names):
                 raise DataError(f"{len(row)} values, while the first line names {len(names)} fields.",

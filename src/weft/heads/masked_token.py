@@ -31,6 +31,7 @@ class MaskedTokenConfig(HeadConfig):
     """
 
     kind: ClassVar[str] = "masked_token"
+    also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "lm")
     source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; their code's get_masked_lm_output (the map W)"
 
     activation: Activation = "gelu"

@@ -32,6 +32,7 @@ class PerTokenConfig(ClassifierConfig):
     """scores = W h + b for each token by itself: named entities, parts of speech."""
 
     kind: ClassVar[str] = "per_token"
+    also_called: ClassVar[tuple[str, ...]] = ("token_classification", "tagging", "ner")
     source: ClassVar[str] = "Devlin et al. 2019, section 5.3 (named entities)"
 
     def build(self, dims: Dims) -> PerTokenHead:

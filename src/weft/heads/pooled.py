@@ -31,6 +31,8 @@ class PooledConfig(ClassifierConfig):
     """
 
     kind: ClassVar[str] = "pooled"
+    also_called: ClassVar[tuple[str, ...]] = ("sequence_classification", "classification", "classifier", "classify",
+                                              "regression", "cls", "pooler")
     source: ClassVar[str] = ("Devlin et al. 2019, section 4.1 (first); Radford et al. 2018, section 3.2 (last); "
                              "Reimers and Gurevych 2019, section 3 (mean)")
 

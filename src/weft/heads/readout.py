@@ -14,6 +14,7 @@ from weft.core.config import Dims, PartConfig
 from weft.core.model import Readout
 from weft.core.registry import register
 from weft.linear.linear import HoldsMatrix, Linear, dense
+from weft.linear.untouched import untouched
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
 
@@ -79,8 +80,9 @@ class MatrixReadout(Readout, HoldsMatrix):
 
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
                       smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy | None:
-        """The sums over ``scored`` tokens that training needs, see `linear_cross_entropy`; None where `dense` is."""
-        found = self.dense()
+        """See `linear_cross_entropy`; None where `dense` is, and of an adapted readout, which computes something
+        else."""
+        found = self.dense() if untouched(self, type(self)) else None
         return None if found is None else linear_cross_entropy(
             mapped(h, self.projection), *found, targets, scored, softcap=self.softcap, smoothing=smoothing,
             z_loss=z_loss)

@@ -18,6 +18,7 @@ from weft.core.model import Model
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.laws.choices import Choices, watched
+from weft.laws.pieces import in_pieces
 from weft.laws.report import Finding
 from weft.laws.subject import Subject
 
@@ -134,9 +135,9 @@ def one_by_one(steps: int) -> list[int]:
     return [3, *[1] * first, steps - 3 - first]
 
 
-def in_pieces(row: Row, sizes: list[int], reserved: bool = False, subject: Subject | None = None,
-              inputs: tuple[Tensor, Memory | None] | None = None) -> tuple[Tensor, LayerState]:
-    """The outputs of consecutive pieces that thread a state, and the last state.
+def row_in_pieces(row: Row, sizes: list[int], reserved: bool = False, subject: Subject | None = None,
+                  inputs: tuple[Tensor, Memory | None] | None = None) -> tuple[Tensor, LayerState]:
+    """The outputs of consecutive pieces of a row that thread a state, and the last state.
 
     Args:
         row: what is run.
@@ -146,13 +147,5 @@ def in_pieces(row: Row, sizes: list[int], reserved: bool = False, subject: Subje
         inputs: x and memory, where they are not the row's own.
     """
     runner, (x, memory) = subject or row.subject, inputs or (row.x, row.memory)
-    steps = sum(sizes)
-    state = runner.start(x.shape[0], memory, steps if reserved else None, row.steps)
-    outs, at = [], 0
-    for size in sizes:
-        out = runner.call(x[:, at:at + size], state, row.span(at, size, reserved))
-        assert out.state is not None, "a call with a state returns one"
-        state = out.state
-        outs.append(out.y)
-        at += size
-    return torch.cat(outs, dim=1), state
+    state = runner.start(x.shape[0], memory, sum(sizes) if reserved else None, row.steps)
+    return in_pieces(runner, x, state, sizes, lambda first, end: row.span(first, end - first, reserved))

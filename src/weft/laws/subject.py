@@ -92,7 +92,8 @@ def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bou
         return layer(x, state, given(span, x, read))  # type: ignore[no-any-return]
 
     read = sorted(facts_of(layer))
-    return Subject(name, layer.eval(), call if read else layer, start, inputs, memory, traits_of(layer), remake, bound, steps)
+    return Subject(name, layer.eval(), call if read else layer, start, inputs, memory, traits_of(layer), remake, bound,
+                   steps)
 
 
 def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: float = 1e-10) -> Subject:

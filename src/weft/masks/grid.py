@@ -90,8 +90,8 @@ class Grid:
         return (slice(0, high),) if joined else (slice(0, self.first), slice(low, high))
 
     def laid(self, of_block: Callable[[Block], Tensor], fill: float | bool) -> Tensor:
-        """What ``of_block`` says of each block's queries and keys [#B,#H,t,s], laid on the grid [#B,#H,T,width]; columns
-        that no key of a block stands in hold ``fill``."""
+        """What ``of_block`` says of each block's queries and keys [#B,#H,t,s], laid on the grid [#B,#H,T,width];
+        columns that no key of a block stands in hold ``fill``."""
         return torch.cat([self._row(block, of_block(block), fill) for block in self.blocks()], -2)
 
     def _row(self, block: Block, x: Tensor, fill: float | bool) -> Tensor:

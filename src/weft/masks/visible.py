@@ -145,7 +145,7 @@ def visible(mask: Mask, keys: Keys, span: Span, heads: int) -> Visible:
     if own and span.full and not ticks.packed and mask == Bidirectional():
         return Everything()
     window = mask.causal_window()
-    if window is not None and not ticks.packed and not own and span.uniform and ticks.order.shape[1] == 1:
-        if span.bound is not None and (window.size is None or span.bound >= window.size):
-            return Everything()
+    one = not own and span.uniform and ticks.order.shape[1] == 1 and not ticks.packed
+    if one and window is not None and span.bound is not None and span.bound >= (window.size or 0):
+        return Everything()
     return Ruled(mask, ticks, keys, heads, begins=span.packed)

@@ -81,20 +81,25 @@ class AttentionConfig(MixerConfig):
     backend: str = "auto"
 
     def build(self, dims: Dims) -> Attention:
-        return Attention(self, *self.heads(dims), dims)
+        sizes = self.sizes(dims)
+        return Attention(self, sizes, self.scheme(sizes.heads, sizes.d_head, dims), dims)
 
-    def heads(self, dims: Dims) -> tuple[HeadSizes, PositionScheme]:
-        """The sizes of the heads and their position scheme, checked against each other and the other fields."""
+    def sizes(self, dims: Dims) -> HeadSizes:
+        """The sizes of the heads, checked against the other fields."""
         sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
         require_form(self.backend, self.scores.softcap, dims)
         if sizes.heads % self.mask.heads():
             raise dims.problem("mask", f"{self.mask!r} tells {self.mask.heads()} heads apart, which does not divide "
                                f"{sizes.heads} heads.", "Choose n_heads among its multiples.")
-        scheme = self.position.build_for_heads(dims.at("position"), sizes.heads, sizes.d_head)
+        return sizes
+
+    def scheme(self, heads: int, size: int, dims: Dims) -> PositionScheme:
+        """The position scheme for heads of which ``size`` features are turned."""
+        scheme = self.position.build_for_heads(dims.at("position"), heads, size)
         if "embeddings" in scheme.acts_on:
             raise dims.problem("position", f"{self.position.kind!r} acts on embeddings, not inside attention.",
                                "Put it in the model's `position`.")
-        return sizes, scheme
+        return scheme
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -126,7 +131,7 @@ class HeadSizes:
         return self.heads * self.d_head, self.kv_heads * self.d_head, self.kv_heads * self.d_value
 
 
-PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output", "q", "kv"), "attention projections"))
+PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
 """What the linear maps of attention are listed under."""
 
 
@@ -171,6 +176,11 @@ def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
         raise dims.problem("backend", f"attention has no form called {name!r}.", nearest(name, known)) from None
     if softcap is not None and name in ("sdpa", "grouped_rows"):
         raise dims.problem("backend", f"the form {name!r} cannot express a softcap.", "Use 'auto' or 'reference'.")
+
+
+def recorded(layer: Layer) -> Callable[[Tensor], None] | None:
+    """What takes a layer's attention weights, where a probe asks for them."""
+    return None if layer.asked is None or "weights" not in layer.asked else partial(layer.asked.give, "weights")
 
 
 class Attention(Layer):
@@ -271,13 +281,13 @@ class Attention(Layer):
 
     def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
         """What is to be computed from the scores on, in symbols."""
-        scores, acts_on, keys = self.config.scores, self.position.acts_on, stored.keys
+        scores, keys = self.config.scores, stored.keys
+        values = partial(self.position.value_terms, ticks=span.ticks, keys=keys)
         return AttentionCall(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
             terms=self.terms(q, stored, span), softcap=scores.softcap,
             dropout=self.dropout_rate if self.training else 0.0,
-            value_terms=partial(self.position.value_terms, ticks=span.ticks, keys=keys) if "values" in acts_on else None,
-            record=self._record())
+            value_terms=values if "values" in self.position.acts_on else None, record=recorded(self))
 
     def visible(self, keys: Keys, span: Span) -> Visible:
         """Which keys the queries may see."""
@@ -293,8 +303,3 @@ class Attention(Layer):
         """The output of what the heads have gathered."""
         mixed: Tensor = self.output(y.flatten(2))
         return mixed
-
-    def _record(self) -> Callable[[Tensor], None] | None:
-        if self.asked is None or "weights" not in self.asked:
-            return None
-        return partial(self.asked.give, "weights")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
@@ -24,15 +23,7 @@ from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.masks.visible import Everything, Existing
-from weft.mixers.attention import (
-    PROJECTIONS,
-    HeadSizes,
-    ScoreSettings,
-    head_sizes,
-    named_form,
-    require_form,
-    served_by,
-)
+from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes, named_form, recorded, require_form, served_by
 from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import ATTENTION, AttentionCall
@@ -87,7 +78,7 @@ class CrossAttentionConfig(MixerConfig):
                 cls.model_validate({"n_heads": 2, "d_head": 4, "qk_norm": "rmsnorm", "bias": "qkv"})]
 
 
-CROSS_PROJECTIONS = MappingProxyType({name: f"cross-{role}" for name, role in PROJECTIONS.items()})
+CROSS_PROJECTIONS = MappingProxyType(dict.fromkeys(("q", "kv", "output"), "cross-attention projections"))
 
 
 class CrossAttention(Layer):
@@ -139,10 +130,9 @@ class CrossAttention(Layer):
         q = q if self.q_norm is None else self.q_norm(q)
         scores = self.config.scores
         seen = Everything() if known.valid is None else Existing(known.valid, x.shape[1])
-        asked = self.asked is not None and "weights" in self.asked
         call = AttentionCall(q=q, k=known.k.to(q.dtype), v=known.v.to(q.dtype), scale=self.scale, visible=seen,
                              softcap=scores.softcap, dropout=self.dropout_rate if self.training else 0.0,
-                             record=partial(self.asked.give, "weights") if asked else None)
+                             record=recorded(self))
         return Output(self.output(ATTENTION(call, self.form).flatten(2)), advance(state, span))
 
     def _known(self, state: LayerState | None, span: Span, rows: int) -> Known:

@@ -74,6 +74,13 @@ class StackedConfig(ModelConfig):
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
     head: Annotated[HeadConfig, PartField("head")] | None = None
 
+    def dump(self) -> dict[str, Any]:
+        """A model without a head is the model that it was before there were any."""
+        plain = super().dump()
+        if self.head is None:
+            del plain["head"]
+        return plain
+
     def labels(self) -> tuple[str, ...]:
         return self.head.names if isinstance(self.head, ClassifierConfig) else ()
 

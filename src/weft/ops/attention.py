@@ -2,8 +2,9 @@
 
     softcap(scale * q.k + bias) -> mask -> softmax -> weighted values          (Vaswani et al. 2017, equation 1)
 
-The call is symbolic: what may be seen and what is added to the scores are written out by the form that is chosen, as far
-as it needs them. Query heads share key/value heads in consecutive groups (Ainslie et al. 2023); no form repeats keys.
+The call is symbolic: what may be seen and what is added to the scores are written out by the form that is chosen, as
+far as it needs them. Query heads share key/value heads in consecutive groups (Ainslie et al. 2023); no form repeats
+keys.
 """
 
 from __future__ import annotations

@@ -273,6 +273,6 @@ def banded_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: An
 
 def _products(q: Tensor, k: Tensor, numbers: Any, width: int) -> int:
     grid = _grid(q, k, tuple(numbers))
-    pairs = sum((block.queries.stop - block.queries.start) * sum(part.stop - part.start for part in block.keys)
+    pairs: int = sum((block.queries.stop - block.queries.start) * sum(part.stop - part.start for part in block.keys)
                 for block in grid.blocks())
-    return 2 * q.shape[0] * q.shape[2] * width * pairs
+    return int(2 * q.shape[0] * q.shape[2] * width * pairs)

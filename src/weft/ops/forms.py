@@ -80,7 +80,7 @@ class Form(Generic[C, R]):
     def explain(self, why: str) -> str:
         """A reason in words, of one that the chooser gives in short."""
         known = {"devices": f"it runs on {_listed(self.devices or ())}",
-                 "dtypes": f"it computes in {_listed(str(dtype).removeprefix('torch.') for dtype in self.dtypes or ())}",
+                 "dtypes": f"it computes in {_listed(str(each).removeprefix('torch.') for each in self.dtypes or ())}",
                  "gradients": f"it is for calls {self.gradients} gradients",
                  "compiler": "the compiler makes kernels of plain operators itself",
                  "transforms": "the transforms of torch.func take plain operators"}

@@ -167,6 +167,8 @@ class Task(ABC, Generic[E, B]):
         packs: whether it obeys ``data.packing``.
         smooths: whether it obeys ``training.objective``.
         unit: of a prediction: what a loss is per.
+
+    Attributes:
         measured_in: the unit of the loss itself.
     """
 
@@ -175,7 +177,7 @@ class Task(ABC, Generic[E, B]):
     packs: ClassVar[bool] = False
     smooths: ClassVar[bool] = False
     unit: ClassVar[str] = "token"
-    measured_in: ClassVar[str] = "nats"
+    measured_in: str = "nats"
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings

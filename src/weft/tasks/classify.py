@@ -29,10 +29,10 @@ from weft.data.labelled import (
 from weft.data.records import Fields, Record, text_of
 from weft.data.rows import values_of
 from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.classes import ClassCounts
 from weft.tasks.material import Material, Texts
-from weft.tasks.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.records import Reread, held_out_records, read_parts, record_material
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
@@ -116,7 +116,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
     def __init__(self, config: ClassifyConfig, settings: TaskSettings) -> None:
         super().__init__(settings)
         self.config = config
-        self.measured_in = "nats" if config.values is None else "squared error"  # type: ignore[misc]
+        self.measured_in = "nats" if config.values is None else "squared error"
 
     def problems(self, model: Model) -> list[str]:
         kind, head, values = model.config.kind, model.head, self.config.values

@@ -30,6 +30,8 @@ class NextTokenConfig(TaskConfig):
     """Predict each token of running text from those before it; any language model that needs no source."""
 
     kind: ClassVar[str] = "next_token"
+    also_called: ClassVar[tuple[str, ...]] = ("language_modeling", "language_modelling", "lm", "causal_lm", "clm",
+                                              "autoregressive")
     source: ClassVar[str] = "Bengio et al. 2003, section 2"
 
     def create(self, settings: TaskSettings) -> NextToken:

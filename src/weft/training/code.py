@@ -54,7 +54,7 @@ def code_of(config: BaseModel, *, plugins: Iterable[str | Path] | None = None,
 @cache
 def weft_code() -> Mapping[str, str]:
     """Weft's own files as they were when this process first asked."""
-    files = {path.relative_to(ROOT): path for path in sorted(ROOT.rglob("*.py"))}
+    files = {path.relative_to(ROOT): path for path in sorted([*ROOT.rglob("*.py"), ROOT / "ops" / "thresholds.json"])}
     return MappingProxyType({f"{OWN}/{name.as_posix()}": digest(path) for name, path in files.items()
                              if name.parts[0] not in NOT_RUN})
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError
+from weft.core.registry import REGISTRY
 from weft.data.settings import DataSettings
+from weft.heads.base import ClassifierConfig
 from weft.tasks import TaskConfig
 from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
@@ -67,8 +69,14 @@ def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
     head = {"kind": head} if isinstance(head, str) else head
     if not isinstance(model, Mapping) or not isinstance(head, Mapping) or SAID & set(head):
         return plain
+    if head.get("kind") not in _kinds_with_classes():
+        return plain
     try:
         labels = task_of(plain).labels(parse(DataSettings, plain.get("data", {})))
     except ConfigError:
         return plain
     return {**plain, "model": {**model, "head": {**head, "labels": list(labels)}}} if labels else plain
+
+
+def _kinds_with_classes() -> set[str]:
+    return {part.kind for part in REGISTRY.parts("head") if issubclass(part, ClassifierConfig)}

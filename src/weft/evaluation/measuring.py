@@ -1,4 +1,4 @@
-"""What tasks share in measuring a model on held-out examples."""
+"""What measuring a model on held-out examples shares, whatever is measured."""
 
 from __future__ import annotations
 
