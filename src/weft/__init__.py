@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from weft.core.version import VERSION
+
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from weft.api import (
         Ends,
         Sampling,
+        beam_search,
         catalogue,
         check,
         compare,
@@ -35,8 +38,9 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["Ends", "Sampling", "catalogue", "check", "compare", "convert", "doctor", "evaluate", "generate", "laid_out",
-           "load", "load_plugin", "plan", "presets", "probe", "read_model", "read_run", "score", "stream", "train"]
+__all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "compare", "convert", "doctor", "evaluate",
+           "generate", "laid_out", "load", "load_plugin", "plan", "presets", "probe", "read_model", "read_run", "score",
+           "stream", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -176,3 +176,23 @@ def test_a_prepared_folder_trains_evaluates_and_is_protected(weft: Weft, refused
     message = refused("train", workplace / "tiny.yaml", "tokenizer=characters", "model.vocab_size=300", "data={}",
                       f"data.path={folder}", "--out", tmp_path / "other")
     assert "tokenizer: {'kind': 'characters', 'unknown': False}, while" in message
+
+
+def test_the_command_line_prepares_shows_and_trains_on_answers(weft: Weft, tmp_path: Path) -> None:
+    source = tmp_path / "sums.jsonl"
+    source.write_text("".join(json.dumps({"question": f"{i % 9} plus {i % 7} is ", "answer": f"{i % 9 + i % 7}"}) + "\n"
+                              for i in range(200)))
+    fields = ("data.text_field=answer", "data.prompt_field=question")
+    assert weft("data", "prepare", source, *fields, "--out", tmp_path / "d").code == 0
+    shown = weft("data", "inspect", tmp_path / "d", "--verify").out
+    assert "scored" in shown and "every byte of the shards is as prepared" in shown
+    facts = weft("data", "inspect", tmp_path / "d", "--json").json()["parts"][0]
+    assert 0 < facts["scored_tokens"] < facts["tokens"] / 3
+    (tmp_path / "run.yaml").write_text(json.dumps({
+        "model": {"kind": "decoder", "d_model": 8, "context": 8, "blocks": [{"kind": "pre", "layers": ["lstm"]}]},
+        "data": {"path": str(tmp_path / "d")}, "training": {"steps": 2, "batch_size": 2}}))
+    told = weft("train", tmp_path / "run.yaml", "--out", tmp_path / "run", "--json").json()
+    held = open_prepared(tmp_path / "d").part("validation")
+    # All that is flagged but the row's first token, which nothing predicts.
+    assert told["validation"]["tokens"] == (held.scored_tokens or 0) - 1
+    assert told["validation"]["bytes"] < held.text_bytes / 3

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weft.comparison.matched import spread
 from weft.comparison.progress import Clock, StudyProgress
+from weft.comparison.protocol import spread
 
 
 def test_spreads() -> None:

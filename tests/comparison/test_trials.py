@@ -11,12 +11,11 @@ import pytest
 
 from comparison.studies import LSTM
 from weft.comparison import StudyConfig
-from weft.comparison.attempts import TrialSettings, beyond
 from weft.comparison.contestants import Contestant
-from weft.comparison.detectable import detectable_in, pooled_deviation, told, tuned_first
+from weft.comparison.detectable import detectable_difference, detectable_in, pooled_deviation, told, tuned_first
 from weft.comparison.jobs import Outcome
 from weft.comparison.results import Status
-from weft.comparison.statistics import detectable_difference
+from weft.comparison.settings import TrialSettings, beyond
 from weft.comparison.trials import Tuning, tune
 from weft.core.config import parse
 from weft.training import parse_run

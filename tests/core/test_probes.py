@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from weft.core.rewrites import HOOKS
 
 from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.layer import Pointwise
 from weft.core.probes import points_of, probe
-from weft.core.rewrites import HOOKS
 from weft.core.span import Span
 from weft.decoding import Row, generate
 from weft.models.decoder import Decoder, DecoderConfig

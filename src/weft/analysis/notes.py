@@ -56,10 +56,11 @@ def _regime_note(model: Model, flops: Flops | None) -> str:
 def _form_notes(model: Model) -> Iterator[str]:
     """What serves where an operation can be computed in several ways, on this CPU, and why."""
     found: Counter[tuple[str, str]] = Counter()
+    context = model.config.context
     for part in model.modules():
-        many, one = (part.served_by(steps) if isinstance(part, Part) else {} for steps in (2, 1))
-        found.update((operation, f"training and prompts by {how}; single tokens by {one.get(operation, how)}")
-                     for operation, how in many.items())
+        many, one = (part.served_by(steps) if isinstance(part, Part) else {} for steps in (context, 1))
+        found.update((operation, f"training and prompts of {context} tokens by {how}; single tokens by "
+                                 f"{one.get(operation, how)}") for operation, how in many.items())
     for (operation, reason), layers in found.items():
         yield f"{operation} ({layers} layer{'s' if layers > 1 else ''}), on a CPU: {reason}."
 

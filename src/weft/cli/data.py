@@ -123,10 +123,11 @@ def _show(found: Inspection) -> None:
                        "fingerprint": found.tokenizer_sha256, "state": _state(found)}.items():
         rows.add_row(name, text)
     section(out, str(found.path), rows)
-    sizes = table("part", ">documents", ">text", ">tokens", ">bytes/token", ">shards", ">on disk")
+    sizes = table("part", ">documents", ">text", ">tokens", ">scored", ">bytes/token", ">shards", ">on disk")
     for part in found.parts:
         sizes.add_row(part.name, f"{part.documents:,}", in_bytes(part.text_bytes), short(part.tokens),
-                      f"{part.bytes_per_token:.3f}", str(part.shards), in_bytes(part.shard_bytes))
+                      f"{part.scored_tokens / part.tokens:.1%}", f"{part.bytes_per_token:.3f}", str(part.shards),
+                      in_bytes(part.shard_bytes))
     section(out, "parts", sizes)
     for line in _repeated({part.name: part.repeated for part in found.parts}):
         out.print(f"{line}\n")

@@ -10,6 +10,7 @@ from weft.cli.options import (
     AllowPickles,
     Dtype,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -35,13 +36,14 @@ def plan(target: Target,
                                                     "that it takes here.")] = None,
          context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of a row.")] = None,
          batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a training step and of the state.")] = 1,
-         dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False,
+         dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
+         plugin: Plugin = None, json: Json = False,
          revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """What a model costs before it runs.
 
     Parameters, FLOPs by part, bytes of weights, activations and state, and the least time of a training run here.
     """
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
 
     target = str(on_disk(target, revision, offline, allow_pickles))
@@ -54,6 +56,8 @@ def plan(target: Target,
     section(out, "Parts, and FLOPs of the forward pass for one token", _parts(found))
     section(out, "Memory", _bytes(found))
     section(out, _growth(found), _states(found))
+    if found.forms:
+        section(out, "How operations are computed here", _forms(found))
     if found.time_here:
         out.print(f"{_time(found)}\n")
     for note in found.notes:
@@ -111,6 +115,13 @@ def _states(found: Plan) -> Table:
     rows = table(">tokens", ">bytes")
     for size in () if found.states is None else found.states.sizes:
         rows.add_row(f"{size.context:,}", in_bytes(size.bytes))
+    return rows
+
+
+def _forms(found: Plan) -> Table:
+    rows = table("operation", "form", "in", "why")
+    for each in found.forms:
+        rows.add_row(each.operation, each.form, ", ".join(each.phases), each.reason)
     return rows
 
 

@@ -13,10 +13,10 @@ from typing import Any, Self, TypeAlias, final
 
 import torch
 
-from weft.checkpoints.atomic import tidy, write_file
-from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, read_outcome
-from weft.comparison.origin import empty
-from weft.comparison.work import Tell, do
+from weft.comparison.curve import Tell
+from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, empty, read_outcome
+from weft.comparison.work import do
+from weft.disk.atomic import tidy, write_file
 
 Launch: TypeAlias = Callable[[Job, Tell], Outcome]
 LAST_LINES = 3

@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64
 
 from weft.comparison.quantities import state_bytes
 from weft.comparison.results import DecodePoint, LengthPoint, PositionPoint, Sample
-from weft.comparison.study import MeasureSettings
+from weft.comparison.settings import MeasureSettings
 from weft.core.errors import DivergedError, FailedError, UserError
 from weft.core.model import Counted, LanguageModel
 from weft.data import EvaluationWindows, TokenStream
@@ -109,7 +109,7 @@ def token_scores(model: LanguageModel, stream: TokenStream, context: int, step: 
     for batch in windows:
         seen.append(_context(batch.begins)[batch.scored])
     places = np.arange(1, len(stream))
-    places = places[~stream.begins[places] | stream.begins_scored]
+    places = places[stream.scored(places)]
     found = TokenScores(np.concatenate(nats), stream.byte_lengths[places].astype(np.int64),
                         (np.cumsum(stream.begins) - 1)[places - 1].clip(0), np.concatenate(seen))
     assert len(found.nats) == len(found.bytes) == len(found.context), "windows score every target once, in order"

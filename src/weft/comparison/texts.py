@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.checkpoints.atomic import replacing, write_file
 from weft.comparison.contestants import Contestant
 from weft.core.errors import DataError
 from weft.data import Corpus, read_text, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.manifest import read_manifest
 from weft.data.settings import DataSettings
+from weft.disk.atomic import replacing, write_file
 from weft.tasks.material import read_texts
 from weft.training.material import prepare_folder
 

@@ -16,9 +16,12 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from weft.core.facts import FactHistory, Facts, resolve_facts
+from weft.core.places import Places
 from weft.core.state import Lease, State, fact_field, lease_field, tensor_field
 
 R = TypeVar("R")
+OWN = "own"
+"""The layout of keys that are those of the chunk itself."""
 
 
 @dataclass(frozen=True)
@@ -34,28 +37,32 @@ class Clock(State):
         fresh: no row has consumed anything.
         facts: of earlier tokens, where the model reads any (`weft.core.facts`).
         lease: of the buffers of all states on this clock.
+        places: positions of earlier tokens, where some layer asks for them.
     """
 
-    seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
-    begin: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
-    prefix_end: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
+    seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
+    begin: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
+    prefix_end: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
     horizon: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
     fresh: bool = fact_field(saved=bool, unsaved=False, joined=all)
     facts: FactHistory | None = None
     lease: Lease = lease_field()
+    places: Places | None = None
 
     @staticmethod
     def start(batch: int, *, device: torch.device | str | None = None, horizon: int | Tensor | None = None,
-              facts: FactHistory | None = None) -> Clock:
+              facts: FactHistory | None = None, places: Places | None = None) -> Clock:
         """A clock before the first token; ``horizon`` is one length or one per row, ``facts`` an empty history."""
         zeros = torch.zeros(4, batch, dtype=torch.int64, device=device)
         length = zeros[3] if horizon is None else zeros[3] + torch.as_tensor(horizon, device=zeros.device)
-        return Clock(zeros[0].clone(), zeros[1].clone(), zeros[2].clone(), length.clone(), fresh=True, facts=facts)
+        return Clock(zeros[0].clone(), zeros[1].clone(), zeros[2].clone(), length.clone(), fresh=True, facts=facts,
+                     places=places)
 
     def after(self, seen: Tensor, begin: Tensor, prefix_end: Tensor, facts: FactHistory | None = None) -> Clock:
         """The clock after a call, of the buffers that the call leaves behind."""
         # The lease is written out because the compiler cannot follow a dataclass's default factory.
-        return Clock(seen, begin, prefix_end, self.horizon, fresh=False, facts=facts, lease=Lease())
+        return Clock(seen, begin, prefix_end, self.horizon, fresh=False, facts=facts, lease=Lease(),
+                     places=self.places)
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,8 @@ class Keys:
         begin: the order at which its document began; None when not kept, which only causal masks can do without.
         valid: False for entries that hold nothing; None when all hold a key.
         layout: a name; keys of one call that have the same name agree in order, begin and valid. None: no name.
+        offset: the index of the chunk's own first token; the others follow it, and the keys before it, except a
+            document's first tokens that a state keeps for themselves, lie in order up to it. None: they do not.
     """
 
     order: Int64[Tensor, "#B S"]
@@ -126,11 +135,12 @@ class Keys:
     begin: Int64[Tensor, "#B S"] | None = None
     valid: Bool[Tensor, "#B S"] | None = None
     layout: Hashable = None
+    offset: int | None = None
 
     @staticmethod
     def of(ticks: Ticks) -> Keys:
         """The chunk's own tokens as keys."""
-        return ticks.once("own keys", lambda: Keys(ticks.order, ticks.position, ticks.begin, ticks.valid, "own"))
+        return ticks.once("own keys", lambda: Keys(ticks.order, ticks.position, ticks.begin, ticks.valid, OWN, 0))
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class AllFacts(FactHistory):
     """Of all tokens: slot s holds the token of order s."""
 
     values: Int64[Tensor, "B S n"] = tensor_field(grows=1, keeps_dtype=True)
-    capacity: int | None = fact_field(saved=int)
+    capacity: int | None = fact_field(saved=int, room=True)
 
     def follow(self, chunk: Tensor, seen: Tensor, counts: Tensor | None) -> tuple[Facts, FactHistory]:
         steps, room = chunk.shape[1], self.values.shape[1]

@@ -21,6 +21,7 @@ from weft.core.declarations import Declarations
 from weft.core.errors import StateError
 from weft.core.facts import require_read, start_facts
 from weft.core.output import Output
+from weft.core.places import Lookback, start_places
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import State
 from weft.core.traits import Trait
@@ -47,9 +48,13 @@ class Part(nn.Module, Declarations, ABC):
         """This part in the form that is fastest without gradients: equal outputs and losses, and the same state, so
         that either goes on where the other left off. Itself where there is nothing to gain, or where a child that the
         form would take apart is not `untouched`. It may share weights with this part, which stays as it is.
-        `weft.core.inference` puts whole models into it, and asks no part of which it is inherited: a subclass may
+        `weft.linear.inference` puts whole models into it, and asks no part of which it is inherited: a subclass may
         compute something else."""
         return self
+
+    def lookback(self) -> Lookback | None:
+        """Which earlier tokens this part itself asks the positions of; None for none."""
+        return None
 
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         """Own parameters that say how a state moves, whatever their shape: modes, rates, time steps. Weight decay
@@ -217,7 +222,9 @@ def beginning(part: nn.Module, batch: int, *, capacity: int | None, dtype: torch
     place = own.device if device is None and own is not None else device
     kind = (computing_dtype(part) or torch.get_default_dtype()) if dtype is None else dtype
     facts = start_facts(facts_of(part), batch, capacity, place)
-    return Clock.start(batch, device=place, horizon=horizon, facts=facts), kind
+    needs = (each.lookback() for each in part.modules() if isinstance(each, Part))
+    places = start_places(needs, batch, capacity=capacity, device=place)
+    return Clock.start(batch, device=place, horizon=horizon, facts=facts, places=places), kind
 
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:

@@ -17,7 +17,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartConfig, parse_part
+from weft.core.config import Dims, PartConfig, PartField, parse_part
 from weft.core.errors import InputError, StateError, UnsupportedError
 from weft.core.facts import require_read
 from weft.core.layer import LayerState, Part, beginning, facts_of
@@ -56,12 +56,20 @@ class ModelConfig(PartConfig):
 
     vocab_size: int = Field(gt=0)
     context: int = Field(default=256, gt=0)
+    rewrites: list[Annotated[PartConfig, PartField("rewrite")]] = Field(default_factory=list)
+    """What is done to its linear maps once it is built, in order."""
+
+    def dump(self) -> dict[str, Any]:
+        plain = super().dump()
+        if not self.rewrites:  # a model without them is the model that it was before there were any
+            del plain["rewrites"]
+        return plain
 
     def build(self, dims: Dims | None = None) -> Model:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes that its head tells apart, in the order of their ids; none where they have no names."""
+        """Names of the classes that its head tells apart, in the order of their ids; none without such a head."""
         return ()
 
     def fingerprint(self) -> str:

@@ -14,17 +14,15 @@ import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from weft.core.errors import ConfigError, nearest
+from weft.core.errors import ConfigError, WeftError, nearest
+from weft.core.part_config import PartConfig
 
-if TYPE_CHECKING:
-    from weft.core.config import PartConfig
+P = TypeVar("P", bound=PartConfig)
 
-P = TypeVar("P", bound="PartConfig")
-
-PACKAGES = ("masks", "positions", "norms", "mixers", "feedforward", "blocks", "heads", "models", "tokenizers", "tasks",
-            "training")
+PACKAGES = ("linear", "masks", "positions", "norms", "mixers", "feedforward", "blocks", "heads", "models", "tokenizers",
+            "tasks", "training")
 ENTRY_POINTS = "weft.parts"
 PLUGIN = "weft_plugin_"
 """What the names of modules begin with that `load_plugin` makes of files."""
@@ -58,7 +56,14 @@ class Registry:
         for group in groups:
             if kind in self._parts.get(group, {}):
                 return self._parts[group][kind]
-        raise KeyError(f"no {' or '.join(groups)} of kind {kind!r}. {nearest(kind, self.kinds(groups))}")
+        raise KeyError(f"no {' or '.join(groups)} of kind {kind!r}. {self._hint(groups, kind)}")
+
+    def _hint(self, groups: tuple[str, ...], kind: str) -> str:
+        """The kind that is meant by that word, or the nearest by its letters."""
+        word = kind.lower().replace("-", "_").replace(" ", "_")
+        meant = [part.kind for group in groups for part in self._parts.get(group, {}).values()
+                 if word in part.also_called]
+        return f"Did you mean {meant[0]!r}?" if meant else nearest(kind, self.kinds(groups))
 
     def kinds(self, groups: tuple[str, ...]) -> list[str]:
         """Known kinds in the groups, sorted."""
@@ -127,7 +132,7 @@ def load_plugin(path: str | Path) -> None:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        if isinstance(error, ConfigError):
+        if isinstance(error, WeftError):
             raise
         raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
                            "Correct the file and try again."]) from error

@@ -130,6 +130,9 @@ class Span:
         moment = tell(clock, shape, x.device, count=self.count, begins=self.begins, prefix=self.prefix,
                       coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform,
                       facts=self.facts)
+        if clock is not None and clock.places is not None and moment.after is not None and shape[1] > 0:
+            places = clock.places.advanced(clock, moment.after, moment.ticks, self.bound)
+            moment = dataclasses.replace(moment, after=dataclasses.replace(moment.after, places=places))
         return dataclasses.replace(self, moment=moment, fresh=fresh)
 
     def _require_shapes(self, shape: tuple[int, int]) -> None:
@@ -154,6 +157,13 @@ class Span:
     def ticks(self) -> Ticks:
         """The resolved ticks of the chunk."""
         return self._resolved().ticks
+
+    @property
+    def before(self) -> Clock:
+        """The clock before the chunk; only a call with a state has one."""
+        clock = self._resolved().before
+        assert clock is not None, "a call with a state has a clock before it"
+        return clock
 
     @property
     def after(self) -> Clock:

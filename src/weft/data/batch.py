@@ -1,4 +1,4 @@
-"""One batch for next-token prediction."""
+"""One batch of running text."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Batch:
             negative log-likelihood (in nats, over ln 2) to give bits per byte.
         fresh: whether rows start without a state carried from the batch before.
         count: tokens of each row; what stands behind them is padding, which is no token. None: all T.
+        places: where in its stream each input stands; 0 for padding. None: not known.
+        epoch: of each row, from 0: which pass over the stream it belongs to. None: not known.
     """
 
     inputs: Int64[np.ndarray, "B T"]
@@ -34,6 +36,8 @@ class Batch:
     target_bytes: Int64[np.ndarray, "B T"]
     fresh: bool = True
     count: Int64[np.ndarray, " B"] | None = None
+    places: Int64[np.ndarray, "B T"] | None = None
+    epoch: Int64[np.ndarray, " B"] | None = None
 
     @property
     def scored_tokens(self) -> int:
@@ -53,6 +57,7 @@ def cut(
     *,
     score_from: Int64[np.ndarray, " B"] | None = None,
     fresh: bool = True,
+    epoch: Int64[np.ndarray, " B"] | None = None,
 ) -> Batch:
     """The windows of ``length`` inputs that start at ``starts``.
 
@@ -62,10 +67,11 @@ def cut(
         length: T; the last target lies ``length`` after the first input.
         score_from: position in the stream of each row's first target that counts; all count by default.
         fresh: see `Batch`.
+        epoch: see `Batch`.
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens, begins = stream.tokens[places].astype(np.int64), stream.begins[places]
-    scored = ~begins[:, 1:] | stream.begins_scored
+    scored = stream.scored(places[:, 1:])
     if score_from is not None:
         scored &= places[:, 1:] >= score_from[:, None]
     return Batch(
@@ -75,4 +81,6 @@ def cut(
         scored=scored,
         target_bytes=stream.byte_lengths[places[:, 1:]].astype(np.int64),
         fresh=fresh,
+        places=places[:, :-1],
+        epoch=epoch,
     )

@@ -12,6 +12,7 @@ from jaxtyping import Int64
 from weft.core.errors import DataError
 from weft.data.batch import Batch, cut
 from weft.data.permutation import hashed, permute
+from weft.data.sequences import share_of
 from weft.data.stream import TokenStream
 
 
@@ -46,21 +47,11 @@ class Batches(ABC):
         Raises:
             DataError: a world that does not divide the rows, or a rank outside it.
         """
-        return self._batch(step, self._share(rank, world))
+        return self._batch(step, share_of(self.rows, rank, world))
 
     @abstractmethod
     def _batch(self, step: int, share: slice) -> Batch:
         """Those rows of the batch of that step."""
-
-    def _share(self, rank: int, world: int) -> slice:
-        if world < 1 or self.rows % world:
-            raise DataError(f"{self.rows} rows do not divide into {world} ranks.", where="world",
-                            remedy="Choose a batch size that is a multiple of the number of ranks.")
-        if not 0 <= rank < world:
-            raise DataError(f"must be from 0 to {world - 1}, received {rank}.", where="rank",
-                            remedy="Give each process its own number below the number of ranks.")
-        each = self.rows // world
-        return slice(rank * each, (rank + 1) * each)
 
     @property
     @abstractmethod
@@ -84,7 +75,12 @@ class WindowBatches(Batches):
 
     def _batch(self, step: int, share: slice) -> Batch:
         starts, fresh = self._starts(step)
-        return cut(self.stream, starts[share], self.length, fresh=fresh)
+        epoch = self._epochs(step * self.rows + np.arange(self.rows, dtype=np.int64)[share])
+        return cut(self.stream, starts[share], self.length, fresh=fresh, epoch=epoch)
+
+    @abstractmethod
+    def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
+        """The epochs of rows, which are numbered from 0 through all steps."""
 
     @abstractmethod
     def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
@@ -113,6 +109,9 @@ class ShuffledBatches(WindowBatches):
     @property
     def steps_per_epoch(self) -> float:
         return self.windows / self.rows
+
+    def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
+        return samples // self.windows
 
     def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
         block, place = divmod(step, AHEAD)
@@ -152,6 +151,9 @@ class SequentialBatches(WindowBatches):
     @property
     def steps_per_epoch(self) -> float:
         return float(self.windows)
+
+    def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
+        return samples // (self.rows * self.windows)
 
     def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
         epoch, place = divmod(step, self.windows)

@@ -8,12 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, final, overload
 
+import numpy as np
+from jaxtyping import Float64
+
 from weft.core.errors import DataError
 from weft.data.document import Document
+from weft.data.documents import Documents, documents_of
 from weft.data.utf8 import LINE_END, character_at, character_count, character_start, find_byte
 from weft.tokenizers.seams import PartedTexts
 
 FEWEST_TO_SPLIT = 100
+BORDERS = b"\xff" * 8
+"""Stands before a document's borders where a corpus is hashed: no name and no text is that long."""
 Split: TypeAlias = tuple["Corpus", "Corpus"]
 SplitBy: TypeAlias = Literal["name", "content"]
 
@@ -27,25 +33,30 @@ class Corpus:
         name: for reports.
         documents: the documents, names distinct.
         version: what edition of the source this is, or empty.
+        whole: documents are never cut, however few there are: a part of a record with several fields is no record.
     """
 
     name: str
-    documents: tuple[Document, ...]
+    documents: Sequence[Document]
     version: str = ""
+    whole: bool = False
 
     @cached_property
     def size_bytes(self) -> int:
         """UTF-8 bytes of all documents."""
-        return sum(document.size_bytes for document in self.documents)
+        return int(documents_of(self.documents).sizes().sum(dtype=np.int64))
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 (hexadecimal) of the documents' names and texts, in order, each preceded by its length."""
+        """SHA-256 (hexadecimal) of the documents' names, texts and borders, in order, names and texts each preceded by
+        its length."""
         digest = hashlib.sha256()
         for document in self.documents:
             for content in (document.name.encode(), document.utf8):
                 digest.update(len(content).to_bytes(8, "little"))
                 digest.update(content)
+            if document.borders:
+                digest.update(BORDERS + repr(document.borders).encode())
         return digest.hexdigest()
 
     def texts(self) -> Sequence[str]:
@@ -65,7 +76,7 @@ class Corpus:
         last character that fits. The chosen documents keep the corpus's order.
 
         Raises:
-            DataError: a limit below one byte, or below the first character.
+            DataError: a limit below one byte, below the first character, or below every document that must stay whole.
         """
         if max_bytes < 1:
             raise DataError(
@@ -73,10 +84,18 @@ class Corpus:
             )
         if self.size_bytes <= max_bytes:
             return self
-        ranked = sorted(_with_text(self.documents), key=lambda document: _rank("limit", seed, document.name))
-        chosen = _fitting(ranked, max_bytes) or {ranked[0].name: _cut(ranked[0], max_bytes)}
-        kept = tuple(chosen[document.name] for document in self.documents if document.name in chosen)
-        return replace(self, documents=kept)
+        documents = documents_of(self.documents)
+        order = np.argsort(_ranks("limit", seed, (document.name for document in documents), len(documents)),
+                           kind="stable")
+        sizes = documents.sizes()
+        order = order[sizes[order] > 0]
+        chosen = _fitting(sizes, order, max_bytes)
+        if len(chosen):
+            return replace(self, documents=documents.select(chosen))
+        if self.whole:
+            raise DataError(f"a limit of {max_bytes} bytes does not hold one whole record.", where=self.name,
+                            remedy="Raise max_bytes.")
+        return replace(self, documents=(_cut(documents[int(order[0])], max_bytes),))
 
     def split(self, validation: float = 0.1, *, seed: int = 0, by: SplitBy = "name") -> Split:
         """Train and validation parts, decided by document, so that no document is in both.
@@ -85,7 +104,7 @@ class Corpus:
         go. Documents of the same text and other names may come to different sides when names decide (see
         `weft.data.duplicates`), and never when texts do. With fewer than 100 documents there is too little to choose
         from: then the last ``validation`` of each document's characters, from the next line on where there is one, is
-        held out.
+        held out. Documents that must stay `whole` are never divided so.
 
         Args:
             validation: the share to hold out, above 0 and below 1.
@@ -101,7 +120,7 @@ class Corpus:
                 where="validation",
                 remedy="Give a share such as 0.1.",
             )
-        by_document = len(self.documents) >= FEWEST_TO_SPLIT
+        by_document = self.whole or len(self.documents) >= FEWEST_TO_SPLIT
         parts = self._by_document(validation, seed, by) if by_document else self._within_documents(validation)
         train, held_out = (
             replace(self, name=f"{self.name} ({side})", documents=documents)
@@ -115,17 +134,22 @@ class Corpus:
             )
         return train, held_out
 
-    def _by_document(self, share: float, seed: int, by: SplitBy) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+    def _by_document(self, share: float, seed: int, by: SplitBy) -> tuple[Documents, Documents]:
         """Documents of one key are of one rank, so they stay together; the lowest is held out, the highest is not."""
-        ranks = [_rank("split", seed, document.name if by == "name" else document.digest().hex())
-                 for document in self.documents]
-        first, last = min(ranks), max(ranks)
-        held = [rank == first or (rank < share and rank != last) for rank in ranks]
-        if first == last:
-            raise DataError(f"all {len(ranks)} documents have the same text, so none can be held out.",
-                            where=self.name, remedy="Give more text, or a validation text of its own.")
-        train = tuple(document for document, out in zip(self.documents, held, strict=True) if not out)
-        return train, tuple(document for document, out in zip(self.documents, held, strict=True) if out)
+        documents = documents_of(self.documents)
+        keys = (document.name if by == "name" else document.digest().hex() for document in documents)
+        ranks = _ranks("split", seed, keys, len(documents))
+        first, last = ranks.min(initial=1), ranks.max(initial=0)
+        held = (ranks == first) | ((ranks < share) & (ranks != last))
+        if first >= last:
+            raise self._indivisible()
+        return documents.select(np.flatnonzero(~held)), documents.select(np.flatnonzero(held))
+
+    def _indivisible(self) -> DataError:
+        count = len(self.documents)
+        what = f"all {count} documents have the same text" if count > 1 else "one record cannot be divided"
+        return DataError(f"{what}, so none can be held out.", where=self.name,
+                         remedy="Give more text, or a validation text of its own.")
 
     def _within_documents(self, share: float) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
         pairs = [(document, _place_to_cut(document.utf8, share)) for document in self.documents]
@@ -160,14 +184,19 @@ def _rank(purpose: str, seed: int, name: str) -> float:
     return int.from_bytes(digest[:6], "big") / 2.0**48
 
 
-def _fitting(documents: Sequence[Document], max_bytes: int) -> dict[str, Document]:
-    chosen: dict[str, Document] = {}
-    left = max_bytes
-    for document in documents:
-        if 0 < document.size_bytes <= left:
-            chosen[document.name] = document
-            left -= document.size_bytes
-    return chosen
+def _ranks(purpose: str, seed: int, names: Iterable[str], count: int) -> Float64[np.ndarray, " n"]:
+    return np.fromiter((_rank(purpose, seed, name) for name in names), np.float64, count)
+
+
+def _fitting(sizes: np.ndarray, order: np.ndarray, max_bytes: int) -> np.ndarray:
+    """The numbers, ascending, of documents that fit together, taken greedily in that order."""
+    chosen, left = np.zeros(len(sizes), dtype=np.bool_), max_bytes
+    for number in order:
+        size = int(sizes[number])
+        if size <= left:
+            chosen[number] = True
+            left -= size
+    return np.flatnonzero(chosen)
 
 
 def _cut(document: Document, max_bytes: int) -> Document:
@@ -178,7 +207,7 @@ def _cut(document: Document, max_bytes: int) -> Document:
             where=document.name,
             remedy="Raise max_bytes.",
         )
-    return Document(document.name, document.utf8[:place])
+    return document.until(place)
 
 
 def _place_to_cut(content: memoryview, share: float) -> int:

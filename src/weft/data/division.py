@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias, final, get_args
@@ -12,12 +12,11 @@ import numpy as np
 
 from weft.core.errors import DataError
 from weft.data.document import Document
+from weft.data.documents import Span, SpanTable, columns_of
 
 Unit: TypeAlias = Literal["file", "line", "paragraph"]
 LINE = re.compile(rb"[^\r\n]+")
 LINE_ENDS = (b"\n", b"\r\n")
-SMALL = 1 << 10
-"""Bytes below which a copy is smaller than a view."""
 
 
 @final
@@ -52,7 +51,7 @@ stands before the first is a document too, so that nothing is lost.
 """
 
 
-def divide(document: Document, how: Division) -> tuple[Document, ...]:
+def divide(document: Document, how: Division) -> Sequence[Document]:
     """The documents of one file's text; each is named after the file and the line it begins at.
 
     Raises:
@@ -61,7 +60,7 @@ def divide(document: Document, how: Division) -> tuple[Document, ...]:
     if how == "file":
         return (document,)
     spans = _headed(document, how) if isinstance(how, Heading) else _units(document, how)
-    return tuple(_numbered(document, spans))
+    return SpanTable(document.name, document.utf8, columns_of(_numbered(document.utf8, spans)))
 
 
 def _units(document: Document, unit: str) -> Iterator[tuple[int, int]]:
@@ -97,10 +96,9 @@ def _headed(document: Document, how: Heading) -> Iterator[tuple[int, int]]:
     return ((first, last) for first, last in pairwise(at) if last > first)
 
 
-def _numbered(document: Document, spans: Iterator[tuple[int, int]]) -> Iterator[Document]:
-    content, line, seen = document.utf8, 1, 0
+def _numbered(content: memoryview, spans: Iterator[tuple[int, int]]) -> Iterator[Span]:
+    line, seen = 1, 0
     for first, last in spans:
         line += bytes(content[seen:first]).count(b"\n")
         seen = first
-        part = content[first:last]
-        yield Document(f"{document.name}:{line}", bytes(part) if len(part) < SMALL else part)
+        yield Span(first, last, line)

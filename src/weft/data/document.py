@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import final
+from itertools import pairwise
+from typing import NamedTuple, final
 
 from weft.data.utf8 import decoded
 from weft.tokenizers.base import utf8
 
 DIGEST_BYTES = 16
+
+
+@final
+class Segment(NamedTuple):
+    """A part of a document's text, in UTF-8; ``scored``: its tokens count in a loss."""
+
+    utf8: memoryview
+    scored: bool
+
+    def parts(self) -> Iterator[str]:
+        """The text in parts, cut anywhere between characters."""
+        return decoded(self.utf8)
 
 
 @final
@@ -20,20 +33,24 @@ class Document:
 
     Attributes:
         name: what tells it from the others of its corpus, such as a relative path.
+        borders: bytes of the text at which scoring stops and starts again by turns, ascending: (0, 5) says that the
+            first 5 bytes are read and do not count. Without borders all of it counts.
 
     Args:
         name: see above.
         text: the text, or its UTF-8, which is trusted to be that.
+        borders: see above.
 
     Raises:
         TokenizerError: text with half a surrogate pair, which UTF-8 cannot express.
     """
 
-    __slots__ = ("_held", "name")
+    __slots__ = ("_held", "borders", "name")
 
-    def __init__(self, name: str, text: str | bytes | memoryview) -> None:
+    def __init__(self, name: str, text: str | bytes | memoryview, borders: tuple[int, ...] = ()) -> None:
         self.name = name
         self._held = utf8(text) if isinstance(text, str) else text
+        self.borders = borders
 
     @property
     def utf8(self) -> memoryview:
@@ -50,16 +67,32 @@ class Document:
         """UTF-8 bytes of the text."""
         return len(self._held)
 
+    @property
+    def end_scored(self) -> bool:
+        """Whether the token that closes it counts: it does where the end of the text does."""
+        return len(self.borders) % 2 == 0
+
     def parts(self) -> Iterator[str]:
         """The text in parts, cut anywhere between characters."""
         return decoded(self.utf8)
+
+    def segments(self) -> list[Segment]:
+        """Its text in order, cut at its borders; none is empty."""
+        content, places = self.utf8, (0, *self.borders, len(self._held))
+        return [Segment(content[first:last], turn % 2 == 0)
+                for turn, (first, last) in enumerate(pairwise(places)) if last > first]
+
+    def until(self, place: int) -> Document:
+        """The same document, ending before that byte."""
+        return Document(self.name, self.utf8[:place], tuple(border for border in self.borders if border < place))
 
     def digest(self) -> bytes:
         """What is the same for documents of the same text, and for no others that anyone has found (BLAKE2b)."""
         return hashlib.blake2b(self.utf8, digest_size=DIGEST_BYTES).digest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Document) and self.name == other.name and self.utf8 == other.utf8
+        return (isinstance(other, Document) and self.name == other.name and self.borders == other.borders
+                and self.utf8 == other.utf8)
 
     def __hash__(self) -> int:
         return hash((self.name, self.digest()))

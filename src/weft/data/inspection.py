@@ -9,12 +9,13 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Int64
 
+from weft.core.errors import DataError
 from weft.data.array import TokenArray
 from weft.data.batches import ShuffledBatches
 from weft.data.duplicates import Repeated
-from weft.data.manifest import Part
+from weft.data.manifest import AGAIN, Part
 from weft.data.prepared import PreparedData
-from weft.data.stream import TokenStream
+from weft.data.stream import SCORED, TokenStream
 from weft.tokenizers import Tokenizer
 
 PIECE = 1 << 22
@@ -55,6 +56,8 @@ class PartFacts:
         shards: number of shards.
         shard_bytes: size of the shards' files.
         bytes_per_token: of text, over all tokens of the row.
+        scored_tokens: of these, those that count in a loss and an evaluation where they are predicted.
+        scored_bytes: of text that they stand for.
         unused_ids: ids of the vocabulary that do not occur.
         frequent: the most frequent ids.
         longest: the longest documents.
@@ -69,6 +72,8 @@ class PartFacts:
     shards: int
     shard_bytes: int
     bytes_per_token: float
+    scored_tokens: int
+    scored_bytes: int
     unused_ids: int
     frequent: tuple[FrequentToken, ...]
     longest: tuple[LongDocument, ...]
@@ -125,6 +130,9 @@ def inspect_data(data: PreparedData, *, verified: bool = False, most: int = 10, 
         verified: whether it was opened with all its content checked; its sources are then compared too.
         most: number of frequent tokens that are listed.
         longest: number of long documents that are listed.
+
+    Raises:
+        DataError: flags that are not known, or not as many tokens that count as the manifest says.
     """
     manifest, tokenizer = data.manifest, data.tokenizer()
     parts = tuple(_facts(name, part, data.stream(name), tokenizer, most, longest)
@@ -176,9 +184,14 @@ def _facts(name: str, part: Part, stream: TokenStream, tokenizer: Tokenizer, mos
     counts = _counts(stream.tokens, stream.vocab_size)
     ranked = [int(token) for token in np.argsort(-counts, kind="stable")[:most] if counts[token]]
     files = [file for shard in part.shards for file in shard.files]
+    scored, scored_bytes = _scored(stream)
+    if scored != (part.tokens if part.scored_tokens is None else part.scored_tokens):
+        raise DataError(f"{scored:,} tokens are flagged as counting, while the manifest says "
+                        f"{part.tokens if part.scored_tokens is None else part.scored_tokens:,}.", where=name,
+                        remedy=AGAIN)
     return PartFacts(
         name, part.documents, part.text_bytes, part.tokens, len(part.shards), sum(file.bytes for file in files),
-        part.text_bytes / part.tokens, int((counts == 0).sum()),
+        part.text_bytes / part.tokens, scored, scored_bytes, int((counts == 0).sum()),
         tuple(FrequentToken(token, tokenizer.decode([token]), int(counts[token])) for token in ranked),
         _longest(stream, tokenizer, longest), part.corpus_sha256, part.in_training)
 
@@ -188,6 +201,21 @@ def _counts(tokens: TokenArray, vocab_size: int) -> Int64[np.ndarray, " V"]:
     for first in range(0, len(tokens), PIECE):
         counts += np.bincount(tokens[first:first + PIECE], minlength=vocab_size)
     return counts
+
+
+def _scored(stream: TokenStream) -> tuple[int, int]:
+    """Tokens that count, and the bytes of text that they stand for."""
+    tokens, size = 0, 0
+    for first in range(0, len(stream), PIECE):
+        lengths = stream.byte_lengths[first:first + PIECE]
+        flags = np.uint8(SCORED) if stream.flags is None else stream.flags[first:first + PIECE]
+        if (flags & ~np.uint8(SCORED)).any():
+            raise DataError("tokens have flags that this Weft does not know.", where=stream.corpus,
+                            remedy="Upgrade Weft, or prepare the data again with this one.")
+        scored = np.broadcast_to(flags & SCORED != 0, lengths.shape)
+        tokens += int(scored.sum())
+        size += int(lengths[scored].sum(dtype=np.int64))
+    return tokens, size
 
 
 def _longest(stream: TokenStream, tokenizer: Tokenizer, count: int) -> tuple[LongDocument, ...]:

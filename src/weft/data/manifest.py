@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from weft.core.errors import DataError
 from weft.data.duplicates import Repeated
-from weft.disk.ownership import MANIFEST_FILE as MANIFEST_FILE
+from weft.disk.manifest import MANIFEST_FILE as MANIFEST_FILE
 
-FORMAT_VERSION = 2
-READ_VERSIONS = (1, 2)
+FORMAT_VERSION = 3
+READ_VERSIONS = (1, 2, 3)
 SAMPLE_BLOCKS, SAMPLE_BLOCK = 256, 1 << 16
 AGAIN = "Prepare the data again, into another folder, or copy the folder again, whole."
 Depth: TypeAlias = Literal["size", "sample", "full"]
@@ -46,7 +46,7 @@ class ArrayFile(Entry):
         sample_sha256: hash of a sample of the file, see `sample_hash`.
     """
 
-    name: str = Field(pattern=r"^[a-z]+-\d{5}\.(tokens|begins|bytes)\.bin$")
+    name: str = Field(pattern=r"^[a-z]+-\d{5}\.(tokens|begins|bytes|flags)\.bin$")
     dtype: Literal["uint8", "uint16", "uint32", "bool"]
     bytes: int
     sha256: str
@@ -54,17 +54,20 @@ class ArrayFile(Entry):
 
 
 class Shard(Entry):
-    """A stretch of the row of tokens, in three files: ids, where documents begin, bytes per token."""
+    """A stretch of the row of tokens, each array in a file: ids, where documents begin, bytes per token, and flags of
+    a byte a token (see `weft.data.stream.SCORED`), without which every token counts (so in formats 1 and 2)."""
 
     length: int
     tokens: ArrayFile
     begins: ArrayFile
     byte_lengths: ArrayFile
+    flags: ArrayFile | None = None
 
     @property
     def files(self) -> tuple[ArrayFile, ...]:
-        """All three."""
-        return self.tokens, self.begins, self.byte_lengths
+        """All of them."""
+        files = self.tokens, self.begins, self.byte_lengths
+        return files if self.flags is None else (*files, self.flags)
 
 
 class Part(Entry):
@@ -73,6 +76,7 @@ class Part(Entry):
     Attributes:
         in_training: of a held-out part, documents whose text is also that of a document of the training text; None:
             of the training text itself, or not counted (format 1).
+        scored_tokens: tokens whose flags say that they count; None: all (formats 1 and 2 have no flags).
     """
 
     corpus: str
@@ -82,6 +86,7 @@ class Part(Entry):
     tokens: int
     shards: tuple[Shard, ...]
     in_training: int | None = None
+    scored_tokens: int | None = None
 
     @property
     def repeated(self) -> Repeated | None:

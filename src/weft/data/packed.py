@@ -65,11 +65,11 @@ class PackedBatches(Batches):
     def _batch(self, step: int, share: slice) -> Batch:
         sample = step * self.rows + np.arange(self.rows, dtype=np.int64)[share]
         epoch, place = np.divmod(sample, self.windows)
-        epoch = epoch if self.reshuffle else np.zeros_like(epoch)
-        return self._filled(permute(place, self.windows, seed=self.seed, epoch=epoch))
+        order = epoch if self.reshuffle else np.zeros_like(epoch)
+        return self._filled(permute(place, self.windows, seed=self.seed, epoch=order), epoch)
 
-    def _filled(self, chosen: Int64[np.ndarray, " B"]) -> Batch:
-        """The rows of those numbers."""
+    def _filled(self, chosen: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
+        """The rows of those numbers, in their epochs."""
         held = self._first[chosen + 1] - self._first[chosen]
         piece = np.repeat(self._first[chosen], held) + _within(held)
         lengths = self._lengths[piece]
@@ -88,9 +88,9 @@ class PackedBatches(Batches):
             inputs=laid(stream.tokens[places].astype(np.int64)),
             targets=laid(stream.tokens[places + 1].astype(np.int64)),
             begins=laid(inside == 0),
-            scored=laid(np.ones(len(places), dtype=np.bool_)),
+            scored=laid(stream.scored(places + 1)),
             target_bytes=laid(stream.byte_lengths[places + 1].astype(np.int64)),
-            count=None if (count == self.length).all() else count)
+            count=None if (count == self.length).all() else count, places=laid(places), epoch=epoch)
 
 
 def _within(sizes: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " m"]:

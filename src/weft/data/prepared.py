@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import weft
+import numpy as np
+
 from weft.core.errors import CheckpointError, DataError, nearest
+from weft.core.version import VERSION
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated, repeated
+from weft.data.encoding import encode_documents
+from weft.data.layout import layout_of
 from weft.data.manifest import (
     AGAIN,
     MANIFEST_FILE,
@@ -29,8 +33,9 @@ from weft.data.manifest import (
     write_manifest,
 )
 from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
-from weft.data.stream import TokenStream, encode_documents, layout_of, require_tokens
-from weft.disk.ownership import FileEntry, by_manifest, not_listed
+from weft.data.stream import TokenStream, require_tokens
+from weft.disk.manifest import FileEntry
+from weft.disk.ownership import by_manifest, not_listed
 from weft.tokenizers import Tokenizer
 
 TRAIN = "train"
@@ -90,10 +95,10 @@ class PreparedData:
     def stream(self, name: str) -> TokenStream:
         """The row of tokens of a part, mapped into memory: what is not asked for is not read."""
         part = self.part(name)
-        tokens, begins, byte_lengths = map_part(self.path, part)
-        return TokenStream(tokens, begins, byte_lengths, self.manifest.begins_scored,
+        found = map_part(self.path, part)
+        return TokenStream(found.tokens, found.begins, found.byte_lengths, self.manifest.begins_scored,
                            self.manifest.tokenizer.vocab_size, part.corpus, part.corpus_sha256,
-                           self.manifest.tokenizer.fingerprint, part.repeated)
+                           self.manifest.tokenizer.fingerprint, part.repeated, found.flags)
 
     def tokenizer(self) -> Tokenizer:
         """What the tokens were made with.
@@ -197,7 +202,7 @@ def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, 
         parts[name] = parts[name].model_copy(update={"in_training": found.found})
     tokenizer.save(folder)
     manifest = Manifest(
-        weft=weft.__version__, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,
+        weft=VERSION, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,
         sources=texts.sources, begins_scored=layout_of(tokenizer).begins_scored, parts=parts,
         tokenizer=TokenizerEntry(name=tokenizer.name, vocab_size=tokenizer.vocab_size,
                                  fingerprint=tokenizer.fingerprint()))
@@ -221,15 +226,14 @@ def source_of(path: Path) -> Source:
 def _write_part(folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer, shard_tokens: int,
                 on_progress: OnProgress | None) -> Part:
     layout, begun = layout_of(tokenizer), time.perf_counter()
-    writer = ShardWriter(folder, name, tokenizer.vocab_size, shard_tokens)
-
-    def tell(done: int) -> None:
+    writer, done = ShardWriter(folder, name, tokenizer.vocab_size, shard_tokens), 0
+    for row in layout.rows(encode_documents(corpus.documents, tokenizer)):
+        writer.add(row)
+        done += int(row.byte_lengths.sum(dtype=np.int64))
         if on_progress is not None:
             on_progress(Progress(name, done, corpus.size_bytes, time.perf_counter() - begun))
-
-    for piece in layout.rows(encode_documents(corpus.documents, tokenizer, tell)):
-        writer.add(piece)
-    require_tokens(writer.tokens if corpus.documents else 0, corpus)
+    require_tokens(writer.tokens, writer.scored, corpus)
     writer.flush()
     return Part(corpus=corpus.name, corpus_sha256=corpus.sha256, documents=len(corpus.documents),
-                text_bytes=corpus.size_bytes, tokens=writer.tokens, shards=tuple(writer.shards))
+                text_bytes=corpus.size_bytes, tokens=writer.tokens, shards=tuple(writer.shards),
+                scored_tokens=None if writer.scored == writer.tokens else writer.scored)

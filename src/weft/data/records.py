@@ -1,15 +1,15 @@
-"""Texts in files of records: JSON Lines and Parquet, one text in a field of each record."""
+"""Files of records: JSON Lines, Parquet, and tables of values (CSV, TSV), with some of the fields of each record."""
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, final
 
 from weft.core.errors import DataError, MissingExtra, nearest
-from weft.data.compression import Content, mark_bytes, read_bytes, read_content
+from weft.data.compression import Content, mark_bytes, read_content
+from weft.data.tables import TABLE_SUFFIXES, table_rows
 
 JSONL_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 PARQUET_SUFFIXES = frozenset({".parquet"})
@@ -17,39 +17,73 @@ RECORD_SUFFIXES = JSONL_SUFFIXES | PARQUET_SUFFIXES
 TEXT_FIELD = "text"
 """The field that holds the text unless another is named."""
 
-Numbered = tuple[int, str]
-"""A record's line or row, from 1, and its text."""
+Fields: TypeAlias = Mapping[str, str]
+"""Fields that are read, in order, each under the setting that names it: ``{"text_field": "body"}``. A setting's name
+ends in ``_field`` and begins with what the field holds."""
 
 
-def record_texts(path: Path, suffix: str, field: str = TEXT_FIELD) -> Iterator[Numbered]:
-    """The text of each record of a file, in order.
+@final
+class Record(NamedTuple):
+    """One record.
+
+    Attributes:
+        number: of its line or row, from 1.
+        where: file and line, for messages.
+        values: of the fields that were asked for, in their order.
+    """
+
+    number: int
+    where: str
+    values: tuple[Any, ...]
+
+
+def records(path: Path, suffix: str, fields: Fields) -> Iterator[Record]:
+    """The records of a file, in order.
 
     Args:
         path: the file, compressed or not.
-        suffix: what it holds, one of ``RECORD_SUFFIXES``.
-        field: the field that holds the text.
+        suffix: what it holds: one of ``RECORD_SUFFIXES`` or ``TABLE_SUFFIXES``.
+        fields: those that are read.
 
     Raises:
-        DataError: with the line or row: a record that is broken, lacks the field, or holds no text in it.
+        DataError: with the line or row: a record that is broken or lacks a field.
         MissingExtra: a Parquet file without the package ``pyarrow``.
     """
-    texts = jsonl_texts(path, field) if suffix in JSONL_SUFFIXES else parquet_texts(path, field)
-    unit = "line" if suffix in JSONL_SUFFIXES else "row"
-    for number, text in texts:
-        yield number, _text(text, field, f"{path}, {unit} {number}")
+    if suffix in TABLE_SUFFIXES:
+        for number, row in table_rows(path, suffix):
+            where = f"{path}, line {number}"
+            yield Record(number, where, _values(row, fields, where))
+    else:
+        read = _jsonl if suffix in JSONL_SUFFIXES else _parquet
+        yield from read(path, fields)
 
 
-def jsonl_texts(path: Path, field: str) -> Iterator[tuple[int, Any]]:
-    """The value of ``field`` in each line that is not blank, with the line's number.
+def text_of(value: Any, setting: str, field: str, where: str) -> str:
+    """A field's value, which must be text that UTF-8 can express.
 
     Raises:
-        DataError: with file and line: not UTF-8, not JSON, not an object, or without the field.
+        DataError: it is not.
     """
+    if not isinstance(value, str):
+        found = "null" if value is None else f"a {type(value).__name__}"
+        raise DataError(f"the field {field!r} holds {found}, not text.", where=where,
+                        remedy=f"Correct or remove that record, or name another field with {setting}.")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(value[error.start])
+        raise DataError(f"the character U+{code:04X} at position {error.start} of the field {field!r} is half a "
+                        "surrogate pair, which UTF-8 cannot express.", where=where,
+                        remedy="Correct or remove that record.") from None
+    return value
+
+
+def _jsonl(path: Path, fields: Fields) -> Iterator[Record]:
     content = read_content(path)
     for number, (line, last) in enumerate(_lines(content), 1):
         if line.strip():
-            record = _json(line, f"{path}, line {number}", last=last)
-            yield number, _field(record, field, f"{path}, line {number}")
+            where = f"{path}, line {number}"
+            yield Record(number, where, _values(_json(line, where, last=last), fields, where))
 
 
 def _lines(content: Content) -> Iterator[tuple[bytes, bool]]:
@@ -61,24 +95,19 @@ def _lines(content: Content) -> Iterator[tuple[bytes, bool]]:
     yield content[first:], True
 
 
-def parquet_texts(path: Path, field: str) -> Iterator[tuple[int, Any]]:
-    """The value of ``field`` in each row, with the row's number.
-
-    Raises:
-        DataError: not Parquet, truncated, or without the field.
-        MissingExtra: the package ``pyarrow`` is not installed.
-    """
+def _parquet(path: Path, fields: Fields) -> Iterator[Record]:
     try:
         import pyarrow as arrow  # type: ignore[import-untyped]
         from pyarrow import parquet
     except ImportError:
         raise MissingExtra("pyarrow", "data", "reading Parquet files") from None
     try:
-        file = parquet.ParquetFile(io.BytesIO(read_bytes(path)))
-        names = file.schema_arrow.names
-        _require_field(field, names, str(path))
-        texts = (text for batch in file.iter_batches(columns=[field]) for text in batch.column(0).to_pylist())
-        yield from enumerate(texts, 1)
+        file = parquet.ParquetFile(arrow.BufferReader(read_content(path)))
+        _require_fields(fields, file.schema_arrow.names, str(path))
+        wanted = list(dict.fromkeys(fields.values()))
+        rows = (row for batch in file.iter_batches(columns=wanted) for row in batch.to_pylist())
+        for number, row in enumerate(rows, 1):
+            yield Record(number, f"{path}, row {number}", tuple(row[field] for field in fields.values()))
     except (arrow.ArrowException, OSError) as error:
         what = f"the file is not Parquet, or is truncated or damaged ({' '.join(str(error).split())})."
         raise DataError(what, where=str(path), remedy="Copy or download it again, whole.") from None
@@ -98,36 +127,23 @@ def _json(line: bytes, where: str, *, last: bool) -> Any:
     raise DataError(what, where=where, remedy="Correct or remove that line.")
 
 
-def _field(record: Any, field: str, where: str) -> Any:
+def _values(record: Any, fields: Fields, where: str) -> tuple[Any, ...]:
     if not isinstance(record, dict):
         raise DataError(
             f"a {type(record).__name__}, while each line of a JSONL file is an object with fields.",
             where=where,
             remedy='Write lines such as {"text": "..."}.',
         )
-    _require_field(field, record, where)
-    return record[field]
+    _require_fields(fields, record, where)
+    return tuple(record[field] for field in fields.values())
 
 
-def _require_field(field: str, names: Iterable[str], where: str) -> None:
+def _require_fields(fields: Fields, names: Iterable[str], where: str) -> None:
     names = list(names)
-    if field not in names:
-        listed = ", ".join(map(repr, names)) or "none"
-        hint = nearest(field, names) if names else "Give another file."
-        raise DataError(f"no field {field!r}; the fields are: {listed}.", where=where,
-                        remedy=f"Name the one that holds the text with text_field. {hint}")
-
-
-def _text(value: Any, field: str, where: str) -> str:
-    if not isinstance(value, str):
-        found = "null" if value is None else f"a {type(value).__name__}"
-        raise DataError(f"the field {field!r} holds {found}, not text.", where=where,
-                        remedy="Correct or remove that record, or name another field with text_field.")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        code = ord(value[error.start])
-        raise DataError(f"the character U+{code:04X} at position {error.start} of the field {field!r} is half a "
-                        "surrogate pair, which UTF-8 cannot express.", where=where,
-                        remedy="Correct or remove that record.") from None
-    return value
+    for setting, field in fields.items():
+        if field not in names:
+            listed = ", ".join(map(repr, names)) or "none"
+            hint = nearest(field, names) if names else "Give another file."
+            raise DataError(f"no field {field!r}; the fields are: {listed}.", where=where,
+                            remedy=f"Name the one that holds the {setting.removesuffix('_field')} with {setting}. "
+                                   f"{hint}")

@@ -61,6 +61,8 @@ class DataSettings(Settings):
         split_by: what decides a document's side, where whole documents are held out: its ``name``; or its
             ``content``, so that documents of the same text are on the same side.
         text_field: the field that holds the text of a JSONL or Parquet record.
+        prompt_field: the field that holds what stands before that text: it is read, and it is neither in the loss nor
+            in an evaluation. Then every record is a document that is never cut in two to hold out a share.
         documents: what is one document in a text file: the ``file``, each ``line``, each ``paragraph``, or what a
             heading begins: ``{heading: '= [^=]+ =$'}``.
         packing: how documents fill training windows: ``stream``, one after another, cut wherever a window ends; or
@@ -77,6 +79,7 @@ class DataSettings(Settings):
     split_seed: int = 0
     split_by: Literal["name", "content"] = "name"
     text_field: str = TEXT_FIELD
+    prompt_field: str | None = None
     documents: Literal["file", "line", "paragraph"] | HeadingSettings = "file"
     packing: Literal["stream", "documents"] = "stream"
 
@@ -117,7 +120,13 @@ class DataSettings(Settings):
         for name in ("validation_path", "test_path"):
             if self.path is not None and getattr(self, name) == self.path:
                 raise rule(name, f"{self.path} is the training text.", "Hold out a text that is not trained on.")
-        if self.path is None and self.text_field != TEXT_FIELD:
-            raise rule("text_field", f"{self.text_field!r}, while the Python standard library's source has no records.",
-                       "Leave it out, or give a path.")
+        given = {"text_field": None if self.text_field == TEXT_FIELD else self.text_field,
+                 "prompt_field": self.prompt_field}
+        for name, field in given.items():
+            if self.path is None and field is not None:
+                raise rule(name, f"{field!r}, while the Python standard library's source has no records.",
+                           "Leave it out, or give a path.")
+        if self.prompt_field == self.text_field:
+            raise rule("prompt_field", f"{self.text_field!r} is the field that holds the text.",
+                       "Name the field that stands before it.")
         return self

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Int64, Shaped
 
 from weft.data.array import TokenArray, join
+from weft.data.layout import Row
 from weft.data.manifest import ArrayFile, Part, Shard, sample_hash
-from weft.data.stream import Enclosed, begins_of, narrow
+from weft.data.stream import SCORED, flags_of
 
 SHARD_TOKENS = 1 << 25
 """A shard ends with the document that fills it, or within one that would make it twice as long. Its 4 bytes or so per
@@ -19,8 +20,18 @@ token are held in memory until then."""
 
 
 @final
+class MappedPart(NamedTuple):
+    """The arrays of a part, none of it read yet; ``flags``: None where every token counts."""
+
+    tokens: TokenArray
+    begins: TokenArray
+    byte_lengths: TokenArray
+    flags: TokenArray | None
+
+
+@final
 class ShardWriter:
-    """Writes one part of a corpus, document by document.
+    """Writes one part of a corpus, piece by piece of its row.
 
     Args:
         folder: where the files go.
@@ -33,32 +44,50 @@ class ShardWriter:
     def __init__(self, folder: Path, part: str, vocab_size: int, shard_tokens: int = SHARD_TOKENS) -> None:
         self.folder, self.part, self.shard_tokens = folder, part, shard_tokens
         self._vocab_size = vocab_size
-        self._pieces: list[Enclosed] = []
+        self._rows: list[Row] = []
         self._held = 0
         self.shards: list[Shard] = []
-        self.tokens = 0
+        self.tokens, self.scored = 0, 0
 
-    def add(self, piece: Enclosed) -> None:
-        """Add a document, a stretch of one, or what stands at the end of the row."""
-        # A document that is many times as long as a shard is not held until its end.
-        full = self._held >= (self.shard_tokens if piece.begins else 2 * self.shard_tokens)
-        if full:
+    def add(self, row: Row) -> None:
+        """Add a piece of the row: documents, the beginning, the middle or the end of one."""
+        starts, first = np.flatnonzero(row.begins), 0
+        while first + self._room(starts, first) < len(row.ids):
+            last = first + self._room(starts, first)
+            self._hold(row.cut(first, last))
             self.flush()
-        self._pieces.append(narrow(piece, self._vocab_size))
-        self._held += len(piece.ids)
-        self.tokens += len(piece.ids)
+            first = last
+        self._hold(row.cut(first, len(row.ids)))
 
     def flush(self) -> None:
         """Write what is held as a shard."""
         if not self._held:
             return
-        # One array after the other: the largest is the memory that writing takes besides the pieces.
+        scored = np.concatenate([row.scored for row in self._rows])
+        flags = flags_of(scored)
+        # One array after the other: the largest is the memory that writing takes besides the rows.
         self.shards.append(Shard(
             length=self._held,
-            tokens=self._write("tokens", np.concatenate([piece.ids for piece in self._pieces])),
-            begins=self._write("begins", begins_of(self._pieces)),
-            byte_lengths=self._write("bytes", np.concatenate([piece.byte_lengths for piece in self._pieces]))))
-        self._pieces, self._held = [], 0
+            tokens=self._write("tokens", np.concatenate([row.ids for row in self._rows])),
+            begins=self._write("begins", np.concatenate([row.begins for row in self._rows])),
+            byte_lengths=self._write("bytes", np.concatenate([row.byte_lengths for row in self._rows])),
+            flags=None if flags is None else self._write("flags", flags)))
+        self._rows, self._held = [], 0
+
+    def _room(self, starts: Int64[np.ndarray, " n"], first: int) -> int:
+        """Tokens from ``first`` of a piece on that still go into this shard: up to the first document that begins when
+        the shard is full, and never more than twice that."""
+        full = first + max(0, self.shard_tokens - self._held)
+        following = starts[np.searchsorted(starts, full):]
+        most = 2 * self.shard_tokens - self._held
+        return most if not len(following) else min(int(following[0]) - first, most)
+
+    def _hold(self, row: Row) -> None:
+        if len(row.ids):
+            self._rows.append(row.narrow(self._vocab_size))
+            self._held += len(row.ids)
+            self.tokens += len(row.ids)
+            self.scored += int(row.scored.sum())
 
     def _write(self, what: str, values: Shaped[np.ndarray, " n"]) -> ArrayFile:
         path = self.folder / f"{self.part}-{len(self.shards):05d}.{what}.bin"
@@ -68,11 +97,20 @@ class ShardWriter:
                          sha256=hashlib.sha256(content).hexdigest(), sample_sha256=sample_hash(path))
 
 
-def map_part(folder: Path, part: Part) -> tuple[TokenArray, TokenArray, TokenArray]:
-    """Tokens, begins and byte lengths of a part, none of it read yet."""
+def map_part(folder: Path, part: Part) -> MappedPart:
+    """The arrays of a part."""
     tokens, begins, lengths = zip(
-        *([_map(folder, file, shard.length) for file in shard.files] for shard in part.shards), strict=True)
-    return join(tokens), join(begins), join(lengths)
+        *([_map(folder, file, shard.length) for file in (shard.tokens, shard.begins, shard.byte_lengths)]
+          for shard in part.shards), strict=True)
+    return MappedPart(join(tokens), join(begins), join(lengths), _flags(folder, part))
+
+
+def _flags(folder: Path, part: Part) -> TokenArray | None:
+    """The flags, where any shard has some; one without says that each of its tokens counts."""
+    if all(shard.flags is None for shard in part.shards):
+        return None
+    return join([np.broadcast_to(np.uint8(SCORED), (shard.length,)) if shard.flags is None
+                 else _map(folder, shard.flags, shard.length) for shard in part.shards])
 
 
 def _map(folder: Path, file: ArrayFile, length: int) -> Shaped[np.ndarray, " n"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from weft.core.errors import DataError
@@ -11,7 +11,9 @@ from weft.data.compression import Content, content_suffix, mark_bytes, read_cont
 from weft.data.corpus import Corpus
 from weft.data.division import Division, divide
 from weft.data.document import Document
-from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, record_texts
+from weft.data.documents import Documents, Span, SpanTable, columns_of
+from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, Fields, records, text_of
+from weft.data.spool import Spool
 from weft.data.utf8 import decoded
 
 PROSE = frozenset({".txt", ".text", ".md", ".rst", ".tex", ".html"})
@@ -28,6 +30,7 @@ def read_text(
     *,
     suffixes: Collection[str] = TEXT_SUFFIXES,
     text_field: str = TEXT_FIELD,
+    prompt_field: str | None = None,
     documents: Division = "file",
 ) -> Corpus:
     """The corpus of a file, or of a folder: its files in the order of their paths.
@@ -41,6 +44,7 @@ def read_text(
         path: the file or folder.
         suffixes: which files of a folder count.
         text_field: the field of a record that holds its text.
+        prompt_field: the field of a record whose text stands before that, is read and does not count in a loss.
         documents: how text files are divided.
 
     Raises:
@@ -50,16 +54,18 @@ def read_text(
     """
     path = Path(path)
     files = source_files(path, suffixes)
-    _require_used(path, files, text_field, documents)
+    _require_used(path, files, text_field, prompt_field, documents)
     base = path if path.is_dir() else path.parent
-    found = tuple(
-        document
-        for file in files
-        for document in _documents(file, file.relative_to(base).as_posix(), text_field, documents)
-    )
+    fields = ({} if prompt_field is None else {"prompt_field": prompt_field}) | {"text_field": text_field}
+    found = Documents([_documents(file, file.relative_to(base).as_posix(), fields, documents) for file in files])
     if not found:
-        raise _nothing(path, suffixes)
-    return Corpus(path.resolve().name if path.is_dir() else path.name, found)
+        raise nothing(path, suffixes)
+    return Corpus(corpus_name(path), found, whole=prompt_field is not None)
+
+
+def corpus_name(path: Path) -> str:
+    """What a corpus that is read from there is called."""
+    return path.resolve().name if path.is_dir() else path.name
 
 
 def source_files(path: Path, suffixes: Collection[str] = TEXT_SUFFIXES) -> list[Path]:
@@ -111,27 +117,46 @@ def _not_utf8(path: Path, what: str, guess: str) -> DataError:
     return DataError(what, where=str(path), remedy=remedy)
 
 
-def _documents(file: Path, name: str, field: str, how: Division) -> Iterator[Document]:
+def _documents(file: Path, name: str, fields: Fields, how: Division) -> Sequence[Document]:
     suffix = content_suffix(file)
     if suffix in RECORD_SUFFIXES:
-        records = record_texts(file, suffix, field)
-        yield from (Document(f"{name}:{number}", text) for number, text in records if text)
-    elif text := read_document(file):
-        yield from divide(Document(name, text), how)
+        return _records(file, name, suffix, fields)
+    return divide(Document(name, text), how) if (text := read_document(file)) else ()
 
 
-def _require_used(path: Path, files: list[Path], field: str, how: Division) -> None:
+def _records(file: Path, name: str, suffix: str, fields: Fields) -> SpanTable:
+    """A document for each record: the text of its fields, of which only the last counts."""
+    spool = Spool(str(file))
+
+    def spans() -> Iterator[Span]:
+        for record in records(file, suffix, fields):
+            texts = [text_of(value, setting, field, record.where).encode()
+                     for value, (setting, field) in zip(record.values, fields.items(), strict=True)]
+            first = spool.size
+            for text in texts:
+                spool.add(text)
+            if spool.size > first:
+                yield Span(first, spool.size, record.number, sum(map(len, texts[:-1])))
+
+    columns = columns_of(spans())
+    return SpanTable(name, spool.view(), columns)
+
+
+def _require_used(path: Path, files: list[Path], field: str, prompt: str | None, how: Division) -> None:
     """Refuse an option that no file is concerned by."""
     holds_records = {content_suffix(file) in RECORD_SUFFIXES for file in files}
-    if field != TEXT_FIELD and holds_records == {False}:
-        raise DataError(f"text_field is {field!r}, while no file here holds records.", where=str(path),
-                        remedy="Leave it out: it is for JSONL and Parquet.")
+    given = {"text_field": None if field == TEXT_FIELD else field, "prompt_field": prompt}
+    for setting, value in given.items():
+        if value is not None and holds_records == {False}:
+            raise DataError(f"{setting} is {value!r}, while no file here holds records.", where=str(path),
+                            remedy="Leave it out: it is for JSONL and Parquet.")
     if how != "file" and holds_records == {True}:
         raise DataError(f"documents is {how!r}, while every file here holds records, each of which is a document.",
                         where=str(path), remedy="Leave it out: it is for text files.")
 
 
-def _nothing(path: Path, suffixes: Collection[str]) -> DataError:
+def nothing(path: Path, suffixes: Collection[str]) -> DataError:
+    """What is said of a path in which nothing was found to read."""
     if not path.is_dir():
         return DataError("the file is empty.", where=str(path), remedy="Give a file that has text.")
     listed = " ".join(sorted(suffixes))

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import torch
 
 from weft.core.errors import DataError, FailedError, InputError, UnsupportedError
 from weft.core.model import LanguageModel
 from weft.data import EvaluationWindows, Repeated, TokenStream
 from weft.decoding.mode import evaluation_mode, require_causal, require_room
+from weft.evaluation.measuring import spread
 from weft.evaluation.numbers import exponential, plain
 from weft.evaluation.pieces import Piece, document_pieces, stretches, window_pieces
 
@@ -38,6 +38,8 @@ class Protocol:
         part: which part of the corpus was scored; None: all of it.
         documents: of the corpus, and ``documents_in_training``: those that also stand in the training text of the run
             that held it out; None: not known.
+        flagged: the data say of every token whether it counts; one that does not is read, and adds neither nats nor
+            bytes.
     """
 
     mode: Mode
@@ -52,6 +54,7 @@ class Protocol:
     part: str | None = None
     documents: int | None = None
     documents_in_training: int | None = None
+    flagged: bool = False
 
     def describe(self) -> str:
         """The protocol in one sentence."""
@@ -66,6 +69,7 @@ class Protocol:
                 else "a document's first token is not scored")
         return (f"corpus perplexity exp(sum of negative log-likelihoods / tokens), unit the tokenizer's token, every "
                 f"token scored once; {reach}; {fence}; {self.start}; {ends}"
+                + ("; tokens flagged as not scored are read, and count neither nats nor bytes" if self.flagged else "")
                 + (f"; {self.part}" if self.part else "") + self._repeated())
 
     def _repeated(self) -> str:
@@ -145,7 +149,7 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
             windows = EvaluationWindows(stream, context=window, stride=stride, rows=batch_size)
             longest = min(window, len(stream) - 1)
             require_room(model, longest, "context", f"windows of {longest} tokens", "Give a smaller context.")
-            chosen = _spread(len(windows), batches)
+            chosen = frozenset(spread(range(len(windows)), batches))
             protocol = replace(_protocol(stream, mode, window, windows.stride, fenced), part=_part(windows, chosen))
             return _sum(model, window_pieces(model, windows, fenced=fenced, chosen=chosen), protocol)
         pieces = _documents(model, stream, window, fenced, batch_size)
@@ -161,11 +165,6 @@ def _documents(model: LanguageModel, stream: TokenStream, chunk: int, fenced: bo
     longest = max((document.length for document in found), default=0)
     require_room(model, longest, stream.corpus, f"a document of {longest} tokens", "Evaluate in windows.")
     return document_pieces(model, stream, found, chunk=chunk, rows=rows)
-
-
-def _spread(available: int, wanted: int | None) -> frozenset[int]:
-    count = available if wanted is None else min(wanted, available)
-    return frozenset(np.linspace(0, available - 1, count).round().astype(int).tolist())
 
 
 def _part(windows: EvaluationWindows, chosen: frozenset[int]) -> str | None:
@@ -197,7 +196,8 @@ def _protocol(stream: TokenStream, mode: Mode, window: int | None, stride: int |
              else "no start symbol: the first token is only read")
     return Protocol(mode, window, stride, fenced, stream.begins_scored, start, stream.corpus, stream.corpus_sha256,
                     stream.tokenizer_sha256, documents=stream.repeated.of if stream.repeated else None,
-                    documents_in_training=stream.repeated.found if stream.repeated else None)
+                    documents_in_training=stream.repeated.found if stream.repeated else None,
+                    flagged=stream.flags is not None)
 
 
 def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol) -> Evaluation:

@@ -44,7 +44,7 @@ def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: b
         chosen: which batches.
     """
     device = device_of(model)
-    for batch in (batch for index, batch in enumerate(windows) if index in chosen):
+    for batch in (batch for index, batch in enumerate(windows) if index in chosen and batch.scored.any()):
         begins = batch.begins.copy()
         begins[:, 0] = False
         span = Span(begins=torch.from_numpy(begins).to(device) if fenced and begins.any() else None)
@@ -112,9 +112,10 @@ def _group_pieces(model: LanguageModel, stream: TokenStream, group: list[Stretch
         out = model.hidden(torch.from_numpy(stream.tokens[places].astype(np.int64)).to(device), state, span)
         assert out.state is not None, "a call with a state gives one back"
         state = out.state
-        scored = real & (~stream.begins[places + 1] | stream.begins_scored)
+        scored = real & stream.scored(places + 1)
         size = int(stream.byte_lengths[places + 1][scored].astype(np.int64).sum())
-        yield _piece(out.y, stream.tokens[places + 1].astype(np.int64), scored, size)
+        if scored.any():
+            yield _piece(out.y, stream.tokens[places + 1].astype(np.int64), scored, size)
 
 
 def _piece(h: Tensor, targets: np.ndarray, counts: np.ndarray, size: int) -> Piece:

@@ -47,3 +47,8 @@ class ClassifierConfig(HeadConfig):
     def classes(self) -> int | None:
         """Number of classes; None where none are declared."""
         return len(self.labels) or self.n_classes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes' names, which are their ids' digits where they have none; none where no classes are declared."""
+        return self.labels or tuple(map(str, range(self.classes or 0)))

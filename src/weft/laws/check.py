@@ -26,7 +26,7 @@ OWN_BOUNDS = {torch.float64: 1e-8, torch.float32: 5e-4, torch.bfloat16: 2.5e-1, 
 """Bounds on a real model in its own dtype, relative to its largest logit. A dozen layers multiply the rounding of one
 by about as much: float32 1e-7 x some thousands of terms, bfloat16 4e-3 x some dozens."""
 
-OWN_LAWS = ("split", "causality", "ragged", "selection", "packed", "readout")
+OWN_LAWS = ("split", "causality", "ragged", "selection", "packed", "readout", "rewriting")
 """What can be compared in any dtype; the others need float64 or do not depend on the weights."""
 
 LONG, LONGEST = 768, 2_048

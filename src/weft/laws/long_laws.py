@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from weft.core.inference import inference_form
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
@@ -23,6 +22,7 @@ from weft.laws.length import GRADIENT_STEPS, Row, across, around, one_by_one, ro
 from weft.laws.precision import BOUNDS
 from weft.laws.report import Finding, compare, gradient_difference
 from weft.laws.subject import Subject
+from weft.linear.inference import inference_form
 
 NEAR = 16
 """Tokens up to which the bound of `precision` is that of short rows: angles and sums of more grow with the length."""

@@ -27,9 +27,11 @@ from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
 from weft.laws.report import Finding, Report
 from weft.laws.reuse import reuse
+from weft.laws.rewriting import rewriting
 from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.saving import saving
 from weft.laws.seeds import seeds
+from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.split import split
 from weft.laws.stability import FAR, stability
 from weft.laws.subject import Subject, layer_subject, model_subject
@@ -46,11 +48,15 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "bounded": bounded,
     "readout": readout,
     "inference": inference,
+    "rewriting": rewriting,
     "continuation": continuation,
     "coordinates": coordinates,
     "forks": forks,
     "saving": saving,
     "reuse": reuse,
+    "admission": admission,
+    "trimming": trimming,
+    "rewinding": rewinding,
     "training": training,
     "seeds": seeds,
     "memory": memory,

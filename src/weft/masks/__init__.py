@@ -10,11 +10,12 @@ from weft.masks.field import MaskField
 from weft.masks.heads import PerHead
 from weft.masks.registry import known_masks, register_mask
 from weft.masks.sparse import Block, Fixed, GlobalTokens, Strided
-from weft.masks.terms import Key, Lookahead, Pattern, Query
+from weft.masks.terms import Band, Key, Lookahead, Pattern, Query
 from weft.masks.windows import Dilated, SymmetricWindow, Window
 
 __all__ = [
     "And",
+    "Band",
     "Bidirectional",
     "Block",
     "Causal",

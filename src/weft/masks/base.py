@@ -26,7 +26,7 @@ from torch import Tensor
 from weft.core.clock import Keys, Ticks
 from weft.masks import flex, picture
 from weft.masks.share import visible_share
-from weft.masks.terms import AMOUNTS, Key, Lookahead, Pattern, Query
+from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -64,6 +64,10 @@ class Mask(ABC):
         """The largest number of most recent keys, its own included, that a query can need; None: without bound.
         A key of order <= query.order - reach is never allowed."""
         return None
+
+    def band(self) -> Band:
+        """Bounds on the keys of its document that a query may see; what lies outside is never computed."""
+        return Band(self.reach(), 0 if self.causal() else None)
 
     def borders(self) -> tuple[int, ...]:
         """Lengths, in tokens, from which on it hides near keys or repeats: its reach and what its parts have."""
@@ -119,8 +123,9 @@ class Mask(ABC):
         count = self.heads() if heads is None else heads
         head = torch.arange(count, device=keys.order.device)[None, :, None, None]
         read = sorted(self.reads())
-        query = Query(*(part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end)),
-                      {name: queries.fact(name, queries.order)[:, None, :, None] for name in read})
+        told = {name: queries.fact(name, queries.order)[:, None, :, None] for name in read}
+        order, start, end = (part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end))
+        query = Query(order, start, end, told)
         begin, valid = (None if part is None else part[:, None, None, :] for part in (keys.begin, keys.valid))
         known = {name: queries.fact(name, keys.order)[:, None, None, :] for name in read}
         found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid, known), head)
@@ -193,6 +198,9 @@ class And(Mask):
         bounds = [bound for bound in (part.reach() for part in self.operands) if bound is not None]
         return min(bounds, default=None)
 
+    def band(self) -> Band:
+        return reduce(Band.meet, (part.band() for part in self.operands))
+
     def heads(self) -> int:
         return math.lcm(*(part.heads() for part in self.operands))
 
@@ -229,6 +237,9 @@ class Or(Mask):
         bounds = [part.reach() for part in self.operands]
         known = [bound for bound in bounds if bound is not None]
         return max(known) if len(known) == len(bounds) else None
+
+    def band(self) -> Band:
+        return reduce(Band.join, (part.band() for part in self.operands))
 
     def heads(self) -> int:
         return math.lcm(*(part.heads() for part in self.operands))

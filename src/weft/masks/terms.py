@@ -59,3 +59,32 @@ class Pattern:
         sizes = [size for size in (self.size, other.size) if size is not None]
         return Pattern(self.causal or other.causal, min(sizes, default=None), self.documents or other.documents,
                        self.padding or other.padding)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Bounds on which keys of its document a query may see, whatever the tokens are; None: without bound.
+
+    Attributes:
+        size: of the earlier keys only this many of the most recent, the query's own included.
+        ahead: at most so many later keys.
+        first: besides, the document's first tokens.
+    """
+
+    size: int | None = None
+    ahead: int | None = None
+    first: int = 0
+
+    def meet(self, other: Band) -> Band:
+        """Bounds on what both allow."""
+        past = [band for band in (self, other) if band.size is not None]
+        least = min(past, key=lambda band: (band.size or 0) + band.first, default=Band())
+        ahead = [band.ahead for band in (self, other) if band.ahead is not None]
+        return Band(least.size, min(ahead, default=None), least.first)
+
+    def join(self, other: Band) -> Band:
+        """Bounds on what either allows."""
+        ahead = None if self.ahead is None or other.ahead is None else max(self.ahead, other.ahead)
+        if self.size is None or other.size is None:
+            return Band(None, ahead)
+        return Band(max(self.size, other.size), ahead, max(self.first, other.first))

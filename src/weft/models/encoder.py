@@ -15,6 +15,7 @@ from weft.core.model import Encoder, EncoderInputs, ModelState
 from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import WHOLE, Span
+from weft.linear.rewrite import rewritten
 from weft.masks.facts import GLOBALS, TYPES
 from weft.models.decoder import StackedConfig, build_embedding
 from weft.models.stack import build_stack
@@ -32,7 +33,7 @@ class TokenEncoderConfig(StackedConfig):
     n_types: int = Field(default=0, ge=0)
 
     def build(self, dims: Dims | None = None) -> TokenEncoder:
-        return TokenEncoder(self)
+        return rewritten(TokenEncoder(self), self.rewrites)
 
     @classmethod
     def examples(cls) -> list[Self]:

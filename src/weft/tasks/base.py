@@ -14,6 +14,7 @@ A step of several batches, of accumulation or of several processes, minimises (s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -26,7 +27,7 @@ from weft.core.model import Model, ModelState
 from weft.core.output import Loss
 from weft.data import Repeated
 from weft.data.settings import DataSettings
-from weft.tasks.material import Material
+from weft.tasks.material import Material, split_corpus
 from weft.tasks.objective import ObjectiveSettings
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
@@ -61,7 +62,7 @@ class BatchSource(Protocol[B_co]):
 
     @property
     def tokens_per_batch(self) -> float:
-        """Tokens that a batch trains on, without padding; the mean over an epoch where batches differ."""
+        """Tokens that a batch reads, without padding; the mean over an epoch where batches differ."""
 
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> B_co:
         """The batch of that step, from 0, or one process's rows of it: rows in order, as many for each."""
@@ -135,6 +136,27 @@ class TaskConfig(PartConfig):
         """The task, in a run of those settings."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it is made")
 
+    def texts(self, data: DataSettings) -> Iterable[str]:
+        """What a tokenizer learns from: the texts to train on.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        return split_corpus(data)[0].texts()
+
+    def extra_ids(self, tokenizer: TokenizerConfig) -> int:
+        """Ids that the model needs behind the tokenizer's, such as one for what is masked."""
+        return 0
+
+    def labels(self, data: DataSettings) -> tuple[str, ...]:
+        """Names of the classes that the records to train on have, for a head that names none; none for a task without
+        classes.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        return ()
+
 
 class Task(ABC, Generic[E, B]):
     """What a model is trained and measured on. E: its examples; B: its batches.
@@ -145,6 +167,8 @@ class Task(ABC, Generic[E, B]):
         packs: whether it obeys ``data.packing``.
         smooths: whether it obeys ``training.objective``.
         unit: of a prediction: what a loss is per.
+
+    Attributes:
         measured_in: the unit of the loss itself.
     """
 
@@ -153,7 +177,7 @@ class Task(ABC, Generic[E, B]):
     packs: ClassVar[bool] = False
     smooths: ClassVar[bool] = False
     unit: ClassVar[str] = "token"
-    measured_in: ClassVar[str] = "nats"
+    measured_in: str = "nats"
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings

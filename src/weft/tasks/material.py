@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
@@ -12,6 +12,7 @@ from weft.core.errors import ConfigError, DataError
 from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text, repeated
 from weft.data.corpus import Split
 from weft.data.division import divide
+from weft.data.documents import Documents
 from weft.data.manifest import is_prepared
 from weft.data.prepared import PreparedData, open_prepared
 from weft.data.settings import DataSettings, full_recipe
@@ -78,15 +79,29 @@ def read_texts(settings: DataSettings) -> Texts:
     Raises:
         DataError: as `split_corpus`.
     """
-    corpus = read_corpus(settings)
+    return split_texts(settings, read_corpus(settings), lambda path: _read(settings, path))
+
+
+def split_texts(settings: DataSettings, corpus: Corpus, read: Callable[[str], Corpus]) -> Texts:
+    """A corpus in its parts, and the ones that lie elsewhere.
+
+    Args:
+        settings: say what is held out.
+        corpus: what is in ``path``, limited.
+        read: gives what another path holds.
+
+    Raises:
+        DataError: as `split_corpus`.
+    """
     line, digest = corpus.describe(), corpus.sha256
-    if settings.validation is None:
-        train, held = corpus, _read(settings, settings.validation_path)
+    if settings.validation_path is not None:
+        train, held = corpus, read(settings.validation_path)
         line = f"{line}; validation {held.describe()}"
         digest = hashlib.sha256(f"{corpus.sha256}\0{held.sha256}".encode()).hexdigest()
     else:
+        assert settings.validation is not None, "there is a share where there is no path"
         train, held = corpus.split(settings.validation, seed=settings.split_seed, by=settings.split_by)
-    test = {} if settings.test_path is None else {"test": _read(settings, settings.test_path)}
+    test = {} if settings.test_path is None else {"test": read(settings.test_path)}
     return Texts({"train": train, "validation": held, **test}, line, digest)
 
 
@@ -175,18 +190,17 @@ def _embedded(settings: DataSettings) -> Corpus:
     corpus, how = embedded_corpus(), settings.division
     if how == "file":
         return corpus
-    documents = tuple(piece for document in corpus.documents for piece in divide(document, how))
-    return Corpus(corpus.name, documents, version=corpus.version)
+    return Corpus(corpus.name, Documents([divide(document, how) for document in corpus.documents]),
+                  version=corpus.version)
 
 
-def _read(settings: DataSettings, path: str | None) -> Corpus:
+def _read(settings: DataSettings, path: str) -> Corpus:
     """A text that the settings name, read as they say."""
-    if path is None:
-        raise _no_test()
     if is_prepared(Path(path)):
         raise DataError("the folder holds prepared tokens, not text.", where=path,
                         remedy="Give the text, or name the folder as data.path alone.")
-    return read_text(path, text_field=settings.text_field, documents=settings.division)
+    return read_text(path, text_field=settings.text_field, prompt_field=settings.prompt_field,
+                     documents=settings.division)
 
 
 def _no_test() -> DataError:

@@ -30,6 +30,8 @@ class NextTokenConfig(TaskConfig):
     """Predict each token of running text from those before it; any language model that needs no source."""
 
     kind: ClassVar[str] = "next_token"
+    also_called: ClassVar[tuple[str, ...]] = ("language_modeling", "language_modelling", "lm", "causal_lm", "clm",
+                                              "autoregressive")
     source: ClassVar[str] = "Bengio et al. 2003, section 2"
 
     def create(self, settings: TaskSettings) -> NextToken:
@@ -119,6 +121,9 @@ class NextToken(Task[TokenStream, Batch]):
     def fit(self, model: Model, examples: TokenStream) -> None:
         if not isinstance(model, Counted):
             raise ConfigError([_neither(model)])
+        if examples.flags is not None:
+            raise ConfigError([f"data: some tokens are read and not scored, while a {model.config.kind!r} counts every "
+                               "token. Leave out data.prompt_field, or train a model by gradients."])
         model.fit(torch.from_numpy(examples.tokens.astype(np.int64)), torch.from_numpy(examples.begins.copy()))
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import yaml
 
-from weft.core.config import parse, parse_part
+from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig, parse_model
-from weft.tasks.material import split_corpus
-from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
-from weft.training.config import DataSettings, RunConfig
+from weft.training.config import RunConfig
+from weft.training.filling import task_of, tokenizer_of, vocab_size_of, with_labels
 from weft.training.material import with_prepared
 from weft.training.overrides import apply_overrides, run_overrides
 from weft.training.starting import with_start
@@ -55,7 +54,8 @@ def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: 
         ConfigError: listing every problem.
     """
     plain = {"model": dict(data)} if "kind" in data else dict(data)
-    filled = _with_vocabulary(with_prepared(with_start(run_overrides(plain, overrides))), where)
+    begun = with_labels(with_prepared(with_start(run_overrides(plain, overrides))))
+    filled = _with_vocabulary(begun, where)
     return parse(RunConfig, filled, where=where)
 
 
@@ -141,12 +141,10 @@ def _of_vocabulary(model: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 def _vocab_size(plain: Mapping[str, Any], model: Mapping[str, Any], where: str | None) -> int:
     try:
-        tokenizer = parse_part(("tokenizer",), plain.get("tokenizer", ByteTokenizerConfig.kind))
+        learned = tokenizer_of(plain).known_vocab_size() is None
+        task_of(plain)
     except ConfigError:
-        return 1  # parsing the whole names the fault in the tokenizer; the model is not to blame
-    assert isinstance(tokenizer, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
-    known = tokenizer.known_vocab_size()
-    if known is not None:
-        return known
-    _require_sound(plain, model, where)
-    return tokenizer.fit(split_corpus(parse(DataSettings, plain.get("data", {})))[0].texts()).vocab_size
+        return 1  # parsing the whole names the fault in the tokenizer or the task; the model is not to blame
+    if learned:
+        _require_sound(plain, model, where)
+    return vocab_size_of(plain)

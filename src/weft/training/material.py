@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from weft.checkpoints.atomic import recover, replacing
 from weft.core.errors import ConfigError, DataError
 from weft.data.manifest import Recipe, Source, is_prepared, read_manifest
 from weft.data.prepared import (
@@ -21,10 +20,12 @@ from weft.data.prepared import (
 from weft.data.settings import DataSettings, full_recipe
 from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
+from weft.disk.atomic import recover, replacing
 from weft.disk.ownership import require_free
 from weft.tasks.material import Material, read_texts
 from weft.tokenizers.config import TokenizerConfig
 from weft.training.config import RunConfig
+from weft.training.filling import task_of, tokenizer_of
 
 
 def prepare(config: RunConfig) -> Material[Any]:
@@ -37,10 +38,11 @@ def prepare(config: RunConfig) -> Material[Any]:
             prepared folder.
     """
     material = config.made_task().material(config.data, config.tokenizer)
-    needed = material.tokenizer.vocab_size
-    if config.model.vocab_size < needed:
+    known, more = material.tokenizer.vocab_size, config.task.extra_ids(config.tokenizer)
+    if config.model.vocab_size < known + more:
+        also = f" and the task {config.task.kind!r} needs {more} more" if more else ""
         raise ConfigError([f"model.vocab_size: {config.model.vocab_size}, while the tokenizer has "
-                           f"{needed} ids. Leave it out, and it is filled in."])
+                           f"{known} ids{also}. Leave it out, and it is filled in."])
     return material
 
 
@@ -61,8 +63,15 @@ def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
     model = filled.get("model")
     model = {"kind": model} if isinstance(model, str) else model
     if isinstance(model, Mapping):
-        filled["model"] = {"vocab_size": manifest.tokenizer.vocab_size, **model}
+        filled["model"] = {"vocab_size": manifest.tokenizer.vocab_size + _extra_ids(filled), **model}
     return filled
+
+
+def _extra_ids(plain: Mapping[str, Any]) -> int:
+    try:
+        return task_of(plain).extra_ids(tokenizer_of(plain))
+    except ConfigError:
+        return 0  # parsing the whole says what is wrong with the task or the tokenizer
 
 
 @final

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -16,6 +17,7 @@ from weft.core.layer import traits_of, with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
+from weft.ops.forms import forced
 from weft.tasks import Examples, Task
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
@@ -25,6 +27,7 @@ from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World, require_divisible, require_parallel
 from weft.training.precision import Precision
+from weft.training.products import products_of
 
 CARRIED = "carried."
 FIRST_LOSS = "first_loss"
@@ -71,7 +74,8 @@ class Trainer:
         require_parallel(model, self.world.size)
         self.task = config.made_task()
         require_possible(config, self.task, model)
-        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device) if compute is None else compute
+        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device,
+                                      products=partial(products_of, config)) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)
         self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model
@@ -92,7 +96,7 @@ class Trainer:
             DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
                 weights are then those before the step.
         """
-        with self.compute.apply():
+        with self.compute.apply(), forced(self.config.kernels):
             return self._advance()
 
     def _advance(self) -> StepReport:

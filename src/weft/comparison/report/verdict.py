@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.differences import Difference, Interval
 from weft.comparison.findings import doubts, rates_differ, reaches, varied
-from weft.comparison.report.forest import decimals
-from weft.comparison.report.markup import Child, Markup, join, listed, tag
-from weft.comparison.report.numbers import confidence, decimals_of, fixed, known
+from weft.comparison.report.differences import decimals, reach_of
 from weft.comparison.report.ranking import counted_words, extent, interval_of, lost_counts, shown_name
-from weft.comparison.report.reach import reach_of
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Entry, Matched
-from weft.comparison.ties import tied_with
+from weft.comparison.results import Entry
+from weft.comparison.statistics import Interval
+from weft.comparison.study_result import Difference, Matched
+from weft.comparison.verdict import tied_with
+from weft.drawing.markup import Child, Markup, join, listed, tag
+from weft.drawing.numbers import confidence, decimals_of, fixed, known
 
 
 def verdict(view: View) -> Markup:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.common import GENERATION, ORIGIN, OTHER_HEADS, RUNNING
+from weft.families.common import GENERATION, ORIGIN, OTHER_HEADS, RUNNING, divided_heads
 from weft.families.family import Family, Native, Size
-from weft.families.heads import divided_heads
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Nested, Raw, Read, Together
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
 from weft.families.weights import Rule, rename

@@ -1,0 +1,175 @@
+"""Many documents in little memory: their texts in one buffer, their places in arrays, each made when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
+from typing import NamedTuple, TypeAlias, final, overload
+
+import numpy as np
+from jaxtyping import Integer
+
+from weft.data.document import Document
+
+Places: TypeAlias = Integer[np.ndarray, " n"]
+AT_ONCE = 1 << 16
+"""Documents whose places are held as Python's own numbers, which take ten times as much."""
+
+
+@final
+class Span(NamedTuple):
+    """Where a document lies in a text.
+
+    Attributes:
+        first: the byte it begins at.
+        last: the byte it ends before.
+        number: of the line or row, from 1.
+        unscored: bytes at its beginning that are read and do not count.
+    """
+
+    first: int
+    last: int
+    number: int
+    unscored: int = 0
+
+
+@final
+class Columns(NamedTuple):
+    """Many spans: their first bytes, sizes, numbers, and bytes that do not count."""
+
+    first: Places
+    size: Places
+    number: Places
+    unscored: Places
+
+
+@final
+class SpanTable(Sequence[Document]):
+    """Documents that are parts of one text. Each takes some 10 bytes besides that text, at most 32.
+
+    Args:
+        name: of the file; documents are named after it and their number.
+        content: the text in UTF-8.
+        columns: where they lie, from `columns_of`.
+    """
+
+    def __init__(self, name: str, content: memoryview, columns: Columns) -> None:
+        self.name, self.content = name, content
+        self._first, self._size, self._number, self._unscored = columns
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    @overload
+    def __getitem__(self, place: int) -> Document: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Document]: ...
+    def __getitem__(self, place: int | slice) -> Document | Sequence[Document]:
+        if isinstance(place, slice):
+            return Documents([self])[place]
+        return next(self.those(np.array([range(len(self))[place]])))
+
+    def __iter__(self) -> Iterator[Document]:
+        return self.those(np.arange(len(self)))
+
+    def those(self, places: Places) -> Iterator[Document]:
+        """The documents at these places, in that order."""
+        for first in range(0, len(places), AT_ONCE):
+            here = places[first:first + AT_ONCE]
+            # Python's own numbers, many at once: taking them out of arrays one by one costs ten times as much.
+            columns = (column[here].tolist() for column in (self._first, self._size, self._number, self._unscored))
+            for start, size, number, unscored in zip(*columns, strict=True):
+                yield Document(f"{self.name}:{number}", self.content[start:start + size],
+                               (0, unscored) if unscored else ())
+
+    def sizes(self) -> Places:
+        """Bytes of each."""
+        return self._size
+
+
+@final
+class Documents(Sequence[Document]):
+    """Documents of several files in one order, or some of them.
+
+    Args:
+        tables: the documents of each file.
+        chosen: the numbers of those meant, in order; None: all.
+    """
+
+    def __init__(self, tables: Iterable[Sequence[Document]], chosen: Places | None = None) -> None:
+        self._tables = tuple(tables)
+        self._ends = np.cumsum([len(table) for table in self._tables], dtype=np.int64)
+        self._chosen = chosen
+
+    def __len__(self) -> int:
+        if self._chosen is not None:
+            return len(self._chosen)
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __iter__(self) -> Iterator[Document]:
+        if self._chosen is None:
+            for part in self._tables:
+                yield from part
+            return
+        table = np.searchsorted(self._ends, self._chosen, side="right")
+        borders = [0, *(np.flatnonzero(np.diff(table)) + 1).tolist(), len(self._chosen)]
+        for first, last in pairwise(borders if len(table) else []):
+            found = self._tables[table[first]]
+            places = self._chosen[first:last].astype(np.int64) - (self._ends[table[first]] - len(found))
+            yield from found.those(places) if isinstance(found, SpanTable) else map(found.__getitem__, places.tolist())
+
+    @overload
+    def __getitem__(self, place: int) -> Document: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Document]: ...
+    def __getitem__(self, place: int | slice) -> Document | Sequence[Document]:
+        if isinstance(place, slice):
+            return self.select(np.arange(len(self))[place])
+        number = range(len(self))[place]
+        if self._chosen is not None:
+            number = int(self._chosen[number])
+        table = int(np.searchsorted(self._ends, number, side="right"))
+        return self._tables[table][number - int(self._ends[table] - len(self._tables[table]))]
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, Sequence) and len(self) == len(other)
+                and all(mine == its for mine, its in zip(self, other, strict=True)))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def select(self, places: Places) -> Documents:
+        """Those at the given places of this sequence, in that order."""
+        chosen = places if self._chosen is None else self._chosen[places]
+        return Documents(self._tables, narrow(chosen))
+
+    def sizes(self) -> Places:
+        """Bytes of each."""
+        whole = np.concatenate([np.array([], dtype=np.uint8), *map(_sizes, self._tables)])
+        return whole if self._chosen is None else whole[self._chosen]
+
+
+def columns_of(spans: Iterable[Span]) -> Columns:
+    """Spans, read once, as columns in the smallest types that hold them."""
+    waiting, columns = iter(spans), [[np.array([], dtype=np.uint8)] for _ in Span._fields]
+    while block := list(islice(waiting, AT_ONCE)):
+        first, last, number, unscored = np.array(block, dtype=np.int64).T
+        for column, values in zip(columns, (first, last - first, number, unscored), strict=True):
+            column.append(narrow(values))
+    return Columns(*(np.concatenate(column) for column in columns))
+
+
+def documents_of(documents: Sequence[Document]) -> Documents:
+    """``documents`` as `Documents`."""
+    return documents if isinstance(documents, Documents) else Documents([documents])
+
+
+def _sizes(table: Sequence[Document]) -> Places:
+    if isinstance(table, SpanTable):
+        return table.sizes()
+    return narrow(np.array([document.size_bytes for document in table], dtype=np.int64))
+
+
+def narrow(values: Places) -> Places:
+    """The same numbers, none negative, in the smallest type that holds them."""
+    found: Places = values.astype(np.min_scalar_type(values.max(initial=0)))
+    return found

@@ -1,0 +1,100 @@
+"""From documents to tokens, many at a time, long ones in stretches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, final
+
+from weft.core.errors import TokenizerError
+from weft.data.document import Document, Segment
+from weft.data.layout import EncodedPart
+from weft.tokenizers import Encoded, Tokenizer
+from weft.tokenizers.seams import STRETCH, Stretch, measured, stretches
+
+BATCH_CHARACTERS = 1 << 20
+"""Text that is encoded at once: enough for all threads of the tokenizer, little enough to tell of progress and not to
+hold what the library makes of a whole corpus."""
+
+BATCH_STRETCHES = 1 << 14
+"""Texts that are encoded at once, for documents of a few characters: each takes as much as some hundred of them."""
+
+
+def encode_documents(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[list[EncodedPart]]:
+    """The tokens of each document, in order, in batches: many documents are encoded at a time, so that a tokenizer that
+    has threads uses them, and long ones in stretches.
+
+    What counts and what does not is encoded apart, as a model meets it: the prompt is there before the answer is. So no
+    token belongs to both.
+
+    Args:
+        documents: the documents.
+        tokenizer: what encodes them.
+
+    Raises:
+        TokenizerError: text that the tokenizer cannot express; ``where`` names the document.
+    """
+    for batch in _batches(documents, tokenizer):
+        yield [EncodedPart(each.ids, each.byte_lengths, place.opens, place.closes, place.scored,
+                           place.document.end_scored)
+               for each, place in zip(_measured(batch, tokenizer), batch, strict=True)]
+
+
+@final
+class _Place(NamedTuple):
+    """A stretch of a document, and where in it the stretch stands; ``first``: its first character."""
+
+    document: Document
+    stretch: Stretch
+    first: int
+    opens: bool
+    closes: bool
+    scored: bool
+
+
+def _places(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[_Place]:
+    for document in documents:
+        found = _stretches(document, tokenizer)
+        (stretch, scored), first, opens = next(found, (Stretch(""), True)), 0, True
+        for following, counts in found:
+            yield _Place(document, stretch, first, opens, closes=False, scored=scored)
+            first += len(stretch.text) + following.skipped
+            stretch, scored, opens = following, counts, False
+        yield _Place(document, stretch, first, opens, closes=True, scored=scored)
+
+
+def _stretches(document: Document, tokenizer: Tokenizer) -> Iterator[tuple[Stretch, bool]]:
+    for segment in document.segments():
+        yield from ((stretch, segment.scored) for stretch in _of_segment(segment, tokenizer))
+
+
+def _of_segment(segment: Segment, tokenizer: Tokenizer) -> Iterable[Stretch]:
+    # A short text is one stretch whatever the tokenizer, and there may be millions of them.
+    if len(segment.utf8) <= STRETCH:
+        return (Stretch(str(segment.utf8, "utf-8")),)
+    return stretches(tokenizer, segment.parts())
+
+
+def _batches(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[list[_Place]]:
+    batch: list[_Place] = []
+    characters = 0
+    for place in _places(documents, tokenizer):
+        batch.append(place)
+        characters += len(place.stretch.text)
+        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_STRETCHES:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _measured(batch: list[_Place], tokenizer: Tokenizer) -> list[Encoded]:
+    try:
+        return measured(tokenizer, [place.stretch for place in batch])
+    except TokenizerError:
+        for place in batch:
+            try:
+                tokenizer.measure(place.stretch.text)
+            except TokenizerError as error:
+                behind = "" if place.opens else f", counted from character {place.first:,}"
+                raise TokenizerError(error.what, where=f"{place.document.name}{behind}", remedy=error.remedy) from None
+        raise

@@ -1,0 +1,229 @@
+"""Texts with classes or values: their labels, their tokens, and batches of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Int64, Shaped
+
+from weft.core.errors import DataError, nearest
+from weft.data.corpus import Corpus
+from weft.data.duplicates import Repeated
+from weft.data.layout import NO_IDS, layout_of
+from weft.data.rows import values_of
+from weft.data.sequences import RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
+from weft.tokenizers import Encoded, Tokenizer
+
+MOST_NAMED = 20
+"""Classes that a message lists."""
+
+
+def label_of(value: Any, field: str, where: str) -> str:
+    """The name of a record's class: text, or a whole number as text.
+
+    Raises:
+        DataError: it is missing, or no name.
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) or (isinstance(value, str) and value.strip()):
+        return str(value)
+    if value is None or isinstance(value, str):
+        raise DataError(f"the label is missing: the field {field!r} holds {'null' if value is None else 'no text'}.",
+                        where=where, remedy="Label that record, or remove it.")
+    raise DataError(f"the field {field!r} holds a {type(value).__name__}, while a class is a name or a whole number.",
+                    where=where, remedy="Correct that record; for values to be predicted set task.values.")
+
+
+def values_from(value: Any, field: str, where: str, count: int) -> list[float]:
+    """A record's values: a number, text that is one (in tables), or a list of numbers.
+
+    Raises:
+        DataError: they are missing, no finite numbers, or not as many as ``count``.
+    """
+    given = value if isinstance(value, list) else [value]
+    found = [_number(each) for each in given]
+    if len(found) != count or not all(each is not None and math.isfinite(each) for each in found):
+        asked = "a number" if count == 1 else f"a list of {count} numbers"
+        raise DataError(f"the field {field!r} holds {value!r}, not {asked}.", where=where,
+                        remedy="Correct or remove that record.")
+    return [each for each in found if each is not None]
+
+
+def names_in(corpus: Corpus) -> tuple[str, ...]:
+    """The names of the classes in records whose last value is one: in numerical order where all are whole numbers,
+    else in that of their characters.
+
+    Raises:
+        DataError: there are fewer than two.
+    """
+    names = {str(values_of(row)[-1]) for row in corpus.documents}
+    if len(names) < 2:
+        raise DataError(f"all records to train on have the label {next(iter(names))!r}, so there is nothing to tell "
+                        "apart.", where=corpus.name, remedy="Give records of at least two classes.")
+    if all(name.removeprefix("-").isdecimal() for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LabelledTexts:
+    """Texts as tokens, with what is to be told of them.
+
+    Attributes:
+        rows: tokens of each example: what opens a document, the text, what closes one; and, of a pair, the second text
+            and what closes it.
+        second: tokens of each example that belong to its second text.
+        labels: the class of each, or its values [n,C].
+        cut: examples that were longer than the context.
+        corpus: name of the records.
+        repeated: of held-out records: how many are also trained on; None: not known.
+    """
+
+    rows: Sequences
+    second: Int64[np.ndarray, " n"]
+    labels: Shaped[np.ndarray, "n ..."]
+    cut: int
+    corpus: str
+    repeated: Repeated | None
+
+    def __len__(self) -> int:
+        """Tokens."""
+        return len(self.rows.ids)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LabelledBatch:
+    """Examples side by side.
+
+    Attributes:
+        ids: tokens, zero beyond each row's count.
+        types: 1 for the tokens of a second text, else 0.
+        count: tokens of each row.
+        labels: the class of each, or its values.
+    """
+
+    ids: Int64[np.ndarray, "B T"]
+    types: Int64[np.ndarray, "B T"]
+    count: Int64[np.ndarray, " B"]
+    labels: Shaped[np.ndarray, "B ..."]
+
+
+@final
+class LabelledBatches:
+    """Batches of examples in shuffled order, each a pure function of seed and step."""
+
+    def __init__(self, texts: LabelledTexts, *, rows: int, seed: int, reshuffle: bool) -> None:
+        self.texts = texts
+        self.order = RowOrder(len(texts.rows), rows=rows, seed=seed, reshuffle=reshuffle, where=texts.corpus)
+
+    @property
+    def rows(self) -> int:
+        """Examples of a batch."""
+        return self.order.rows
+
+    @property
+    def tokens_per_batch(self) -> float:
+        """Tokens that a batch reads, the mean over an epoch."""
+        return self.rows * len(self.texts) / self.order.size
+
+    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> LabelledBatch:
+        """The batch of that step, or one process's rows of it, laid out as wide as the whole batch needs."""
+        return laid_out(self.texts, self.order.of(step), share_of(self.rows, rank, world))
+
+
+def laid_out(texts: LabelledTexts, rows: Int64[np.ndarray, " B"], share: slice) -> LabelledBatch:
+    """A share of those examples side by side."""
+    (width,) = widths((texts.rows, rows))
+    chosen = rows[share]
+    padded = texts.rows.padded(chosen, width)
+    places, first = np.arange(width), padded.count - texts.second[chosen]
+    types = (places >= first[:, None]) & (places < padded.count[:, None])
+    return LabelledBatch(padded.ids, types.astype(np.int64), padded.count, texts.labels[chosen])
+
+
+def encode_labelled(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str] | None, context: int,
+                    repeated: Repeated | None) -> LabelledTexts:
+    """Records of one or two texts and a label as tokens.
+
+    What does not fit into the context is cut from the end: of a pair, from the longer text, until both are as long.
+
+    Args:
+        corpus: the records.
+        tokenizer: what encodes their texts.
+        names: of the classes; None: labels are values.
+        context: tokens of an example at most.
+        repeated: see `LabelledTexts`.
+
+    Raises:
+        DataError: a label that is none of ``names``.
+        TokenizerError: text that the tokenizer cannot express; ``where`` names the record.
+    """
+    known = None if names is None else {name: place for place, name in enumerate(names)}
+    writer, labels, second, cut = SequenceWriter(corpus.name, tokenizer.vocab_size - 1), list[Any](), list[int](), 0
+    frame = _Frame(tokenizer, context)
+    encoded = encoded_texts(((row.name, text) for row in corpus.documents for text in values_of(row)[:-1]), tokenizer)
+    for row in corpus.documents:
+        *texts, label = values_of(row)
+        tokens, behind, shorter = frame.around(list(islice(encoded, len(texts))))
+        writer.add(tokens)
+        second.append(behind)
+        cut += shorter
+        labels.append(label if known is None else _id(known, str(label), f"{corpus.name}, {row.name}"))
+    return LabelledTexts(writer.done(), np.array(second, dtype=np.int64),
+                         np.array(labels, dtype=np.float64 if known is None else np.int64), cut, corpus.name, repeated)
+
+
+@final
+class _Frame:
+    """What stands around the texts of an example, and how they are cut."""
+
+    def __init__(self, tokenizer: Tokenizer, context: int) -> None:
+        layout = layout_of(tokenizer)
+        closing = layout.final if layout.closing is None else layout.closing
+        self._opening, self._closing = (NO_IDS if token is None else np.array([token], dtype=np.int32)
+                                        for token in (layout.opening, closing))
+        self._context = context
+
+    def around(self, texts: list[Encoded]) -> tuple[np.ndarray, int, bool]:
+        """The tokens of an example, how many belong to its second text, and whether any were left out."""
+        room = max(0, self._context - len(self._opening) - len(texts) * len(self._closing))
+        sizes = _fitted([len(text.ids) for text in texts], room)
+        pieces = [np.concatenate([text.ids[:size], self._closing]) for text, size in zip(texts, sizes, strict=True)]
+        behind = sum(len(piece) for piece in pieces[1:])
+        tokens = np.concatenate([self._opening, *pieces])[:self._context]
+        return tokens, min(behind, len(tokens)), sum(sizes) < sum(len(text.ids) for text in texts)
+
+
+def _fitted(sizes: list[int], room: int) -> list[int]:
+    """How much of each of one or two texts fits, the longer one giving way."""
+    if len(sizes) == 1 or sum(sizes) <= room:
+        return [min(size, room) for size in sizes]
+    least = min(*sizes, room // 2)
+    return [least, min(sizes[1], room - least)] if sizes[0] <= sizes[1] else [min(sizes[0], room - least), least]
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _id(known: dict[str, int], name: str, where: str) -> int:
+    if name not in known:
+        listed = ", ".join(islice(known, MOST_NAMED)) + (", ..." if len(known) > MOST_NAMED else "")
+        raise DataError(f"the label {name!r} is none of the model's {len(known)} classes: {listed or 'none'}.",
+                        where=where, remedy=f"{nearest(name, known)} Correct the record, give records of that class to "
+                                            "train on, or name it in model.head.labels.")
+    return known[name]
+

@@ -1,0 +1,71 @@
+"""Files of records as corpora: each record a document that holds the values of some of its fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import DataError
+from weft.data.compression import content_suffix
+from weft.data.corpus import Corpus
+from weft.data.document import Document
+from weft.data.documents import Documents, Span, SpanTable, columns_of
+from weft.data.records import RECORD_SUFFIXES, Fields, Record, records
+from weft.data.spool import Spool
+from weft.data.tables import TABLE_SUFFIXES
+from weft.data.text import corpus_name, nothing, source_files
+
+ROW_SUFFIXES = RECORD_SUFFIXES | TABLE_SUFFIXES
+Values = Callable[[Record], tuple[Any, ...]]
+"""What is kept of a record: the values of its fields, checked."""
+
+
+def read_rows(path: str | Path, fields: Fields, keep: Values) -> Corpus:
+    """The records of a file, or of those of a folder in the order of their paths: JSON Lines, Parquet, CSV, TSV, any of
+    them compressed.
+
+    Each is a document that is never cut; its text is what `values_of` reads again, so a corpus of records is hashed,
+    limited and split as one of texts is.
+
+    Args:
+        path: the file or folder.
+        fields: which are read.
+        keep: checks a record's values and gives those that are kept, plain JSON; it raises for a record that is wrong.
+
+    Raises:
+        DataError: a path that is missing or cannot be read, files of another kind, no record, or one that is broken.
+        MissingExtra: Parquet or ``.zst`` without the package that reads it.
+    """
+    path = Path(path)
+    files = source_files(path, ROW_SUFFIXES)
+    base = path if path.is_dir() else path.parent
+    found = Documents([_table(file, file.relative_to(base).as_posix(), fields, keep) for file in files])
+    if not found:
+        raise nothing(path, ROW_SUFFIXES)
+    return Corpus(corpus_name(path), found, whole=True)
+
+
+def values_of(row: Document) -> list[Any]:
+    """What was kept of a record."""
+    found: list[Any] = json.loads(bytes(row.utf8))
+    return found
+
+
+def _table(file: Path, name: str, fields: Fields, keep: Values) -> SpanTable:
+    suffix = content_suffix(file)
+    if suffix not in ROW_SUFFIXES:
+        raise DataError(f"the file's name ends in {suffix or 'nothing'}, and records are read from files of "
+                        f"{' '.join(sorted(ROW_SUFFIXES))}.", where=str(file),
+                        remedy="Give such a file, or name it after what it holds.")
+    spool = Spool(str(file))
+
+    def spans() -> Iterator[Span]:
+        for record in records(file, suffix, fields):
+            first = spool.size
+            spool.add(json.dumps(keep(record), ensure_ascii=False, separators=(",", ":")).encode())
+            yield Span(first, spool.size, record.number)
+
+    columns = columns_of(spans())
+    return SpanTable(name, spool.view(), columns)

@@ -1,0 +1,176 @@
+"""Rows of ids of different lengths, end to end in one array, and batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Int64, Integer
+
+from weft.core.errors import DataError, TokenizerError
+from weft.data.permutation import permute
+from weft.data.spool import Spool
+from weft.tokenizers import Encoded, Tokenizer
+
+TEXTS_AT_ONCE, CHARACTERS_AT_ONCE = 1 << 12, 1 << 20
+WIDTHS = 4
+"""Widths that batches have: quarters of the longest row. More would pad less; each costs a compiled pass of its own."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Padded:
+    """Rows side by side.
+
+    Attributes:
+        ids: zero beyond each row's count.
+        count: ids of each row.
+    """
+
+    ids: Int64[np.ndarray, "B T"]
+    count: Int64[np.ndarray, " B"]
+
+
+@final
+class Sequences:
+    """Rows of ids, each as long as it is.
+
+    Args:
+        ids: of all rows, end to end.
+        lengths: of the rows.
+    """
+
+    def __init__(self, ids: Integer[np.ndarray, " N"], lengths: Integer[np.ndarray, " n"]) -> None:
+        self.ids, self.lengths = ids, lengths.astype(np.int64)
+        self._starts = np.cumsum(self.lengths) - self.lengths
+        self.longest = int(self.lengths.max(initial=0))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def padded(self, rows: Int64[np.ndarray, " B"], width: int) -> Padded:
+        """Those rows, all as wide; a row that is longer is an error of the caller's."""
+        count = self.lengths[rows]
+        places = np.arange(width)
+        inside = places < count[:, None]
+        found = np.zeros((len(rows), width), dtype=np.int64)
+        found[inside] = self.ids[(self._starts[rows][:, None] + places)[inside]]
+        return Padded(found, count)
+
+
+@final
+class SequenceWriter:
+    """Collects rows into `Sequences`, in memory or on disk (see `Spool`).
+
+    Args:
+        where: what is read, for messages.
+        largest: the largest number that a row may hold.
+    """
+
+    def __init__(self, where: str, largest: int) -> None:
+        self._spool, self._dtype = Spool(where), np.dtype(np.min_scalar_type(largest))
+        self._lengths: list[np.ndarray] = []
+        self._waiting: list[int] = []
+
+    def add(self, row: Integer[np.ndarray, " n"]) -> None:
+        """One more row."""
+        self._spool.add(row.astype(self._dtype).tobytes())
+        self._waiting.append(len(row))
+        if len(self._waiting) == TEXTS_AT_ONCE:
+            self._pack()
+
+    def done(self) -> Sequences:
+        """All rows, once and for all."""
+        self._pack()
+        ids = np.frombuffer(self._spool.view(), dtype=self._dtype)
+        return Sequences(ids, np.concatenate([np.array([], dtype=np.int64), *self._lengths]))
+
+    def _pack(self) -> None:
+        self._lengths.append(np.array(self._waiting, dtype=np.int64))
+        self._waiting = []
+
+
+def encoded_texts(texts: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[Encoded]:
+    """The tokens of many texts, in order; each is named, for the message of one that cannot be expressed.
+
+    Raises:
+        TokenizerError: text that the tokenizer cannot express; ``where`` is its name.
+    """
+    batch: list[tuple[str, str]] = []
+    characters = 0
+    for named in texts:
+        batch.append(named)
+        characters += len(named[1])
+        if len(batch) == TEXTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
+            yield from _measured(batch, tokenizer)
+            batch, characters = [], 0
+    yield from _measured(batch, tokenizer)
+
+
+@final
+class RowOrder:
+    """Which examples each batch holds: shuffled anew for each epoch, a pure function of seed and step.
+
+    A batch is B examples in the order of their epoch; where an epoch ends within a batch, the next one begins there.
+
+    Args:
+        size: number of examples.
+        rows: B.
+        seed: any integer.
+        reshuffle: every epoch has its own order; False: all have the first one's.
+        where: what is read, for messages.
+
+    Raises:
+        DataError: no example.
+    """
+
+    def __init__(self, size: int, *, rows: int, seed: int, reshuffle: bool, where: str) -> None:
+        if not size:
+            raise DataError("no example to train on.", where=where, remedy="Give more records.")
+        self.size, self.rows, self.seed, self.reshuffle = size, rows, seed, reshuffle
+
+    def of(self, step: int) -> Int64[np.ndarray, " B"]:
+        """The examples of a step, in order."""
+        epoch, place = np.divmod(step * self.rows + np.arange(self.rows, dtype=np.int64), self.size)
+        chosen: np.ndarray = permute(place, self.size, seed=self.seed,
+                                     epoch=epoch if self.reshuffle else np.zeros_like(epoch))
+        return chosen
+
+
+def share_of(rows: int, rank: int, world: int) -> slice:
+    """One process's rows of a batch: rows in order, as many for each.
+
+    Raises:
+        DataError: a world that does not divide the rows, or a rank outside it.
+    """
+    if world < 1 or rows % world:
+        raise DataError(f"{rows} rows do not divide into {world} ranks.", where="world",
+                        remedy="Choose a batch size that is a multiple of the number of ranks.")
+    if not 0 <= rank < world:
+        raise DataError(f"must be from 0 to {world - 1}, received {rank}.", where="rank",
+                        remedy="Give each process its own number below the number of ranks.")
+    each = rows // world
+    return slice(rank * each, (rank + 1) * each)
+
+
+def widths(*columns: tuple[Sequences, Int64[np.ndarray, " B"]]) -> tuple[int, ...]:
+    """How wide those rows of each column are laid out: as many quarters of the column's longest row as the column that
+    needs most of them does, so that there are no more than `WIDTHS` shapes in all."""
+    longest = [max(1, sequences.longest) for sequences, _ in columns]
+    needed = max(-(-WIDTHS * int(sequences.lengths[rows].max(initial=1)) // most)
+                 for (sequences, rows), most in zip(columns, longest, strict=True))
+    return tuple(-(-most * max(1, needed) // WIDTHS) for most in longest)
+
+
+def _measured(batch: list[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[Encoded]:
+    try:
+        yield from tokenizer.measure_many([text for _, text in batch])
+    except TokenizerError:
+        for name, text in batch:
+            try:
+                tokenizer.measure(text)
+            except TokenizerError as error:
+                raise TokenizerError(error.what, where=name, remedy=error.remedy) from None
+        raise

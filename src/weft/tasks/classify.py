@@ -1,0 +1,215 @@
+"""The task of classifiers: tell which class a text, or a pair of texts, belongs to, or which values it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Self, final
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from weft.core.config import rule
+from weft.core.model import Classifier, EncoderInputs, Model, ModelState
+from weft.core.registry import register
+from weft.core.span import Span
+from weft.data.corpus import Corpus
+from weft.data.duplicates import Repeated
+from weft.data.labelled import (
+    LabelledBatch,
+    LabelledBatches,
+    LabelledTexts,
+    encode_labelled,
+    label_of,
+    laid_out,
+    names_in,
+    values_from,
+)
+from weft.data.records import Fields, Record, text_of
+from weft.data.rows import values_of
+from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
+from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.classes import ClassCounts
+from weft.tasks.material import Material, Texts
+from weft.tasks.records import Reread, held_out_records, read_parts, record_material
+from weft.tasks.validation import Validation
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import TokenizerConfig
+
+
+@register
+class ClassifyConfig(TaskConfig):
+    """Predict a record's class, or its values, from its text, by a model with a head that pools each row.
+
+    Attributes:
+        text_field: the field that holds the text.
+        second_field: the field that holds a second text, read behind the first; None: there is none.
+        label_field: the field that holds the class, by name or as a whole number; or the values.
+        values: predict so many values in place of a class (regression).
+    """
+
+    kind: ClassVar[str] = "classify"
+    also_called: ClassVar[tuple[str, ...]] = ("classification", "sequence_classification", "text_classification",
+                                              "regression")
+    source: ClassVar[str] = "Devlin et al. 2019, section 4.1; Radford et al. 2018, section 3.3 (a pair of texts)"
+
+    text_field: str = Field(default="text", min_length=1)
+    second_field: str | None = Field(default=None, min_length=1)
+    label_field: str = Field(default="label", min_length=1)
+    values: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _different_fields(self) -> Self:
+        fields = list(self.fields().items())
+        for place, (setting, field) in enumerate(fields):
+            if field in [other for _, other in fields[:place]]:
+                raise rule(setting, f"{field!r} is named twice.", "Name another field.")
+        return self
+
+    def create(self, settings: TaskSettings) -> Classify:
+        return Classify(self, settings)
+
+    def fields(self) -> Fields:
+        """The fields of a record, by the settings that name them."""
+        second = {} if self.second_field is None else {"second_field": self.second_field}
+        return {"text_field": self.text_field, **second, "label_field": self.label_field}
+
+    def texts(self, data: DataSettings) -> Iterable[str]:
+        parts = self.parts(data)
+        return Reread(lambda: texts_of(parts.parts["train"]))
+
+    def labels(self, data: DataSettings) -> tuple[str, ...]:
+        return () if self.values is not None else names_in(self.parts(data).parts["train"])
+
+    def parts(self, data: DataSettings) -> Texts:
+        """The records of a run."""
+        return read_parts(data, self.fields(), self._kept)
+
+    def _kept(self, record: Record) -> tuple[Any, ...]:
+        *texts, label = zip(record.values, self.fields().items(), strict=True)
+        kept = (text_of(value, setting, field, record.where) for value, (setting, field) in texts)
+        value, (_, field) = label
+        return (*kept, label_of(value, field, record.where) if self.values is None else
+                values_from(value, field, record.where, self.values))
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(text_field="premise", second_field="hypothesis", label_field="relation"), cls(values=1)]
+
+
+def texts_of(corpus: Corpus) -> Iterator[str]:
+    """The texts of each record."""
+    return (text for row in corpus.documents for text in values_of(row)[:-1])
+
+
+@final
+class Classify(Task[LabelledTexts, LabelledBatch]):
+    """Rows of texts with their classes and the sum of the negative log-likelihoods of these as loss; or with their
+    values, and the sum of the mean squared errors.
+
+    What is measured: the loss, accuracy and the mean of the classes' F1 scores; or the mean squared error.
+    """
+
+    name = ClassifyConfig.kind
+    unit = "example"
+
+    def __init__(self, config: ClassifyConfig, settings: TaskSettings) -> None:
+        super().__init__(settings)
+        self.config = config
+        self.measured_in = "nats" if config.values is None else "squared error"
+
+    def problems(self, model: Model) -> list[str]:
+        kind, head, values = model.config.kind, model.head, self.config.values
+        wanted = "n_classes or labels" if values is None else f"n_values: {values}"
+        if "tokens" not in model.reads():
+            return [f"model: a {kind!r} reads no tokens. Give a model of tokens."]
+        if not isinstance(head, Classifier) or not head.pooled:
+            has = "no head" if head is None else "a head that gives a row no answer of its own"
+            return [f"model.head: the model has {has}. Give head: {{kind: pooled}} with {wanted}."]
+        if head.values != (values is not None) or (values is not None and head.n_outputs != values):
+            says = f"{head.n_outputs} {'values' if head.values else 'classes'}"
+            asks = "classes" if values is None else f"{values} values (task.values)"
+            return [f"model.head: it gives {says}, while the task asks for {asks}. Give head: {{kind: pooled}} with "
+                    f"{wanted}."]
+        found = super().problems(model)
+        if self.config.second_field is not None and self.settings.context < 8:
+            found.append(f"training.context: {self.settings.context} tokens for two texts. Give at least 8.")
+        return found
+
+    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[LabelledTexts]:
+        parts = self.config.parts(data.model_copy(update={"test_path": None}))
+        return record_material(parts, tokenizer, texts_of, self._encode)
+
+    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> LabelledTexts:
+        return held_out_records(self.config.parts(data), tokenizer, part, self._encode)
+
+    def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> LabelledTexts:
+        names = None if self.config.values is not None else self.settings.labels
+        return encode_labelled(corpus, tokenizer, names, self.settings.context, repeated)
+
+    def batches(self, examples: LabelledTexts) -> LabelledBatches:
+        settings = self.settings
+        return LabelledBatches(examples, rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle)
+
+    def notice(self, batches: BatchSource[LabelledBatch]) -> str | None:
+        texts = batches.texts if isinstance(batches, LabelledBatches) else None
+        if texts is None or not texts.cut:
+            return None
+        return (f"{texts.cut:,} of {len(texts.rows):,} examples are longer than the context of "
+                f"{self.settings.context} tokens and were cut at the end")
+
+    def count(self, batch: LabelledBatch) -> Count:
+        return Count(len(batch.labels), len(batch.labels))
+
+    def given(self, batch: LabelledBatch, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        ids, types, count, labels = (torch.from_numpy(values).to(device) for values in
+                                     (batch.ids, batch.types, batch.count, batch.labels))
+        return ids, types, count, labels
+
+    def loss(self, model: Model, given: tuple[Tensor, Tensor, Tensor, Tensor], state: ModelState | None) -> Scored:
+        scores, losses = self._scores(model, given)
+        found = self._losses(scores, given[3]).sum()
+        return Scored(found.detach(), found, None, losses)
+
+    def _scores(self, model: Model, given: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, tuple[Any, ...]]:
+        assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
+        ids, types, count, _ = given
+        span = Span(count=count)
+        out = model.vectors(EncoderInputs(tokens=ids, types=types if "types" in model.reads() else None), span)
+        scores = model.head.scores(out.y, span)
+        return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
+
+    def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each row."""
+        if self.config.values is not None:
+            return (scores - labels.to(scores.dtype)).square().mean(-1)
+        return -scores.log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+
+    def guess(self, model: Model) -> float:
+        assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
+        return 1.0 if self.config.values is not None else math.log(max(2, model.head.n_outputs))
+
+    def measure(self, model: Model, examples: LabelledTexts, batches: int | None = None) -> Validation:
+        """Each example once, in their order."""
+        assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
+        groups, total, rows = in_batches(len(examples.rows), self.settings.rows), 0.0, 0
+        counts = None if self.config.values is not None else ClassCounts(model.head.n_outputs)
+        with evaluating(model) as device:
+            for chosen in spread(groups, batches):
+                given = self.given(laid_out(examples, chosen, slice(None)), device)
+                scores, _ = self._scores(model, given)
+                total += finite(self._losses(scores, given[3]).double().sum(), examples.corpus)
+                rows += len(chosen)
+                if counts is not None:
+                    counts.add(given[3].cpu().numpy(), scores.argmax(-1).cpu().numpy())
+        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
+        cut = f"; {examples.cut} cut to the context" if examples.cut else ""
+        protocol = f"each held-out example once{cut}{part}"
+        if counts is None:
+            return Validation(None, total / rows, rows, 0, protocol, {"mean_squared_error": total / rows}, "loss",
+                              unit=self.unit)
+        return Validation(None, total / rows, rows, 0, protocol,
+                          {"accuracy": counts.accuracy, "macro_f1": counts.macro_f1}, "accuracy", rising=True,
+                          unit=self.unit)

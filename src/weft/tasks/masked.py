@@ -1,0 +1,271 @@
+"""The task of models that see both ways: predict tokens that were hidden from running text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from weft.core.config import rule
+from weft.core.errors import DataError
+from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState, Readout
+from weft.core.registry import register
+from weft.core.span import Span
+from weft.data import Batch, Batches, PackedBatches, Repeated, TokenStream
+from weft.data.masking import Masking
+from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, spread
+from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.material import Material, held_out_text, text_material
+from weft.tasks.objective import cross_entropy
+from weft.tasks.text import span_of, text_batches
+from weft.tasks.validation import Validation
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import TokenizerConfig, WordPieceTokenizerConfig
+
+MASKS = ("[MASK]", "<mask>")
+"""How vocabularies call the token that stands for a hidden one."""
+
+HELD_OUT_SEED = 20_181_011
+"""Hides the same tokens of a held-out text in every run, so that figures can be compared."""
+
+
+@register
+class MaskedConfig(TaskConfig):
+    """Predict hidden tokens of running text from those on both sides, by a model with a head that predicts tokens.
+
+    Attributes:
+        rate: share of the tokens that are to be predicted.
+        masked: share of these that the mask stands for.
+        random: share of these that another token stands for; the rest stay as they are.
+    """
+
+    kind: ClassVar[str] = "masked"
+    also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "cloze")
+    source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019, section 4.1 (anew each epoch)"
+
+    rate: float = Field(default=0.15, gt=0, lt=1)
+    masked: float = Field(default=0.8, ge=0, le=1)
+    random: float = Field(default=0.1, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        if self.masked + self.random > 1:
+            raise rule("random", f"{self.random:g} beside {self.masked:g} that are masked is more than all.",
+                       "Lower one of them.")
+        return self
+
+    def create(self, settings: TaskSettings) -> MaskedTokens:
+        return MaskedTokens(self, settings)
+
+    def extra_ids(self, tokenizer: TokenizerConfig) -> int:
+        held = tokenizer.from_file()
+        known = isinstance(tokenizer, WordPieceTokenizerConfig) if held is None else mask_of(held) < held.vocab_size
+        return 0 if known else 1
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(rate=0.4, masked=1.0, random=0.0)]
+
+
+def mask_of(tokenizer: Tokenizer) -> int:
+    """The id that stands for a hidden token: the vocabulary's own, or else the first behind the vocabulary."""
+    return next((tokenizer.special_tokens[name] for name in MASKS if name in tokenizer.special_tokens),
+                tokenizer.vocab_size)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MaskableText:
+    """A stream, and the tokenizer that tells which of its tokens may be hidden."""
+
+    stream: TokenStream
+    tokenizer: Tokenizer
+
+    @property
+    def repeated(self) -> Repeated | None:
+        """See `weft.tasks.base.Examples`."""
+        return self.stream.repeated
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def masking(self, config: MaskedConfig, seed: int) -> Masking:
+        """How its tokens are hidden."""
+        tokenizer, mask = self.tokenizer, mask_of(self.tokenizer)
+        special = {mask, *tokenizer.special_tokens.values(),
+                   *(place for place in (tokenizer.bos_id, tokenizer.eos_id) if place is not None)}
+        ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), list(special))
+        return Masking(mask, ordinary, np.array(sorted(special)), config.rate, config.masked, config.random, seed)
+
+
+@final
+class MaskedBatch(NamedTuple):
+    """Rows of running text with hidden tokens.
+
+    Attributes:
+        text: the rows as they are.
+        inputs: the rows with some tokens hidden.
+        chosen: those that are to be predicted.
+        bytes: of text that they stand for.
+    """
+
+    text: Batch
+    inputs: Int64[np.ndarray, "B T"]
+    chosen: Bool[np.ndarray, "B T"]
+    bytes: int
+
+
+@final
+class MaskedGiven(NamedTuple):
+    """The same as tensors: what is read, what stands there, where it counts, and what is done to each row."""
+
+    inputs: Tensor
+    targets: Tensor
+    chosen: Tensor
+    span: Span
+
+
+@final
+class MaskedBatches:
+    """Batches of running text with tokens hidden, each a pure function of seed and step."""
+
+    def __init__(self, text: Batches, masking: Masking) -> None:
+        self.text, self.masking = text, masking
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch."""
+        return self.text.rows
+
+    @property
+    def tokens_per_batch(self) -> float:
+        """Tokens that a batch reads."""
+        return self.text.tokens_per_batch
+
+    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> MaskedBatch:
+        """The batch of that step, or one process's rows of it."""
+        return hidden_in(self.text.batch(step, rank=rank, world=world), self.text.stream, self.masking)
+
+
+def hidden_in(text: Batch, stream: TokenStream, masking: Masking) -> MaskedBatch:
+    """Rows of a stream with tokens hidden."""
+    assert text.places is not None and text.epoch is not None, "batches of a stream know where they stand in it"
+    countable = stream.flagged(text.places)
+    if text.count is not None:
+        countable &= np.arange(text.inputs.shape[1]) < text.count[:, None]
+    found = masking.hide(text.inputs, text.places, text.epoch, countable)
+    size = int(stream.byte_lengths[text.places[found.chosen]].astype(np.int64).sum())
+    return MaskedBatch(text, found.inputs, found.chosen, size)
+
+
+@final
+class MaskedTokens(Task[MaskableText, MaskedBatch]):
+    """Rows of a stream, with the sum of the negative log-likelihoods of the hidden tokens as loss.
+
+    What is measured is that loss per hidden token, and how many of them the model puts first, on a fixed choice of
+    tokens of the held-out text.
+    """
+
+    name = MaskedConfig.kind
+    packs = smooths = True
+
+    def __init__(self, config: MaskedConfig, settings: TaskSettings) -> None:
+        super().__init__(settings)
+        self.config = config
+
+    def problems(self, model: Model) -> list[str]:
+        kind = model.config.kind
+        if isinstance(model, LanguageModel):
+            return [f"task: {self.name!r}, and a {kind!r} predicts each token from those before it alone. Give an "
+                    "encoder, or task: next_token."]
+        if "tokens" not in model.reads():
+            return [f"model: a {kind!r} reads no tokens. Give an encoder of tokens."]
+        if not isinstance(model.head, Readout):
+            has = "no head" if model.head is None else "a head that predicts no tokens"
+            return [f"model.head: the model has {has}. Give head: masked_token."]
+        return super().problems(model)
+
+    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[MaskableText]:
+        found = text_material(data, tokenizer)
+        return Material(found.corpus, found.corpus_sha256, found.tokenizer, MaskableText(found.train, found.tokenizer),
+                        MaskableText(found.validation, found.tokenizer))
+
+    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> MaskableText:
+        return MaskableText(held_out_text(data, tokenizer, part), tokenizer)
+
+    def batches(self, examples: MaskableText) -> MaskedBatches:
+        return MaskedBatches(text_batches(self.settings, examples.stream),
+                             examples.masking(self.config, self.settings.seed))
+
+    def notice(self, batches: BatchSource[MaskedBatch]) -> str | None:
+        text = batches.text if isinstance(batches, MaskedBatches) else None
+        return text.describe() if isinstance(text, PackedBatches) else None
+
+    def count(self, batch: MaskedBatch) -> Count:
+        return Count(len(batch.inputs), int(batch.chosen.sum()), batch.bytes)
+
+    def given(self, batch: MaskedBatch, device: torch.device | str) -> MaskedGiven:
+        def tensor(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(values).to(device)
+
+        count = None if batch.text.count is None else tensor(batch.text.count)
+        return MaskedGiven(tensor(batch.inputs), tensor(batch.text.inputs), tensor(batch.chosen),
+                           span_of(batch.text, tensor(batch.text.begins), count))
+
+    def loss(self, model: Model, given: MaskedGiven, state: ModelState | None) -> Scored:
+        assert isinstance(model.head, Readout), "a model that does not fit is refused before"
+        out = model.vectors(EncoderInputs(tokens=given.inputs), given.span)
+        found = cross_entropy(model.head, out.y, given.targets, given.chosen, self.settings.objective)
+        return Scored(found.nats, found.loss, None, out.losses)
+
+    def guess(self, model: Model) -> float:
+        return math.log(max(2, model.vocab_size))
+
+    def measure(self, model: Model, examples: MaskableText, batches: int | None = None) -> Validation:
+        """Windows of the context that do not overlap, each read once, with documents fenced."""
+        assert isinstance(model.head, Readout), "a model that does not fit is refused before"
+        masking = examples.masking(self.config, HELD_OUT_SEED)
+        windows = list(_windows(len(examples), self.settings.context, self.settings.rows))
+        nats, first, tokens, size = 0.0, 0, 0, 0
+        with evaluating(model) as device:
+            for starts in spread(windows, batches):
+                batch = hidden_in(_rows(examples.stream, starts, self.settings.context), examples.stream, masking)
+                given = self.given(batch, device)
+                h = model.vectors(EncoderInputs(tokens=given.inputs), given.span).y[given.chosen][None]
+                targets = given.targets[given.chosen][None]
+                if targets.numel():
+                    nats -= finite(model.head.log_prob(h, targets).double().sum(), examples.stream.corpus)
+                    first += int((model.head.logits(h).argmax(-1) == targets).sum())
+                tokens, size = tokens + targets.numel(), size + batch.bytes
+        if not tokens:
+            raise DataError(f"none of the {len(examples)} held-out tokens is hidden, so there is nothing to measure.",
+                            where=examples.stream.corpus, remedy="Give more text to hold out.")
+        part = "" if batches is None or batches >= len(windows) else f"; {batches} of {len(windows)} batches"
+        protocol = (f"{self.config.rate:.0%} of the tokens hidden, the same in every run; windows of "
+                    f"{self.settings.context} tokens, each read once, documents fenced{part}")
+        return Validation(None, nats / tokens, tokens, size, protocol, {"accuracy": first / tokens}, "loss",
+                          unit="hidden token")
+
+
+def _windows(length: int, context: int, rows: int) -> Iterator[Int64[np.ndarray, " B"]]:
+    starts = np.arange(0, length, context, dtype=np.int64)
+    return (starts[first:first + rows] for first in range(0, len(starts), rows))
+
+
+def _rows(stream: TokenStream, starts: Int64[np.ndarray, " B"], context: int) -> Batch:
+    """The windows that begin there; the stream's last one may be shorter."""
+    count = np.minimum(context, len(stream) - starts)
+    places = starts[:, None] + np.arange(context)
+    inside = np.arange(context) < count[:, None]
+    places = np.where(inside, places, 0)
+    ids = np.where(inside, stream.tokens[places], 0).astype(np.int64)
+    return Batch(ids, ids, stream.begins[places] & inside, inside, np.zeros_like(ids),
+                 count=None if inside.all() else count, places=places, epoch=np.zeros(len(starts), dtype=np.int64))

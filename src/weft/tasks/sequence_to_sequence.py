@@ -1,0 +1,295 @@
+"""The task of encoder-decoders: predict a target, token by token, from a source that is read whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self, final
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from weft.core.config import rule
+from weft.core.errors import DataError
+from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState
+from weft.core.registry import register
+from weft.core.span import Span
+from weft.data.corpus import Corpus
+from weft.data.duplicates import Repeated
+from weft.data.layout import NO_IDS, layout_of
+from weft.data.records import Fields, Record, text_of
+from weft.data.rows import values_of
+from weft.data.sequences import Padded, RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
+from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
+from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.material import Material, Texts
+from weft.tasks.objective import cross_entropy
+from weft.tasks.records import Reread, held_out_records, read_parts, record_material
+from weft.tasks.validation import Validation
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import TokenizerConfig
+
+
+@register
+class SequenceToSequenceConfig(TaskConfig):
+    """Predict each token of a record's target from those before it and from the record's source.
+
+    Attributes:
+        source_field: the field that holds the source.
+        target_field: the field that holds the target.
+    """
+
+    kind: ClassVar[str] = "sequence_to_sequence"
+    also_called: ClassVar[tuple[str, ...]] = ("seq2seq", "translation", "summarization", "encoder_decoder")
+    source: ClassVar[str] = "Sutskever et al. 2014, section 2; Williams and Zipser 1989 (teacher forcing)"
+
+    source_field: str = Field(default="source", min_length=1)
+    target_field: str = Field(default="target", min_length=1)
+
+    @model_validator(mode="after")
+    def _two_fields(self) -> Self:
+        if self.source_field == self.target_field:
+            raise rule("target_field", f"{self.target_field!r} is the field of the source.", "Name another field.")
+        return self
+
+    def create(self, settings: TaskSettings) -> SequenceToSequence:
+        return SequenceToSequence(self, settings)
+
+    def texts(self, data: DataSettings) -> Iterable[str]:
+        parts = self.parts(data)
+        return Reread(lambda: texts_of(parts.parts["train"]))
+
+    def fields(self) -> Fields:
+        """The fields of a record, by the settings that name them."""
+        return {"source_field": self.source_field, "target_field": self.target_field}
+
+    def parts(self, data: DataSettings) -> Texts:
+        """The records of a run."""
+        return read_parts(data, self.fields(), self._kept)
+
+    def _kept(self, record: Record) -> tuple[Any, ...]:
+        found = tuple(text_of(value, setting, field, record.where)
+                      for value, (setting, field) in zip(record.values, self.fields().items(), strict=True))
+        for text, field in zip(found, self.fields().values(), strict=True):
+            if not text:
+                raise DataError(f"the field {field!r} is empty.", where=record.where,
+                                remedy="Give both a source and a target, or remove that record.")
+        return found
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(source_field="en", target_field="de")]
+
+
+def texts_of(corpus: Corpus) -> Iterator[str]:
+    """Sources and targets by turns."""
+    return (text for row in corpus.documents for text in values_of(row))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Sources and targets as tokens. A source ends in what closes a document; a target lies between what opens and what
+    closes one.
+
+    Attributes:
+        sources: their tokens.
+        targets: their tokens.
+        target_bytes: bytes of text of each target's tokens.
+        cut: pairs of which the source or the target was longer than the context.
+        corpus: name of the records.
+        repeated: see `weft.tasks.base.Examples`.
+    """
+
+    sources: Sequences
+    targets: Sequences
+    target_bytes: Sequences
+    cut: int
+    corpus: str
+    repeated: Repeated | None
+
+    def __len__(self) -> int:
+        """Tokens to predict."""
+        return len(self.targets.ids) - len(self.targets)
+
+
+def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, context: int, repeated: Repeated | None) -> Pairs:
+    """Every record's source and target as tokens, cut at their ends to ``context`` inputs.
+
+    Raises:
+        TokenizerError: text that the tokenizer cannot express; ``where`` names the record.
+    """
+    layout, largest = layout_of(tokenizer), tokenizer.vocab_size - 1
+    opening, closing = (NO_IDS if token is None else np.array([token], dtype=np.int32)
+                        for token in (layout.opening, layout.final if layout.closing is None else layout.closing))
+    sources, targets, sizes = (SequenceWriter(corpus.name, most) for most in (largest, largest, 1 << 31))
+    named = ((row.name, text) for row in corpus.documents for text in values_of(row))
+    encoded, cut = encoded_texts(named, tokenizer), 0
+    for source, target in zip(encoded, encoded, strict=True):
+        whole = np.concatenate([source.ids, closing])
+        ids = np.concatenate([opening, target.ids, closing])
+        lengths = np.concatenate([np.zeros_like(opening), target.byte_lengths, np.zeros_like(closing)])
+        cut += len(whole) > context or len(ids) > context + 1
+        sources.add(whole[:context])
+        targets.add(ids[:context + 1])
+        sizes.add(lengths[:context + 1])
+    return Pairs(sources.done(), targets.done(), sizes.done(), cut, corpus.name, repeated)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PairBatch:
+    """Pairs side by side; each row's ``targets`` are its inputs and, one on, what is predicted."""
+
+    sources: Padded
+    targets: Padded
+    bytes: int
+
+    @property
+    def predictions(self) -> int:
+        """Tokens that are predicted."""
+        return int((self.targets.count - 1).clip(0).sum())
+
+
+@final
+class PairGiven(NamedTuple):
+    """The same as tensors: the source and its counts, what the decoder reads and predicts, where it counts, and how
+    many inputs each row has."""
+
+    source: Tensor
+    source_count: Tensor
+    inputs: Tensor
+    targets: Tensor
+    scored: Tensor
+    target_count: Tensor
+
+
+@final
+class PairBatches:
+    """Batches of pairs in shuffled order."""
+
+    def __init__(self, pairs: Pairs, settings: TaskSettings) -> None:
+        self.pairs = pairs
+        self.order = RowOrder(len(pairs.sources), rows=settings.rows, seed=settings.seed,
+                              reshuffle=settings.reshuffle, where=pairs.corpus)
+
+    @property
+    def rows(self) -> int:
+        """Pairs of a batch."""
+        return self.order.rows
+
+    @property
+    def tokens_per_batch(self) -> float:
+        """Tokens that are predicted, the mean over an epoch."""
+        return self.rows * len(self.pairs) / self.order.size
+
+    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> PairBatch:
+        """The batch of that step, or one process's rows of it, laid out as wide as the whole batch needs."""
+        rows, share = self.order.of(step), share_of(self.rows, rank, world)
+        return laid_out(self.pairs, rows, share)
+
+
+def laid_out(pairs: Pairs, rows: Int64[np.ndarray, " B"], share: slice) -> PairBatch:
+    """A share of those pairs side by side."""
+    source, target = widths((pairs.sources, rows), (pairs.targets, rows))
+    targets = pairs.targets.padded(rows[share], max(2, target))
+    sizes = pairs.target_bytes.padded(rows[share], max(2, target))
+    return PairBatch(pairs.sources.padded(rows[share], source), targets, int(sizes.ids[:, 1:].sum()))
+
+
+@final
+class SequenceToSequence(Task[Pairs, PairBatch]):
+    """Rows of sources and targets, with the sum of the negative log-likelihoods of the targets' tokens as loss, each
+    predicted from the true ones before it (teacher forcing). What closes a target is predicted too.
+
+    What is measured is that loss per token, and bits per byte of the targets' text.
+    """
+
+    name = SequenceToSequenceConfig.kind
+    smooths = True
+
+    def __init__(self, config: SequenceToSequenceConfig, settings: TaskSettings) -> None:
+        super().__init__(settings)
+        self.config = config
+
+    def problems(self, model: Model) -> list[str]:
+        kind = model.config.kind
+        if not isinstance(model, LanguageModel):
+            return [f"model: a {kind!r} predicts no next token. Give an encoder-decoder."]
+        if not model.takes_source:
+            return [f"model: a {kind!r} reads no source. Give an encoder-decoder, or task: next_token with "
+                    "data.prompt_field."]
+        found = super().problems(model)
+        if model.source_vocab_size < model.vocab_size:
+            found.append(f"model.encoder.vocab_size: {model.source_vocab_size}, while targets have "
+                         f"{model.vocab_size} ids; one tokenizer writes both. Leave it out, and it is filled in.")
+        return found
+
+    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[Pairs]:
+        parts = self.config.parts(data.model_copy(update={"test_path": None}))
+        return record_material(parts, tokenizer, texts_of, self._encode)
+
+    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> Pairs:
+        return held_out_records(self.config.parts(data), tokenizer, part, self._encode)
+
+    def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> Pairs:
+        if layout_of(tokenizer).opening is None:
+            raise DataError(f"the tokenizer {tokenizer.name} has no token that opens a text, and a target's first "
+                            "token is predicted from it.", where="tokenizer", remedy="Give another tokenizer.")
+        return encode_pairs(corpus, tokenizer, self.settings.context, repeated)
+
+    def batches(self, examples: Pairs) -> PairBatches:
+        return PairBatches(examples, self.settings)
+
+    def notice(self, batches: BatchSource[PairBatch]) -> str | None:
+        pairs = batches.pairs if isinstance(batches, PairBatches) else None
+        if pairs is None or not pairs.cut:
+            return None
+        return (f"{pairs.cut:,} of {len(pairs.sources):,} pairs are longer than the context of "
+                f"{self.settings.context} tokens and were cut at their ends")
+
+    def count(self, batch: PairBatch) -> Count:
+        return Count(len(batch.targets.count), batch.predictions, batch.bytes)
+
+    def given(self, batch: PairBatch, device: torch.device | str) -> PairGiven:
+        def tensor(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+        count = (batch.targets.count - 1).clip(0)
+        scored = np.arange(batch.targets.ids.shape[1] - 1) < count[:, None]
+        return PairGiven(tensor(batch.sources.ids), tensor(batch.sources.count), tensor(batch.targets.ids[:, :-1]),
+                         tensor(batch.targets.ids[:, 1:]), tensor(scored), tensor(count))
+
+    def loss(self, model: Model, given: PairGiven, state: ModelState | None) -> Scored:
+        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
+        source = model.encoded(EncoderInputs(tokens=given.source), Span(count=given.source_count))
+        out = model.hidden(given.inputs, None, Span(count=given.target_count, memory=source.memory))
+        found = cross_entropy(model.readout, out.y, given.targets, given.scored, self.settings.objective)
+        return Scored(found.nats, found.loss, None, (*source.losses, *out.losses))
+
+    def guess(self, model: Model) -> float:
+        return math.log(max(2, model.vocab_size))
+
+    def measure(self, model: Model, examples: Pairs, batches: int | None = None) -> Validation:
+        """Each pair once, in their order."""
+        groups = in_batches(len(examples.sources), self.settings.rows)
+        nats, tokens, size = 0.0, 0, 0
+        with evaluating(model) as device:
+            for rows in spread(groups, batches):
+                batch = laid_out(examples, rows, slice(None))
+                found = self.loss(model, self.given(batch, device), None)
+                nats += finite(found.nats, examples.corpus)
+                tokens, size = tokens + batch.predictions, size + batch.bytes
+        if not size:
+            raise DataError(f"the {tokens} tokens to predict stand for no text, so there are no bits per byte.",
+                            where=examples.corpus, remedy="Give more records to hold out.")
+        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
+        cut = f"; {examples.cut} pairs cut to the context" if examples.cut else ""
+        protocol = ("each token of a target predicted from its source and the true tokens before it; the end of a "
+                    f"target counts as a token of 0 bytes{cut}{part}")
+        return Validation(nats / math.log(2) / size, nats / tokens, tokens, size, protocol)

@@ -1,0 +1,82 @@
+"""What a run's plain configuration says of its task and its tokenizer before it is parsed as a whole, and what it
+leaves out of the model because its data say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.config import parse, parse_part
+from weft.core.errors import ConfigError
+from weft.core.registry import REGISTRY
+from weft.data.settings import DataSettings
+from weft.heads.base import ClassifierConfig
+from weft.tasks import TaskConfig
+from weft.tasks.next_token import NextTokenConfig
+from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
+
+SAID = frozenset({"labels", "n_classes", "n_values"})
+"""Any of these says what a head gives."""
+
+
+def task_of(plain: Mapping[str, Any]) -> TaskConfig:
+    """The task that a run names.
+
+    Raises:
+        ConfigError: it names none that is known.
+    """
+    task = parse_part(("task",), plain.get("task", NextTokenConfig.kind))
+    assert isinstance(task, TaskConfig), "the group task holds task configurations"
+    return task
+
+
+def tokenizer_of(plain: Mapping[str, Any]) -> TokenizerConfig:
+    """The configuration of the tokenizer that a run names.
+
+    Raises:
+        ConfigError: it names none that is known.
+    """
+    tokenizer = parse_part(("tokenizer",), plain.get("tokenizer", ByteTokenizerConfig.kind))
+    assert isinstance(tokenizer, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
+    return tokenizer
+
+
+def vocab_size_of(plain: Mapping[str, Any]) -> int:
+    """The ids of a run's tokenizer, which learns them here from the texts to train on if need be, and those that its
+    task adds.
+
+    Raises:
+        ConfigError: a task, tokenizer or data section that cannot be parsed.
+        DataError: texts that cannot be read.
+        TokenizerError: a tokenizer that cannot be learned from them.
+    """
+    tokenizer, task = tokenizer_of(plain), task_of(plain)
+    known = tokenizer.known_vocab_size()
+    if known is None:
+        known = tokenizer.fit(task.texts(parse(DataSettings, plain.get("data", {})))).vocab_size
+    return known + task.extra_ids(tokenizer)
+
+
+def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
+    """Name the classes of the model's head as the records to train on do, where it says nothing of them. Parsing
+    reports whatever else is wrong.
+
+    Raises:
+        DataError: records that cannot be read.
+    """
+    model = plain.get("model")
+    head = model.get("head") if isinstance(model, Mapping) else None
+    head = {"kind": head} if isinstance(head, str) else head
+    if not isinstance(model, Mapping) or not isinstance(head, Mapping) or SAID & set(head):
+        return plain
+    if head.get("kind") not in _kinds_with_classes():
+        return plain
+    try:
+        labels = task_of(plain).labels(parse(DataSettings, plain.get("data", {})))
+    except ConfigError:
+        return plain
+    return {**plain, "model": {**model, "head": {**head, "labels": list(labels)}}} if labels else plain
+
+
+def _kinds_with_classes() -> set[str]:
+    return {part.kind for part in REGISTRY.parts("head") if issubclass(part, ClassifierConfig)}
