@@ -22,7 +22,7 @@ from weft.masks.flex import mask_mod
 from weft.models.decoder import Decoder, DecoderConfig
 
 MASKS = ["causal & same_type", "causal & (window(3) | globals)", "causal & window(4) & same_type",
-         "causal & (same_type | globals)"]
+         "causal & (same_type | globals)", "causal & (window(3) | global(0)) & same_type"]
 
 
 def attention(mask: str) -> Layer:

@@ -223,7 +223,7 @@ class Attention(Layer):
         return Lookback(self.reach, self.first) if asks else None
 
     def facts(self) -> Mapping[str, int | None]:
-        return dict.fromkeys(self.mask.reads(), self.reach)
+        return dict.fromkeys(self.mask.reads(), None if self.first else self.reach)
 
     def child_roles(self) -> Mapping[str, str]:
         return PROJECTIONS
