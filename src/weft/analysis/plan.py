@@ -26,7 +26,7 @@ from weft.analysis.shapes import shape_of
 from weft.analysis.step import TrainingStep, training_step
 from weft.core.errors import InputError
 from weft.core.layer import traits_of
-from weft.core.model import Model, ModelConfig
+from weft.core.model import LanguageModel, Model, ModelConfig
 from weft.core.traits import Trait
 from weft.ops.forms import OPERATIONS
 
@@ -111,7 +111,8 @@ def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: S
         flops = None if Trait.NOT_DIFFERENTIABLE in traits_of(model) else forward_flops(model, mode, length)
     with OPERATIONS.observed() as training:
         step = None if flops is None else training_step(model, mode, batch, length)
-    steps = [] if flops is None or Trait.BIDIRECTIONAL in traits_of(model) else single_token(model, mode, batch)
+    decodes = flops is not None and Trait.BIDIRECTIONAL not in traits_of(model)
+    steps = single_token(model, mode, batch) if decodes and isinstance(model, LanguageModel) else []
     return Plan(
         model=model.config.kind, dtype=str(own).removeprefix("torch."), batch=batch, context=length,
         parameters=count_parameters(model), weights=weight_bytes(model), buffers=buffer_bytes(model), flops=flops,

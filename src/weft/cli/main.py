@@ -19,7 +19,8 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "train": LazyCommand("weft.cli.train:train", "Train a model, by gradients or by counting."),
     "compare": LazyCommand("weft.cli.compare:compare",
                            "Train models under one budget and show what each is worth."),
-    "eval": LazyCommand("weft.cli.evaluate:evaluate", "Perplexity and bits per byte, with the protocol."),
+    "eval": LazyCommand("weft.cli.evaluate:evaluate", "What a model is worth on held-out data: perplexity and "
+                        "bits per byte, or what its run's task measures."),
     "generate": LazyCommand("weft.cli.generate:generate",
                             "Continue texts or rows of token ids, or answer a conversation."),
     "chat": LazyCommand("weft.cli.chat:chat", "Talk with a model in the terminal."),

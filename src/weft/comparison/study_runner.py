@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import final
@@ -28,6 +30,7 @@ from weft.core.errors import FailedError
 from weft.core.registry import is_loaded, load_plugin
 from weft.training.compute import Compute
 from weft.training.config import BUDGETS, DTYPES
+from weft.training.products import products_of
 
 LINES = 10
 """Lines of progress of a run."""
@@ -169,13 +172,14 @@ class Study:
             "report.log_every": max(1, steps // LINES)}))
 
     def _routed(self, model: Contestant) -> Contestant:
-        """With the library of matrix products that was measured once, so that every run of the study has the same."""
+        """With the routes of its matrix products measured once, so that every run of it has the same."""
         training = model.run.training
         if not model.trained or training.compute.matmul != "auto":
             return model
-        route = self.folder.settled(f"matmul {training.dtype} {self.options.device}", lambda: Compute.choose(
-            training.compute, dtype=DTYPES[training.dtype], device=self.options.device).matmul)
-        return model.with_run({"training.compute.matmul": route})
+        routes = self.folder.settled(f"routes of {model.name} {training.dtype} {self.options.device}", lambda: json.dumps(
+            dict(Compute.choose(training.compute, dtype=DTYPES[training.dtype], device=self.options.device,
+                                products=partial(products_of, model.run)).routes)))
+        return model.with_run({"training.compute.routes": json.loads(routes)})
 
     def _tuned(self, index: int) -> dict[str, Tuning]:
         """The learning rates of an attempt at every model that gradients train."""

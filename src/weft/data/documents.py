@@ -108,8 +108,8 @@ class Documents(Sequence[Document]):
 
     def __iter__(self) -> Iterator[Document]:
         if self._chosen is None:
-            for table in self._tables:
-                yield from table
+            for part in self._tables:
+                yield from part
             return
         table = np.searchsorted(self._ends, self._chosen, side="right")
         borders = [0, *(np.flatnonzero(np.diff(table)) + 1).tolist(), len(self._chosen)]

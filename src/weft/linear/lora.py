@@ -54,7 +54,7 @@ class LowRank(Rewritten):
         return Linear.of(nn.Parameter(weight.detach()), bias)
 
     def dense(self) -> tuple[Tensor, Tensor | None] | None:
-        if self.training and self.dropout.p > 0:
+        if self.training and self.dropout.dropout_rate > 0:
             return None
         found = self.base.dense() if isinstance(self.base, Rewritten) else (self.base.weight, self.base.bias)
         return None if found is None else (self._dense(found[0]), found[1])

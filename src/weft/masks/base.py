@@ -123,8 +123,9 @@ class Mask(ABC):
         count = self.heads() if heads is None else heads
         head = torch.arange(count, device=keys.order.device)[None, :, None, None]
         read = sorted(self.reads())
-        query = Query(*(part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end)),
-                      facts={name: queries.fact(name, queries.order)[:, None, :, None] for name in read})
+        told = {name: queries.fact(name, queries.order)[:, None, :, None] for name in read}
+        order, start, end = (part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end))
+        query = Query(order, start, end, told)
         begin, valid = (None if part is None else part[:, None, None, :] for part in (keys.begin, keys.valid))
         known = {name: queries.fact(name, keys.order)[:, None, None, :] for name in read}
         found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid, known), head)

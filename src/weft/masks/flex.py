@@ -40,8 +40,8 @@ def mask_mod(mask: Ruled, queries: Ticks, keys: Keys) -> MaskMod:
     sees, seen = ({name: queries.fact(name, order) for name in mask.reads()} for order in (queries.order, keys.order))
 
     def allowed(row: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
-        query = Query(*(at(part, row, query_index) for part in (queries.order, queries.begin, queries.prefix_end)),
-                      facts={name: at(values, row, query_index) for name, values in sees.items()})
+        order, start, end = (at(part, row, query_index) for part in (queries.order, queries.begin, queries.prefix_end))
+        query = Query(order, start, end, {name: at(values, row, query_index) for name, values in sees.items()})
         begin, valid = (None if part is None else at(part, row, key_index) for part in (keys.begin, keys.valid))
         known = {name: at(values, row, key_index) for name, values in seen.items()}
         return mask.rule(query, Key(at(keys.order, row, key_index), begin, valid, known), head)
