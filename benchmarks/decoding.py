@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import save_file
 from training_weft import model_of, weights_of
 
-from weft.training.compute import processor_name
+from weft.ops.processor import processor_name
 
 HERE = Path(__file__).parent
 FORMS = {"weft": ("plain", "laid out", "compiled"), "transformers": ("eager", "compiled")}

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from weft.core.version import VERSION
+
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from weft.api import (
         Ends,
         Sampling,
+        beam_search,
         catalogue,
         check,
+        classify,
         compare,
         convert,
         doctor,
@@ -25,8 +29,10 @@ if TYPE_CHECKING:
         laid_out,
         load,
         load_plugin,
+        measure,
         plan,
         presets,
+        probe,
         read_model,
         read_run,
         score,
@@ -34,8 +40,9 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["Ends", "Sampling", "catalogue", "check", "compare", "convert", "doctor", "evaluate", "generate",
-           "laid_out", "load", "load_plugin", "plan", "presets", "read_model", "read_run", "score", "stream", "train"]
+__all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "classify", "compare", "convert", "doctor",
+           "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "plan", "presets", "probe",
+           "read_model", "read_run", "score", "stream", "train"]
 
 
 def __getattr__(name: str) -> Any:

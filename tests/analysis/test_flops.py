@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from weft.analysis.flops import Flops, PartFlops, forward_flops, visible_fraction
+from weft.analysis.flops import Flops, PartFlops, forward_flops
 from weft.analysis.shapes import Tally, shape_of
 from weft.analysis.step import training_step
 from weft.core.config import PartConfig, parse_part
@@ -168,11 +168,11 @@ def test_shares_of_gpt3(name: str, layers: int, width: int, heads: int, full: tu
                                   "per_head(causal, causal & window(3))"])
 def test_visible_fraction_equals_the_mask_written_out(text: str) -> None:
     mask = parse_mask(text)
-    assert visible_fraction(mask, 33) == pytest.approx(mask.dense(33).double().mean().item(), rel=1e-15)
+    assert mask.share(33) == pytest.approx(mask.dense(33).double().mean().item(), rel=1e-15)
 
 
 def test_visible_fraction_of_many_tokens() -> None:
-    assert visible_fraction(parse_mask("causal"), 1300) == pytest.approx(1301 / 2600, rel=1e-15)
+    assert parse_mask("causal").share(1300) == pytest.approx(1301 / 2600, rel=1e-15)
 
 
 def test_total_agrees_with_pytorchs_counter_on_a_real_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -112,6 +113,33 @@ def test_generate_gives_the_same_with_weights_laid_out(weft: Any, refused: Any, 
     assert weft(*asked, "--lay-out").json() == weft(*asked).json()
     assert "--compile, --lay-out: the compiler lays the weights out by itself" in refused(*asked, "--lay-out",
                                                                                            "--compile")
+
+
+def test_generate_searches_with_beams(weft: Any, refused: Any, workplace: Path, run: Path) -> None:
+    asked = ("generate", run, "--prompt", "line 1", "--max-new-tokens", "4", "--beams", "3")
+    found = library.beam_search(run, ["line 1"], max_new_tokens=4, beams=3).rows[0]
+    told = weft(*asked)
+    assert told.out == f"line 1{found[0].text}\n"
+    rows = weft(*asked, "--length-penalty", "0", "--json").json()["rows"]
+    summed = library.beam_search(run, ["line 1"], max_new_tokens=4, beams=3, length_penalty=0.0)
+    assert rows == summed.to_json()["rows"] and len(rows[0]["hypotheses"]) == 3
+    assert rows[0]["hypotheses"][0]["score"] == rows[0]["hypotheses"][0]["log_prob"]
+    told = weft("generate", run, "--tokens", workplace / "rows.json", "--max-new-tokens", "2", "--beams", "2")
+    assert told.out.count("---\n") == len(json.loads((workplace / "rows.json").read_text()))
+
+
+@pytest.mark.parametrize("options", [["--temperature", "0.5"], ["--greedy"], ["--stop", "x"], ["--top-k", "2"],
+                                     ["--repetition-penalty", "1.5"], ["--compile"]])
+def test_a_search_with_options_of_sampling_is_refused(refused: Any, run: Path, options: list[str]) -> None:
+    message = refused("generate", run, "--prompt", "a", "--beams", "2", *options)
+    assert "--beams: a search takes the most probable tokens. Give --beams, without options of sampling" in message
+
+
+def test_a_length_penalty_without_a_search_is_refused(refused: Any, run: Path) -> None:
+    assert "--length-penalty: a length penalty without --beams. Give --beams" in refused(
+        "generate", run, "--prompt", "a", "--length-penalty", "1")
+    with pytest.raises(library.api.UserError, match=r"ends\.strings: a search ends at tokens, not at text\. Leave"):
+        library.beam_search(run, ["a"], ends=library.Ends("x"))
 
 
 def test_generate_streams_a_prompt_as_one_text(weft: Any, run: Path) -> None:

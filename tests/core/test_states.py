@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from weft.core.clock import Clock
 from weft.core.errors import StateError
 from weft.core.layer import LayerState
+from weft.core.rows import admit
 from weft.core.state import State, child_field, concat, fact_field, pad_to, restore, state_arrays, tensor_field
 
 
@@ -62,7 +63,7 @@ def pair(rows: int, slots: int, offset: float = 0.0) -> Pair:
 
 OPERATIONS: dict[str, Callable[[Pair], Pair]] = {
     "select": lambda state: state.select([1, 0]),
-    "assign": lambda state: state.assign([1], pair(1, 5)),
+    "admit": lambda state: admit(state, [1], pair(1, 5)),
     "concat": lambda state: concat([state, pair(2, 1)]),
     "split": lambda state: state.split([1, 1])[1],
     "clone": lambda state: state.clone(),
@@ -120,13 +121,6 @@ def test_concat_pads_what_grows_with_its_fill() -> None:
     assert_close(keys[0], torch.tensor([[0.0, 1.0], [-7.0, -7.0], [-7.0, -7.0]]), rtol=0, atol=0)
     assert_close(keys[1:], pair(2, 3, 100.0).layers[0].keys, rtol=0, atol=0)
     assert joined.layers[0].total.flatten().tolist() == [0.0, 100.0, 101.0]
-
-
-def test_assign_puts_rows_in_place_and_pads() -> None:
-    state = pair(3, 1).assign([2, 0], pair(2, 2, 50.0))
-    assert state.clock.seen.tolist() == [51, 1, 50]
-    assert_close(state.layers[0].keys[1], torch.tensor([[2.0, 3.0], [-7.0, -7.0]]), rtol=0, atol=0)
-    assert_close(state.layers[0].keys[[2, 0]], pair(2, 2, 50.0).layers[0].keys, rtol=0, atol=0)
 
 
 def test_split_and_concat_are_inverse() -> None:
@@ -249,17 +243,13 @@ def test_errors_of_row_operations() -> None:
         concat([])
     with pytest.raises(StateError, match=r"State.split: sizes \[1, 2\] do not add up to 2 rows"):
         pair(2, 3).split([1, 2])
-    with pytest.raises(StateError, match=r"State.assign: row 2 of a state of 2 rows Give rows from 0 to 1"):
-        pair(2, 3).assign([2], pair(1, 3))
-    with pytest.raises(StateError, match=r"State.assign: 2 rows for a state of 1 rows"):
-        pair(2, 3).assign([0, 1], pair(1, 3))
     with pytest.raises(StateError, match=r"Nothing: this state holds no tensor"):
         Nothing("x").batch()
 
 
 def test_states_of_different_kinds_or_facts_are_not_joined() -> None:
     one = cache(Clock.start(1), 2)
-    with pytest.raises(StateError, match=r"concat: states of different kinds: Cache, LayerState. Join only"):
+    with pytest.raises(StateError, match=r"state: the states are of different models: a Cache and a LayerState. Bring"):
         concat([one, LayerState(Clock.start(1))])
-    with pytest.raises(StateError, match=r"Cache: name is \['cache', 'other'\] in states that should be joined"):
+    with pytest.raises(StateError, match=r"name: the states are of different models: 'cache' and 'other'. Bring"):
         concat([one, one.replace(name="other")])

@@ -45,6 +45,10 @@ def test_repeated_documents_are_counted_by_their_text() -> None:
         "0 of 5 documents also stand, word for word, in the training text")
 
 
+def test_blank_documents_are_no_copies_of_one_another() -> None:
+    assert repeated(corpus([" \n", "held out"]), corpus([" \n", "trained on"])) == (0, 2)
+
+
 def test_a_split_by_content_keeps_the_same_text_on_one_side() -> None:
     texts = corpus([f"text {i % 150}" for i in range(450)])
     by_name, by_content = texts.split(0.2), texts.split(0.2, by="content")

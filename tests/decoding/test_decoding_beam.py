@@ -13,6 +13,7 @@ from weft.core.errors import FailedError, InputError
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Span
 from weft.decoding import Hypothesis, Row, beam_search, generate
+from weft.decoding.session import Session
 from weft.tokenizers import ByteTokenizer
 
 KINDS = {name: model for name, model in kinds().items() if model.limit() is None}
@@ -148,6 +149,33 @@ def test_nothing_new_is_one_empty_hypothesis_and_json_is_plain() -> None:
     found = beam_search(Bigram([[1.0]]), [[0]], max_new_tokens=0)
     assert found.to_json() == {"rows": [{"hypotheses": [
         {"tokens": [], "log_prob": 0.0, "score": 0.0, "stopped": False}]}]}
+
+
+def test_hypotheses_have_their_text_with_a_tokenizer() -> None:
+    table = [[0.001] * 260 for _ in range(260)]
+    for before, after in zip(b"caf\xc3\xa9", b"af\xc3\xa9c", strict=True):
+        table[before][after] = 0.9
+    tokenizer = ByteTokenizer()
+    found = beam_search(Bigram(table), [tokenizer.encode("c")], max_new_tokens=4, beams=2, tokenizer=tokenizer)
+    best, *_ = found.rows[0]
+    assert best.text == "afé"
+    assert "text" not in beam_search(Bigram(table), [[1]], max_new_tokens=1).to_json()["rows"][0]["hypotheses"][0]
+
+
+def test_a_search_goes_on_by_tape_while_its_hypotheses_change() -> None:
+    """Rows that change places are put there in place, so the tensors stay where they are."""
+    model = decoder({"kind": "attention", "n_heads": 2, "position": "rope"}, "lstm", {"kind": "mlp", "d_ff": 12}).eval()
+    session = Session(model, [Row((1, 2)), Row((1, 2)), Row((3, 4))], max_new_tokens=40)
+    tokens = [(1, 2), (1, 2), (3, 4)]
+    for step in range(16):
+        order = [[0, 1, 2], [1, 1, 2], [0, 2, 2], [2, 0, 1]][step % 4]
+        session.select(torch.tensor(order))
+        new = [(step + 3 * place) % 11 for place in range(3)]
+        session.advance(torch.tensor(new))
+        tokens = [(*tokens[row], token) for row, token in zip(order, new, strict=True)]
+    assert session.by_tape
+    for place, row in enumerate(tokens):
+        torch.testing.assert_close(session.logits[place], model(torch.tensor([row])).y[0, -1], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("options", "message"), [

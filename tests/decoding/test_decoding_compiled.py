@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from decoding.small_models import LONGROPE, MLP, ROPE, decoder
 from weft.core.errors import UnsupportedError
 from weft.decoding import CompiledStep, Ending, generate
-from weft.decoding.compiled import OneTokenLinear
+from weft.linear.linear import Linear
+from weft.ops.forms import forced
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +42,13 @@ def test_the_compiler_multiplies_one_row_as_eager_does() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("bias", [True, False])
 def test_one_token_is_multiplied_as_many_are(dtype: torch.dtype, bias: bool) -> None:
-    linear = nn.Linear(6, 5, bias=bias, dtype=dtype)
-    one = OneTokenLinear(linear)
+    linear = Linear(6, 5, bias).to(dtype)
     x = torch.randn(6, 4, dtype=dtype).t()[2].reshape(1, 1, 6)  # not side by side in memory
-    torch.testing.assert_close(one(x), linear(x))
-    many = torch.randn(2, 3, 6, dtype=dtype)
-    torch.testing.assert_close(one(many), linear(many), rtol=0, atol=0)
+    with forced({"linear": "one_token"}):
+        found = linear(x)
+        with pytest.raises(UnsupportedError, match=r"cannot serve this call: it multiplies one vector.*library"):
+            linear(torch.randn(2, 3, 6, dtype=dtype))
+    torch.testing.assert_close(found, linear(x))
 
 
 def test_any_number_of_models_is_compiled() -> None:

@@ -114,12 +114,22 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
 
 
 def test_noise_depends_on_seed_and_row_alone() -> None:
-    together, alone, other = Noise(3, range(4)), Noise(3, [2]), Noise(4, [2])
-    numbers = torch.stack([together.at(step, [0, 2]) for step in range(NOISE_BLOCK + 5)])
-    assert torch.equal(numbers[:, 1], torch.stack([alone.at(step, [2])[0] for step in range(NOISE_BLOCK + 5)]))
-    assert not torch.equal(other.at(0, [2]), numbers[:1, 1]) and not torch.equal(numbers[:, 0], numbers[:, 1])
-    assert len(numbers.unique()) == numbers.numel()
-    assert numbers.mean().item() == pytest.approx(0.5, abs=4 * math.sqrt(1 / 12 / numbers.numel()))
+    def numbers(seed: int, row: int) -> torch.Tensor:
+        noise = Noise(seed, row)
+        return torch.tensor([noise.next() for _ in range(NOISE_BLOCK + 5)], dtype=torch.float64)
+
+    first, second = numbers(3, 0), numbers(3, 2)
+    assert torch.equal(second, numbers(3, 2))
+    assert not torch.equal(first, second) and not torch.equal(second, numbers(4, 2))
+    both = torch.cat([first, second])
+    assert len(both.unique()) == both.numel()
+    assert both.mean().item() == pytest.approx(0.5, abs=4 * math.sqrt(1 / 12 / both.numel()))
+
+
+def test_the_draws_of_a_seed_and_a_row_stay_what_they_are() -> None:
+    """Else a seed that somebody wrote down would give another text."""
+    noise = Noise(7, 3)
+    assert [round(noise.next(), 9) for _ in range(3)] == [0.035482635, 0.091457266, 0.064512987]
 
 
 @pytest.mark.parametrize(("name", "value", "remedy"), [

@@ -26,9 +26,9 @@ from weft.decoding.tape import ChangedError, tape
 BOUND = 1e-10
 """Float64, and logits of about one: a tape reads keys that are not there yet, which masks hide, and may so sum in
 another order."""
-UNTAPED = {"moe", "moe 0", "moe 1", "moe 3", "dynamic", *(f"ngram-{index}" for index in range(9))}
-"""Where operations depend on values: how many tokens an expert has ("moe 2" asks all its experts), which contexts were
-counted; and where rows are run again at every step."""
+UNTAPED = {"moe 3", "dynamic", *(f"ngram-{index}" for index in range(9))}
+"""Where operations depend on values: how many tokens an expert has, where it is configured to count them ("grouped");
+which contexts were counted; and where rows are run again at every step."""
 NEW = 40
 
 

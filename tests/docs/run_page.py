@@ -3,7 +3,9 @@ a namespace of its own for each block."""
 
 from __future__ import annotations
 
+import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
@@ -12,6 +14,14 @@ from weft.cli.main import app
 
 ACTIVATE = ". .venv/bin/activate"
 """What makes a fresh shell find the command, in the folder of the clone."""
+
+
+BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and code of a page's blocks, in order."""
+    return BLOCK.findall(page.read_text("utf-8"))
 
 
 def run_line(line: str) -> None:

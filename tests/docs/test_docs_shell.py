@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.run_page import ACTIVATE
+from docs.run_page import ACTIVATE, blocks
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,8 +32,12 @@ def commands(page: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the environment that `make install` makes: the interpreter's packages, and the command."""
-    folder = tmp_path_factory.mktemp("clone")
+    """A folder with an active environment."""
+    return environment(tmp_path_factory.mktemp("clone"))
+
+
+def environment(folder: Path) -> Path:
+    """The environment that `make install` makes in a folder: the interpreter's packages, and the command."""
     venv.create(folder / ".venv", with_pip=False, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = [str(ROOT / "src"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
@@ -71,6 +76,24 @@ def test_every_command_of_every_page_is_one_that_the_shell_can_ask_for_help(clon
     done = shell(clone, [ACTIVATE, *(f"weft {name} --help" for name in asked)])
     assert done.returncode == 0, done.stderr
     assert [name for name in asked if f"Usage: weft {name} " not in done.stdout] == []
+
+
+@pytest.fixture(scope="module")
+def readme(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder like the clone's, of its own, since the README's commands write into it."""
+    return environment(tmp_path_factory.mktemp("readme"))
+
+
+def test_the_readme_is_followed_in_a_fresh_shell(readme: Path) -> None:
+    """Its blocks of commands and of Python, as they are written and in their order, in one shell each."""
+    shutil.copytree(ROOT / "examples", readme / "examples")
+    for number, (language, code) in enumerate(blocks(ROOT / "README.md")):
+        lines = [code]
+        if language == "python":
+            (readme / f"block{number}.py").write_text(code)
+            lines = [ACTIVATE, f"python block{number}.py"]
+        done = shell(readme, lines)
+        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
 
 
 def test_how_long_the_first_command_takes_is_said() -> None:

@@ -12,16 +12,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.core.clock import Clock, Keys, Ticks
+from weft.core.clock import OWN, Clock, Keys
 from weft.core.config import Dims
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.span import Memory, Span
 from weft.core.state import fact_field, tensor_field
 from weft.masks import Causal, Window
-from weft.mixers.attention import Attention, AttentionConfig, fenced, head_sizes
+from weft.masks.visible import Rule, Visible, visible
+from weft.mixers.attention import Attention, AttentionConfig, head_sizes
 from weft.mixers.base import MixerConfig
-from weft.mixers.key_value import KeyValueShape, start_rolling
+from weft.mixers.key_value import start_rolling
 from weft.mixers.lstm import LSTM
 
 
@@ -117,17 +118,16 @@ class KeepsOnly64Keys(Attention):
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         assert self.reach is not None
-        shape = KeyValueShape(self.sizes.kv_heads, self.sizes.d_head, self.sizes.d_value, False)
-        return start_rolling(clock, shape, min(self.reach, 64), dtype)
+        return start_rolling(clock, self.stored_sizes(), min(self.reach, 64), dtype)
 
 
 class BlindBeyond1000(Attention):
     """A path with a state that reads the last 1,000 keys, though nothing says so."""
 
-    def _visibility(self, ticks: Ticks, keys: Keys, span: Span, own: bool) -> tuple[bool, Tensor | None]:
-        if own:
-            return super()._visibility(ticks, keys, span, own)
-        return False, fenced(Causal() & Window(1000), ticks, keys, self.sizes.heads)
+    def visible(self, keys: Keys, span: Span) -> Visible:
+        if keys.layout == OWN:
+            return super().visible(keys, span)
+        return visible(Rule.of(Causal() & Window(1000), self.sizes.heads), keys, span)
 
 
 class OverflowsAt100(Average):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.core.clock import Clock, Keys, Ticks
+from weft.core.clock import OWN, Clock, Keys, Ticks
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.span import Memory, Span
@@ -23,11 +23,12 @@ from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
 from weft.heads.readout import LinearReadout
 from weft.masks import Causal, Window
-from weft.mixers.attention import Attention, fenced
+from weft.masks.visible import Rule, Ruled, Visible, visible
+from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention, Known
 from weft.mixers.gated_convolution import ConvolutionState, GatedConvolution
 from weft.mixers.gru import GRU
-from weft.mixers.key_value import KeyValueShape, start_rolling
+from weft.mixers.key_value import start_rolling
 from weft.mixers.recurrent import HiddenState
 from weft.mixers.s4d import S4D
 from weft.norms.base import Norm, NormConfig
@@ -40,7 +41,7 @@ def unpacked(span: Span) -> Span:
     moment = span.moment
     assert moment is not None
     ticks = replace(moment.ticks, begin=torch.zeros_like(moment.ticks.begin), packed=False)
-    return replace(span, begins=None, moment=replace(moment, ticks=ticks))
+    return replace(span, begins=None, moment=replace(moment, ticks=ticks), ticks=ticks)
 
 
 # Recurrences
@@ -118,17 +119,18 @@ class KeepsOldDocument(GatedConvolution):
 class SeesNextToken(Attention):
     """A mask off by one."""
 
-    def _visibility(self, ticks: Ticks, keys: Keys, span: Span, own: bool) -> tuple[bool, Tensor | None]:
-        return False, fenced(self.mask, replace(ticks, order=ticks.order + 1), keys, self.sizes.heads)
+    def visible(self, keys: Keys, span: Span) -> Visible:
+        ticks = span.ticks
+        return Ruled(self.rule, replace(ticks, order=ticks.order + 1), replace(keys, layout=None), begins=span.packed)
 
 
 class WidensWindowLater(Attention):
     """A window one too wide, in continued calls only."""
 
-    def _visibility(self, ticks: Ticks, keys: Keys, span: Span, own: bool) -> tuple[bool, Tensor | None]:
-        if own or self.reach is None:
-            return super()._visibility(ticks, keys, span, own)
-        return False, fenced(Causal() & Window(self.reach + 1), ticks, keys, self.sizes.heads)
+    def visible(self, keys: Keys, span: Span) -> Visible:
+        if keys.layout == OWN or self.reach is None:
+            return super().visible(keys, span)
+        return visible(Rule.of(Causal() & Window(self.reach + 1), self.sizes.heads), keys, span)
 
 
 class ShortRollingBuffer(Attention):
@@ -136,38 +138,37 @@ class ShortRollingBuffer(Attention):
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         assert self.reach is not None
-        shape = KeyValueShape(self.sizes.kv_heads, self.sizes.d_head, self.sizes.d_value, False)
-        return start_rolling(clock, shape, self.reach - 1, dtype)
+        return start_rolling(clock, self.stored_sizes(), self.reach - 1, dtype)
 
 
 class NoFence(Attention):
     """Looks into earlier documents."""
 
-    def _visibility(self, ticks: Ticks, keys: Keys, span: Span, own: bool) -> tuple[bool, Tensor | None]:
-        return super()._visibility(replace(ticks, packed=False), keys, span, own)
+    def visible(self, keys: Keys, span: Span) -> Visible:
+        return Ruled(self.rule, replace(span.ticks, packed=False), keys, begins=False)
 
 
 class SeesPadding(Attention):
     """Attends to padded keys."""
 
-    def _visibility(self, ticks: Ticks, keys: Keys, span: Span, own: bool) -> tuple[bool, Tensor | None]:
-        return super()._visibility(ticks, replace(keys, valid=None), span, own)
+    def visible(self, keys: Keys, span: Span) -> Visible:
+        return super().visible(replace(keys, valid=None), span)
 
 
 class RestartsPositions(Attention):
     """Rotates every call's tokens from position zero."""
 
-    def _project(self, x: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
         restarted = torch.arange(x.shape[1])[None] + ticks.begin
-        return super()._project(x, replace(ticks, order=restarted))
+        return super().project(x, replace(ticks, order=restarted))
 
 
 class RotatesOneTooFar(Attention):
     """Rotates continued calls by an offset that is one too large."""
 
-    def _project(self, x: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
         continued = (ticks.order[:, :1] > 0).long()
-        return super()._project(x, replace(ticks, order=ticks.order + continued))
+        return super().project(x, replace(ticks, order=ticks.order + continued))
 
 
 class AdvancesByWidth(Attention):

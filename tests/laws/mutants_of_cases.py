@@ -87,9 +87,11 @@ class KeepsWholePositions(Attention):
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         out = super().run(x, state, span)
-        if not isinstance(out.state, KeyValueState) or out.state.positions is None:
+        if out.state is None or out.state.clock.places is None:
             return out
-        return out._replace(state=replace(out.state, positions=out.state.positions.long()))
+        places = out.state.clock.places
+        clock = replace(out.state.clock, places=replace(places, positions=places.positions.long()))
+        return out._replace(state=replace(out.state, clock=clock))
 
 
 class NeverDrops(CrossAttention):

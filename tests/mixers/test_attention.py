@@ -186,7 +186,7 @@ def test_a_mask_that_sees_later_tokens_has_no_state() -> None:
      "heads. Choose n_kv_heads among the divisors of n_heads."),
     ({"n_heads": 4}, "mixer.n_heads: d_model 6 does not divide into 4 heads. Choose another number of heads, or give "
      "d_head."),
-    ({"n_heads": 2, "backend": "sdpa", "scores": {"softcap": 1.0}}, "mixer.backend: the backend 'sdpa' cannot express "
+    ({"n_heads": 2, "backend": "sdpa", "scores": {"softcap": 1.0}}, "mixer.backend: the form 'sdpa' cannot express "
      "a softcap. Use 'auto' or 'reference'."),
     ({"n_heads": 3, "mask": "per_head(causal, window(2))"}, "mixer.mask: per_head(causal, window(2)) tells 2 heads "
      "apart, which does not divide 3 heads. Choose n_heads among its multiples."),

@@ -142,7 +142,7 @@ def test_a_memory_of_other_rows_is_refused() -> None:
      "d_head."),
     ({"n_kv_heads": 3}, "mixer.n_kv_heads: 2 query heads do not divide into 3 key/value heads. Choose n_kv_heads among "
      "the divisors of n_heads."),
-    ({"backend": "sdpa", "scores": {"softcap": 1.0}}, "mixer.backend: the backend 'sdpa' cannot express a softcap. Use "
+    ({"backend": "sdpa", "scores": {"softcap": 1.0}}, "mixer.backend: the form 'sdpa' cannot express a softcap. Use "
      "'auto' or 'reference'."),
 ])
 def test_pairs_that_do_not_fit(fields: dict[str, Any], message: str) -> None:

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from weft.core.clock import Clock
 from weft.core.config import Dims, parse_part
 from weft.core.errors import InputError, StateError
+from weft.core.places import Lookback, start_places
 from weft.core.span import Span
 from weft.mixers.key_value import (
     KeyValueShape,
@@ -24,15 +25,17 @@ from weft.mixers.key_value import (
     store,
 )
 
-PLAIN, PLACED = KeyValueShape(1, 1, 1, False), KeyValueShape(1, 1, 1, True)
+PLAIN = KeyValueShape(1, 1, 1)
 
 
-def growing(rows: int = 2, capacity: int | None = None, shape: KeyValueShape = PLAIN) -> KeyValueState:
-    return start_growing(Clock.start(rows), shape, capacity, torch.float64)
+def growing(rows: int = 2, capacity: int | None = None, *, placed: bool = False) -> KeyValueState:
+    places = start_places([Lookback(None)] if placed else [], rows, capacity=capacity, device=None)
+    return start_growing(Clock.start(rows, places=places), PLAIN, capacity, torch.float64)
 
 
-def rolling(rows: int = 2, window: int = 3, shape: KeyValueShape = PLAIN) -> RollingState:
-    return start_rolling(Clock.start(rows), shape, window, torch.float64)
+def rolling(rows: int = 2, window: int = 3, first: int = 0, *, placed: bool = False) -> RollingState:
+    places = start_places([Lookback(window, first)] if placed else [], rows, capacity=None, device=None)
+    return start_rolling(Clock.start(rows, places=places), PLAIN, window, torch.float64, first)
 
 
 def put(state: Any, rows: list[list[float]], **facts: Any) -> Stored:
@@ -94,14 +97,14 @@ def test_a_bound_says_how_many_slots_are_needed_and_looked_at() -> None:
 
 
 @pytest.mark.parametrize("gradients", [True, False])
-@pytest.mark.parametrize("start", [lambda: growing(1, shape=PLACED), lambda: growing(1, 8, PLACED),
-                                   lambda: rolling(1, 4, PLACED)])
+@pytest.mark.parametrize("start", [lambda: growing(1, placed=True), lambda: growing(1, 8, placed=True),
+                                   lambda: rolling(1, 4, placed=True)])
 def test_coordinates_are_kept_as_they_are_given(gradients: bool, start: Callable[[], Any]) -> None:
     """Whole numbers until a call gives fractions, then a dtype that holds both; two coordinates where two are given."""
     half = torch.tensor([[0.5, 2.25]], dtype=torch.float64)
     with torch.set_grad_enabled(gradients):
         state = kept(put(start(), [[1]]))
-        assert state.positions.dtype is torch.int64
+        assert state.clock.places.positions.dtype is torch.int64
         state = kept(put(state, [[2, 3]], coordinates=half))
         last = put(state, [[4]], coordinates=torch.tensor([[7]]))
         assert last.keys.position[0, :4].tolist() == [0, 0.5, 2.25, 7]
@@ -113,7 +116,7 @@ def test_coordinates_are_kept_as_they_are_given(gradients: bool, start: Callable
 
 def test_another_number_of_coordinates_a_token_is_refused() -> None:
     pairs = torch.zeros(1, 2, 2)
-    for start in (growing(1, shape=PLACED), rolling(1, 4, PLACED)):
+    for start in (growing(1, placed=True), rolling(1, 4, placed=True)):
         state = kept(put(start, [[1, 2]]))
         with pytest.raises(InputError, match=r"span.coordinates: \[2\] coordinates a token, one in earlier calls. Give "
                                              r"as many coordinates a token in every call of a sequence."):
@@ -164,17 +167,17 @@ def test_with_gradients_a_state_is_a_new_value_and_gradients_flow_across_calls()
 
 def test_positions_are_kept_beside_the_keys() -> None:
     places = torch.tensor([[5, 7], [1, 1]])
-    for state in (growing(shape=PLACED), rolling(shape=PLACED)):
+    for state in (growing(placed=True), rolling(placed=True)):
         first = kept(put(state, [[1, 2], [3, 4]], coordinates=places))
         stored = put(first, [[5], [6]], coordinates=places[:, 1:])
         assert stored.keys.position.tolist() == [[5, 7, 7], [1, 1, 1]]
-    assert first.positions.dtype is torch.int64
+    assert first.clock.places.positions.dtype is torch.int64
 
 
 @pytest.mark.parametrize("more", [1, 2])
 def test_a_rolling_buffer_keeps_positions_that_are_no_orders(more: int) -> None:
     """Seen by one token, which reads the buffer, and by several, which read what it held before them."""
-    state = kept(put(rolling(1, shape=PLACED), [[0, 1, 2, 3]], coordinates=torch.tensor([[10, 20, 30, 40]])))
+    state = kept(put(rolling(1, placed=True), [[0, 1, 2, 3]], coordinates=torch.tensor([[10, 20, 30, 40]])))
     stored = put(state, [[4, 5][:more]], coordinates=torch.tensor([[50, 60][:more]]))
     places = stored.keys.position.expand(1, -1)[0].tolist()
     orders = stored.keys.order.expand(1, -1)[0].tolist()

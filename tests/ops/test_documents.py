@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from weft.ops.documents import SHORTEST, groups_of
-from weft.ops.fft_convolution import direct_convolution
+from weft.ops.fft_convolution import FFT_CONVOLUTION, ConvolutionCall
+from weft.ops.forms import REFERENCE
 from weft.ops.packed_convolution import packed_convolution
 
 STEPS = 4 * SHORTEST
@@ -21,6 +22,10 @@ def documents() -> tuple[Tensor, Tensor]:
     begins[0, [0, 1, 2, 40]] = True
     begins[1, [3, 20, 50]] = True  # the last lies in the padding
     return begins, torch.tensor([STEPS, 30, 0, STEPS])
+
+
+def direct_convolution(u: Tensor, kernel: Tensor) -> Tensor:
+    return FFT_CONVOLUTION.form(REFERENCE).run(ConvolutionCall(u, kernel))
 
 
 def by_hand(u: Tensor, kernel: Tensor) -> Tensor:

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from oracles import ssm as oracle
 from weft.ops import s4d
-from weft.ops.fft_convolution import direct_convolution, fft_convolution, transform_size
+from weft.ops.fft_convolution import FFT_CONVOLUTION, ConvolutionCall, fft_convolution, transform_size
+from weft.ops.forms import REFERENCE
 from weft.ops.hippo import diagonal_modes, hippo_legs
+from weft.ops.s4d_chunk import S4D_CHUNK, S4DCall
 
 B, H, M, T = 2, 3, 4, 21
 Array = np.ndarray[Any, Any]
@@ -27,6 +29,12 @@ def system(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, 
     a, b, c = (torch.randn(H, M, 2, dtype=dtype) for _ in range(3))
     a[..., 0] = -a[..., 0].exp()
     return a, b, c, torch.rand(H, dtype=dtype) + 0.1
+
+
+def steps(modes: s4d.Modes, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The naive recurrence: outputs [B,H,T] and the state after them."""
+    y, after = S4D_CHUNK.form(REFERENCE).run(S4DCall(u.transpose(1, 2), modes, state, False, None, None))
+    return y.transpose(1, 2), after
 
 
 @pytest.mark.parametrize("method", ["zoh", "bilinear"])
@@ -65,7 +73,7 @@ def test_a_chunk_from_a_state_equals_the_recurrence(method: s4d.Discretisation) 
     modes = s4d.discretise(a, b, c, dt, method)
     u, x = torch.randn(B, H, T, dtype=torch.float64), torch.randn(B, H, M, 2, dtype=torch.float64)
     chunk = s4d.convolve(modes, u) + s4d.response(modes, x, T), s4d.absorb(modes, u, x, None)
-    naive = s4d.steps(modes, u, x)
+    naive = steps(modes, u, x)
     for row in range(B):
         y, last = oracle.s4d_recurrence(u[row].t().numpy(), complexes(a), complexes(b), complexes(c), dt.numpy(),
                                         method=method, state=complexes(x[row]))
@@ -80,8 +88,8 @@ def test_rows_absorb_their_own_counts() -> None:
     u, x = torch.randn(3, H, T, dtype=torch.float64), torch.randn(3, H, M, 2, dtype=torch.float64)
     after = s4d.absorb(modes, u, x, torch.tensor([0, 5, T]))
     torch.testing.assert_close(after[0], x[0], rtol=1e-14, atol=1e-14)
-    torch.testing.assert_close(after[1:2], s4d.steps(modes, u[1:2, :, :5], x[1:2])[1], rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(after[2:], s4d.steps(modes, u[2:], x[2:])[1], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(after[1:2], steps(modes, u[1:2, :, :5], x[1:2])[1], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(after[2:], steps(modes, u[2:], x[2:])[1], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("length", [1, 2, 31, 100])
@@ -89,7 +97,7 @@ def test_fft_convolution_equals_the_sum(length: int) -> None:
     torch.manual_seed(0)
     u, kernel = torch.randn(B, H, length, dtype=torch.float64), torch.randn(H, length, dtype=torch.float64)
     args = (u.requires_grad_(), kernel.requires_grad_())
-    got, expected = fft_convolution(*args), direct_convolution(*args)
+    got, expected = fft_convolution(*args), FFT_CONVOLUTION.form(REFERENCE).run(ConvolutionCall(*args))
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     weight = torch.randn_like(got)
     gradients = [torch.autograd.grad((y * weight).sum(), args) for y in (got, expected)]

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from weft.linear.linear import Linear
 from weft.ops import wide_linear as wide
-from weft.training.precision import WideLinear, widen
+from weft.ops.linear import LINEAR, LinearCall
 
 
 @pytest.mark.parametrize("pieces", [False, True])
@@ -34,15 +35,15 @@ def test_values_and_gradients_are_those_of_float32_rounded_once(
         torch.testing.assert_close(found.double(), wanted, rtol=2**-8 + 1e-5, atol=1e-5)
 
 
-def test_only_the_linear_maps_that_are_asked_for_are_changed_and_parameters_stay() -> None:
-    shared = nn.Linear(4, 4, dtype=torch.bfloat16)
-    model = nn.Sequential(shared, nn.Linear(4, 4), nn.Sequential(shared, nn.LayerNorm(4)))
-    before = list(model.parameters())
-    widen(model, lambda weight: weight.dtype == torch.bfloat16)
-    assert [type(module) is WideLinear for module in (model[0], model[1], model[2][0])] == [True, False, True]
-    assert all(old is new for old, new in zip(before, model.parameters(), strict=True))
-    x = torch.randn(3, 4).bfloat16()
-    torch.testing.assert_close(model[0](x), shared(x))
+def test_every_linear_map_of_a_model_takes_the_wide_form_where_the_processor_lacks_the_other(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide, "lacks_bfloat16", lambda: True)
+    x, map_ = torch.randn(3, 4).bfloat16(), Linear(4, 5).bfloat16()
+    call = LinearCall(x, map_.weight, map_.bias)
+    assert LINEAR.choose(call).form.name == "wide"
+    torch.testing.assert_close(map_(x), wide.wide_linear(x, map_.weight, map_.bias), rtol=0, atol=0)
+    with torch.no_grad():  # a few rows do not pay for making a matrix wide
+        assert LINEAR.choose(LinearCall(x[:1], map_.weight, map_.bias)).form.name == "library"
 
 
 def test_a_processor_with_instructions_for_bfloat16_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from training.test_resume import run_killed_at
 from training.tiny_runs import LSTM, same_weights, tiny_run, write_text
 from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError
-from weft.families.loading import load_folder
+from weft.interop.huggingface.loading import load_folder
 from weft.tokenizers import CharacterTokenizer
 from weft.training import Event, Notice, RunConfig, parse_run, train
 from weft.training.starting import begin_from, require_startable

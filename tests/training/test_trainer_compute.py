@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from training.tiny_runs import ATTENTION, LSTM, tiny_run
 from weft.core.errors import ConfigError, UnsupportedError
+from weft.core.layer import with_boundaries
 from weft.models import stack as stack_module
-from weft.models.stack import Stack
 from weft.ops import rematerialize
 from weft.ops.rematerialize import StorageWeakRef
 from weft.training import trainer as module
@@ -56,9 +56,8 @@ def trained(folder: Path, model: dict[str, Any], steps: int = 3, *, compute: Com
 
 def keep(trainer: Trainer, how: Any) -> None:
     """Have it keep that much for the backward pass."""
-    for part in trainer.precision.working.modules():
-        if isinstance(part, Stack):
-            part.keep = how
+    for part in with_boundaries(trainer.precision.working):
+        part.kept_activations = how
 
 
 def weights(trainer: Trainer) -> list[torch.Tensor]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from weft.core.layer import source_width
 from weft.core.model import Classifier, EncoderInputs, LanguageModel, Model, ModelState, Readout
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
-from weft.mixers.cross_attention import CrossAttention
 
 
 def blank_tokens(batch: int, steps: int) -> Tensor:
@@ -20,10 +20,10 @@ def source_of(model: LanguageModel, batch: int, steps: int) -> Memory | None:
     """A source of as many tokens as the text, for models that read one."""
     if model.takes_source:
         return model.encode(EncoderInputs(tokens=blank_tokens(batch, steps)))
-    for module in model.modules():
-        if isinstance(module, CrossAttention):
-            return Memory(torch.zeros(batch, steps, module.d_model, dtype=next(model.parameters()).dtype))
-    return None
+    width = source_width(model)
+    if width is None:
+        return None
+    return Memory(torch.zeros(batch, steps, width, dtype=next(model.parameters()).dtype))
 
 
 def run_whole(model: Model, batch: int, steps: int) -> Output[ModelState]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import answer, heads_of, run_whole
-from weft.analysis.parts import SCORES, label_modules
+from weft.analysis.parts import label_modules
 from weft.analysis.result import Result
 from weft.analysis.shapes import Tally, tallied
-from weft.core.clock import Keys, Ticks
+from weft.core.declarations import Pairs
+from weft.core.layer import Part
 from weft.core.model import Model
-from weft.core.span import WHOLE
-from weft.masks import Mask
-from weft.mixers.attention import Attention
-
-ROWS = 512
-"""Queries of a mask that are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +71,14 @@ def forward_flops(model: Model, mode: FakeTensorMode, context: int) -> Flops:
 
 def _by_part(model: Model, tally: Tally, context: int) -> Flops:
     labels = label_modules(model)
-    fractions: dict[Mask, float] = {}
+    fractions: dict[Pairs, float] = {}
     full: dict[str, int] = {}
     visible: dict[str, float] = {}
     fourier: dict[str, int] = {}
     for path, count in tally.flops.items():
         part = labels[path] or path or "other"
         full[part] = full.get(part, 0) + count
-        visible[part] = visible.get(part, 0) + count * _fraction(model, path, part, context, fractions)
+        visible[part] = visible.get(part, 0) + count * _fraction(model.get_submodule(path), context, fractions)
         if path in tally.fourier:
             fourier[part] = fourier.get(part, 0) + tally.fourier[path]
     sums = sum(full.values()), sum(visible.values())
@@ -93,26 +88,11 @@ def _by_part(model: Model, tally: Tally, context: int) -> Flops:
                  {part: count / context for part, count in fourier.items()}, tuple(sorted(tally.uncounted)))
 
 
-def _fraction(model: Model, path: str, part: str, context: int, known: dict[Mask, float]) -> float:
-    """How much of a module's work lies on pairs that its mask allows."""
-    module = model.get_submodule(path)
-    if not (part.endswith(SCORES) and isinstance(module, Attention)):
+def _fraction(module: nn.Module, context: int, known: dict[Pairs, float]) -> float:
+    """How much of a module's own work lies on pairs that it needs."""
+    pairs = module.attended() if isinstance(module, Part) else None
+    if pairs is None:
         return 1.0
-    if module.mask not in known:
-        known[module.mask] = visible_fraction(module.mask, context)
-    return known[module.mask]
-
-
-def visible_fraction(mask: Mask, steps: int) -> float:
-    """The share of all pairs of a query and a key, in a document of ``steps`` tokens, that the mask allows."""
-    ticks = WHOLE.resolve(None, torch.empty(1, steps)).ticks
-    keys, seen, heads = Keys.of(ticks), 0, mask.heads()
-    for first in range(0, steps, ROWS):
-        seen += int(mask.allowed(_slice(ticks, first), keys).sum())
-    return seen / (steps * steps * heads)
-
-
-def _slice(ticks: Ticks, first: int) -> Ticks:
-    rows = slice(first, first + ROWS)
-    return dataclasses.replace(ticks, order=ticks.order[:, rows], begin=ticks.begin[:, rows],
-                               prefix_end=ticks.prefix_end[:, rows], length=ticks.length[:, rows])
+    if pairs not in known:
+        known[pairs] = pairs.share(context)
+    return known[pairs]

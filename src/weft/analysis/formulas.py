@@ -2,23 +2,23 @@
 two. Element-wise work, reductions, sorting and copying are not counted.
 
 `FORMULAS` adds to `torch.utils.flop_counter.flop_registry`, which knows matrix products and convolutions, what that
-does not know: Fourier transforms, the CPU's attention kernel and Weft's own operators. `skipped` says how much of a
-call its kernel leaves out.
+does not know: Fourier transforms and the CPU's attention kernel. What the operators of a form cost, the form says
+itself (`weft.ops.forms`). `skipped` says how much of a call its kernel leaves out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from weft.ops.fft_convolution import transform_size
-
-Formula = Callable[..., int]
+from weft.ops.banded_attention import banded_backward_skipped, banded_skipped
+from weft.ops.fft_convolution import fourier
+from weft.ops.forms import OPERATIONS, Formula
 
 
 def has_formula(operator: Any) -> bool:
@@ -27,7 +27,7 @@ def has_formula(operator: Any) -> bool:
     Args:
         operator: an overload packet, such as ``torch.ops.aten.mm``.
     """
-    return str(operator) in FORMULAS or operator in flop_registry
+    return _own(operator) is not None or operator in flop_registry
 
 
 def flops_of(operator: Any, arguments: Sequence[Any], result: Any) -> int:
@@ -38,25 +38,27 @@ def flops_of(operator: Any, arguments: Sequence[Any], result: Any) -> int:
         arguments: of the call, positional.
         result: what it returned.
     """
-    if str(operator) in FORMULAS:
-        return FORMULAS[str(operator)](*arguments)
+    own = _own(operator)
+    if own is not None:
+        return own(*arguments)
     known: Formula = flop_registry[operator]
     return known(*arguments, out_val=result)
 
 
+def _own(operator: Any) -> Formula | None:
+    return FORMULAS.get(str(operator)) or OPERATIONS.formula(str(operator))
+
+
 def skipped(operator: Any, arguments: Sequence[Any]) -> int:
-    """Of the operations of a causal attention kernel, those of pairs of a query and a later key."""
+    """Of the operations of attention over all pairs, those that the kernel leaves out: of pairs of a query and a later
+    key, or outside a band."""
     name = str(operator)
+    if name in OUTSIDE:
+        return OUTSIDE[name](*arguments)
     if name not in CAUSAL_FLAG or not (len(arguments) > CAUSAL_FLAG[name] and arguments[CAUSAL_FLAG[name]]):
         return 0
     steps: int = arguments[1].shape[2]
     return FORMULAS[name](*arguments) * (steps - 1) // (2 * steps)
-
-
-def fourier(size: int, count: int) -> int:
-    """``count`` complex transforms of ``size``: 5 n log2 n each, the count by which transforms are compared (Frigo and
-    Johnson 2005, section 2)."""
-    return round(5 * count * size * math.log2(size)) if size > 1 else 0
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
@@ -87,35 +89,6 @@ def _complex_to_complex(x: Tensor, dims: Sequence[int], *_: Any) -> int:
     return fourier(size, x.numel() // max(size, 1))
 
 
-def _convolution(u: Tensor, kernel: Tensor) -> int:
-    """Real transforms of B H rows and H kernels, and B H back."""
-    return _real_transforms(u, 2 * u.shape[0] + 1)
-
-
-def _convolution_backward(grad: Tensor, u: Tensor, kernel: Tensor) -> int:
-    """Transforms of B H gradients, B H rows and H kernels, and B H + H back."""
-    return _real_transforms(u, 3 * u.shape[0] + 2)
-
-
-def _real_transforms(u: Tensor, times: int) -> int:
-    """``times`` transforms for each of H channels, zero-padded to twice the tokens."""
-    return fourier(transform_size(2 * u.shape[2] - 1), times * u.shape[1]) // 2
-
-
-def _scan(projected: Tensor, weight: Tensor, *_: Any) -> int:
-    """W h for every step and row, [T,B,G] and W [G,H]."""
-    return 2 * projected.shape[0] * projected.shape[1] * weight.numel()
-
-
-def _scan_backward(grad: Tensor, weight: Tensor, *_: Any) -> int:
-    """W^T times the gates' gradients, and the weight's own gradient."""
-    return 4 * grad.shape[0] * grad.shape[1] * weight.numel()
-
-
-def _lstm_backward(grad: Tensor, cells: Tensor, weight: Tensor, *_: Any) -> int:
-    return _scan_backward(grad, weight)
-
-
 def _dot(a: Tensor, b: Tensor) -> int:
     return 2 * a.numel()
 
@@ -128,14 +101,6 @@ FORMULAS: dict[str, Formula] = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "aten.mv": _dot,
     "aten.dot": _dot,
-    "weft.elman_scan": _scan,
-    "weft.elman_scan_backward": _scan_backward,
-    "weft.fft_convolution": _convolution,
-    "weft.fft_convolution_backward": _convolution_backward,
-    "weft.gru_scan": _scan,
-    "weft.gru_scan_backward": _scan_backward,
-    "weft.lstm_scan": _scan,
-    "weft.lstm_scan_backward": _lstm_backward,
 }
 
 CAUSAL_FLAG = {
@@ -143,6 +108,11 @@ CAUSAL_FLAG = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": 7,
 }
 """Where these kernels take the flag that every query sees only the keys up to its own."""
+
+OUTSIDE: dict[str, Formula] = {
+    "weft.banded_attention": banded_skipped,
+    "weft.banded_attention_backward": banded_backward_skipped,
+}
 
 FOURIER = frozenset({"aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c", "weft.fft_convolution"})
 """Operators of mixers that convolve over the whole sequence."""

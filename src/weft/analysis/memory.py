@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.analysis.calls import state_after, state_for
 from weft.analysis.result import Result
 from weft.analysis.shapes import tallied
-from weft.core.layer import traits_of
+from weft.core.layer import kept_dtypes, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.state import State
 from weft.core.traits import Trait
@@ -59,8 +59,9 @@ class States(Result):
 
 def weight_bytes(model: Model) -> dict[str, int]:
     """Bytes of the parameters in each dtype."""
-    numbers = sum(parameter.numel() for parameter in model.parameters())
-    return {str(dtype).removeprefix("torch."): numbers * dtype.itemsize for dtype in WEIGHT_DTYPES}
+    kept = kept_dtypes(model)
+    return {str(dtype).removeprefix("torch."): sum(p.numel() * kept.after(p, dtype).itemsize
+                                                   for p in model.parameters()) for dtype in WEIGHT_DTYPES}
 
 
 def buffer_bytes(model: Model) -> int:
@@ -70,10 +71,10 @@ def buffer_bytes(model: Model) -> int:
 
 def training_bytes(model: Model, dtype: torch.dtype) -> TrainingMemory:
     """What training in ``dtype`` holds."""
-    numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    kept = torch.promote_types(dtype, torch.float32).itemsize
-    weights = numbers * (dtype.itemsize + (kept if kept != dtype.itemsize else 0))
-    return TrainingMemory(weights, numbers * dtype.itemsize, 2 * numbers * kept)
+    trained, kept = [p for p in model.parameters() if p.requires_grad], kept_dtypes(model)
+    wide = sum(p.numel() for p in trained) * torch.promote_types(dtype, torch.float32).itemsize
+    own = sum(p.numel() * kept.after(p, dtype).itemsize for p in trained)
+    return TrainingMemory(own + (wide if dtype.itemsize < torch.float32.itemsize else 0), own, 2 * wide)
 
 
 def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequence[int]) -> States | None:

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
-
 from weft.analysis.flops import Flops
-from weft.core.layer import traits_of
+from weft.core.layer import Part, traits_of
 from weft.core.model import Model
 from weft.core.traits import Trait
-from weft.mixers.attention import Attention
-from weft.mixers.cross_attention import CrossAttention
-from weft.ops.attention import AttentionInputs, choose
 from weft.positions.regimes import regimes
 
 DEFINITION = ("A multiplication and an addition are two operations. Matrix products, convolutions, Fourier transforms "
@@ -24,7 +18,7 @@ DEFINITION = ("A multiplication and an addition are two operations. Matrix produ
 
 def all_notes(model: Model, flops: Flops | None) -> tuple[str, ...]:
     """Everything worth saying about a model before it runs."""
-    found = [*_trait_notes(model, flops), *_backend_notes(model)]
+    found = [*_trait_notes(model, flops), *_form_notes(model)]
     if flops is not None:
         found = [DEFINITION, *found, *_packing_notes(flops)]
         if flops.uncounted:
@@ -59,31 +53,16 @@ def _regime_note(model: Model, flops: Flops | None) -> str:
     return f"{what}. {when} a generated row outgrows its state and runs its whole text again{cost}."
 
 
-def _backend_notes(model: Model) -> Iterator[str]:
-    """Which attention backend serves on this CPU, and why."""
-    found: Counter[str] = Counter()
-    for layer in model.modules():
-        if isinstance(layer, Attention | CrossAttention):
-            training = ": ".join(choose(_call(layer, 2), layer.config.backend))
-            with torch.no_grad():
-                decoding = ": ".join(choose(_call(layer, 1), layer.config.backend))
-            found[f"training and prompts by {training}; single tokens by {decoding}"] += 1
-    for reason, layers in found.items():
-        yield f"Attention ({layers} layer{'s' if layers > 1 else ''}), on a CPU: {reason}."
-
-
-def _call(layer: Attention | CrossAttention, steps: int) -> AttentionInputs:
-    """The facts of a call that the choice of a backend rests on."""
-    points = layer.position.acts_on if isinstance(layer, Attention) else frozenset()
-    learned = isinstance(layer, Attention) and any(p.requires_grad for p in layer.position.parameters())
-    tokens = torch.empty(1, steps, 1, 1)
-    bias = torch.empty(1, 1, steps, steps, requires_grad=learned and steps > 1) if "scores" in points else None
-    return AttentionInputs(q=tokens, k=tokens, v=tokens, scale=1.0, bias=bias, softcap=layer.config.scores.softcap,
-                           value_terms=_nothing if "values" in points else None)
-
-
-def _nothing(weights: Tensor) -> Tensor | None:
-    return None
+def _form_notes(model: Model) -> Iterator[str]:
+    """What serves where an operation can be computed in several ways, on this CPU, and why."""
+    found: Counter[tuple[str, str]] = Counter()
+    context = model.config.context
+    for part in model.modules():
+        many, one = (part.served_by(steps) if isinstance(part, Part) else {} for steps in (context, 1))
+        found.update((operation, f"training and prompts of {context} tokens by {how}; single tokens by "
+                                 f"{one.get(operation, how)}") for operation, how in many.items())
+    for (operation, reason), layers in found.items():
+        yield f"{operation} ({layers} layer{'s' if layers > 1 else ''}), on a CPU: {reason}."
 
 
 def _packing_notes(flops: Flops) -> Iterator[str]:

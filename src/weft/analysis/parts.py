@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
 
 from weft.analysis.result import Result
-from weft.blocks.base import Block
-from weft.core.config import PartConfig, Shared
-from weft.core.layer import Layer
-from weft.core.model import Encoder, Head, Model, Readout
-from weft.feedforward.moe import MixtureOfExperts
-from weft.mixers.attention import Attention
-from weft.mixers.cross_attention import CrossAttention
-from weft.models.decoder import Decoder, StackedConfig
-from weft.models.encoder import TokenEncoder
-from weft.norms.base import Norm
-from weft.positions.base import PositionScheme
+from weft.core.layer import Layer, Part
+from weft.core.model import Model, Readout
 
-EMBEDDINGS, POSITIONS, NORMS = "embeddings", "positions", "norms"
-PROJECTIONS, SCORES = "attention projections", "attention scores"
-FEEDFORWARD, LOGITS, ENCODER = "feed-forward", "logits", "encoder"
-
-NAMED = ((Head, LOGITS), (nn.Embedding, EMBEDDINGS), (PositionScheme, POSITIONS), (Norm, NORMS))
-"""Modules that are a part wherever they stand."""
+EMBEDDINGS, LOGITS = "embeddings", "logits"
+"""The roles of what a model reads and gives words by (`weft.core.declarations`)."""
 
 
 @dataclass(frozen=True)
@@ -69,52 +56,38 @@ class Parameters(Result):
 
 
 def label_modules(model: Model) -> dict[str, str]:
-    """The part of every module, by its path."""
-    kinds = {id(layer): name for layer, name in _layers(model)}
+    """The part of every module, by its path: its role, as it or the part that holds it declares it."""
+    said = dict(_child_roles(model))
     labels: dict[str, str] = {}
+    prefixes: dict[str, str] = {}
     for path, module in model.named_modules():
-        parent = path.rpartition(".")[0]
-        inherited = labels.get(parent, "")
-        labels[path] = _label(module, path, inherited, kinds.get(id(module)))
+        holder = path.rpartition(".")[0]
+        inherited, prefix = labels.get(holder, ""), prefixes.get(holder, "")
+        own = module.prefix if isinstance(module, Part) and path else ""
+        prefixes[path] = own or prefix
+        role = "" if own else _role(module) or said.get(id(module), "")
+        labels[path] = own or f"{prefix} {role}".strip() if own or role else _inherited(module, path, inherited)
     return labels
 
 
-def _label(module: nn.Module, path: str, inherited: str, layer: str | None) -> str:
-    if isinstance(module, Encoder) and path:
-        return ENCODER
-    own = layer or next((label for kind, label in NAMED if isinstance(module, kind)), None)
-    if own is not None:
-        return f"{ENCODER} {own}" if inherited.startswith(ENCODER) else own
-    if inherited.endswith(SCORES) and isinstance(module, nn.Linear):
-        return inherited.replace(SCORES, PROJECTIONS)
-    if inherited or "." in path or isinstance(module, Layer | nn.ModuleDict):
-        return inherited
-    return path
-
-
-def _layers(model: Model) -> Iterator[tuple[nn.Module, str]]:
-    """Every layer inside a block with the name of its part."""
-    shared = _shared(model)
+def _child_roles(model: Model) -> Iterator[tuple[int, str]]:
+    """What parts say of modules inside them, by the identity of the module, which may stand in several places."""
     for holder in model.modules():
-        if isinstance(holder, Block):
-            for config, layer in zip(holder.config.layers, holder.children_layers(), strict=True):
-                yield layer, _layer_name(config, layer, shared)
+        roles = holder.child_roles() if isinstance(holder, Part) else {}
+        inside = dict(holder.named_modules(remove_duplicate=False)) if roles else {}
+        yield from ((id(inside[path]), role) for path, role in roles.items() if path in inside)
 
 
-def _shared(model: Model) -> Mapping[str, PartConfig]:
-    """The parts declared under ``shared:``, by name."""
-    found: dict[str, PartConfig] = {}
-    for module in model.modules():
-        if isinstance(module, Decoder | TokenEncoder) and isinstance(module.config, StackedConfig):
-            found |= module.config.shared
-    return found
+def _role(module: nn.Module) -> str:
+    """What a module says of itself."""
+    if isinstance(module, Part):
+        return module.role
+    return EMBEDDINGS if isinstance(module, nn.Embedding) else ""
 
 
-def _layer_name(config: PartConfig, layer: Layer, shared: Mapping[str, PartConfig]) -> str:
-    if isinstance(layer, Attention | CrossAttention):
-        return SCORES if isinstance(layer, Attention) else f"cross-{SCORES}"
-    known = shared.get(config.shared, config) if isinstance(config, Shared) else config
-    return FEEDFORWARD if known.group == "feedforward" else known.kind
+def _inherited(module: nn.Module, path: str, inherited: str) -> str:
+    """That of the part which holds it; of what stands in the model itself, its name."""
+    return inherited if inherited or "." in path or isinstance(module, Layer | nn.ModuleDict) else path
 
 
 def count_parameters(model: Model) -> Parameters:
@@ -139,13 +112,8 @@ def _group(path: str, shape: tuple[int, ...], numbers: int) -> ParameterGroup:
 
 
 def _idle(model: Model) -> int:
-    """Numbers of experts that a token does not choose."""
-    idle = 0
-    for module in model.modules():
-        if isinstance(module, MixtureOfExperts):
-            count = sum(parameter.numel() for parameter in module.experts.parameters())
-            idle += count - count * module.top_k // len(module.experts)
-    return idle
+    """Numbers that one token does not use."""
+    return sum(part.idle_parameters() for part in model.modules() if isinstance(part, Part))
 
 
 def _is_tied(model: Model) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.flops import Flops, forward_flops
-from weft.analysis.matmul import matmul_rate
+from weft.analysis.kernels import FormChoice, choices, single_token
+from weft.analysis.matmul import Timing, matmul_rate, products_in, timed
 from weft.analysis.memory import (
     States,
     TrainingMemory,
@@ -25,8 +26,9 @@ from weft.analysis.shapes import shape_of
 from weft.analysis.step import TrainingStep, training_step
 from weft.core.errors import InputError
 from weft.core.layer import traits_of
-from weft.core.model import Model, ModelConfig
+from weft.core.model import LanguageModel, Model, ModelConfig
 from weft.core.traits import Trait
+from weft.ops.forms import OPERATIONS, Decision
 
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192)
 """Where decoding's memory is measured, as far as the model reaches."""
@@ -42,12 +44,14 @@ class TimeHere(Result):
         rate: operations a second that a square matrix product reaches here, measured now.
         seconds: flops / rate. A lower bound: element-wise work, memory traffic, small or oblong products, and
             everything besides the training step come on top.
+        products: of the linear maps of a batch, by every route, and the route that a run takes.
     """
 
     tokens: int
     flops: float
     rate: float
     seconds: float
+    products: tuple[Timing, ...]
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Plan(Result):
         training: None for a model that gradients do not train, as is ``step``.
         time_here: when a number of tokens was given.
         states: None for a model without states.
+        forms: by which form each operation of it is computed here, and why.
     """
 
     model: str
@@ -79,6 +84,7 @@ class Plan(Result):
     step: TrainingStep | None
     time_here: TimeHere | None
     states: States | None
+    forms: tuple[FormChoice, ...]
     notes: tuple[str, ...]
 
 
@@ -103,20 +109,25 @@ def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: S
     reach = model.limit()
     _require(length, batch, tokens, contexts, reach)
     own = next((parameter.dtype for parameter in model.parameters()), torch.float32)
-    flops = None if Trait.NOT_DIFFERENTIABLE in traits_of(model) else forward_flops(model, mode, length)
-    step = None if flops is None else training_step(model, mode, batch, length)
+    with OPERATIONS.observed() as prompts:
+        flops = None if Trait.NOT_DIFFERENTIABLE in traits_of(model) else forward_flops(model, mode, length)
+    with OPERATIONS.observed() as training:
+        step = None if flops is None else training_step(model, mode, batch, length)
+    decodes = flops is not None and Trait.BIDIRECTIONAL not in traits_of(model)
+    steps = single_token(model, mode, batch) if decodes and isinstance(model, LanguageModel) else []
     return Plan(
         model=model.config.kind, dtype=str(own).removeprefix("torch."), batch=batch, context=length,
         parameters=count_parameters(model), weights=weight_bytes(model), buffers=buffer_bytes(model), flops=flops,
         training=None if flops is None else training_bytes(model, own),
-        step=step, time_here=None if step is None or tokens is None else _time(step, tokens, own),
+        step=step, time_here=None if step is None or tokens is None else _time(step, tokens, own, training),
         states=state_sizes(model, mode, batch, [each for each in contexts if reach is None or each <= reach]),
+        forms=choices({"training": training, "prompts": prompts, "single tokens": steps}),
         notes=all_notes(model, flops))
 
 
-def _time(step: TrainingStep, tokens: int, dtype: torch.dtype) -> TimeHere:
+def _time(step: TrainingStep, tokens: int, dtype: torch.dtype, decisions: Iterable[Decision]) -> TimeHere:
     flops, rate = step.flops / (step.batch * step.context) * tokens, matmul_rate(dtype)
-    return TimeHere(tokens, flops, rate, flops / rate)
+    return TimeHere(tokens, flops, rate, flops / rate, timed(products_in(decisions, str(dtype))))
 
 
 def _require(context: int, batch: int, tokens: int | None, contexts: Sequence[int], reach: int | None) -> None:

@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from weft.analysis.formulas import FOURIER, flops_of, has_formula, is_foreign, schema_of, skipped
-from weft.core.model import Counted, Model, ModelConfig
-from weft.positions.constants import Constant
+from weft.core.layer import kept_dtypes
+from weft.core.model import Model, ModelConfig
 
 
 def shape_of(source: ModelConfig | Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:
@@ -47,12 +47,11 @@ def built_empty(config: ModelConfig) -> Model:
 
 def _emptied(model: Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:
     """A copy whose parameters and buffers are shapes; what is shared stays shared."""
-    exact = [part for part in model.modules() if isinstance(part, Constant | Counted)]
-    fixed = {id(buffer) for part in exact for buffer in part.buffers()}
+    kept = kept_dtypes(model)
     twins: dict[int, object] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
-        keep = dtype is None or id(tensor) in fixed or not tensor.is_floating_point()
-        twins[id(tensor)] = _twin(tensor, mode, tensor.dtype if keep or dtype is None else dtype)
+        own = dtype is None or not tensor.is_floating_point()
+        twins[id(tensor)] = _twin(tensor, mode, tensor.dtype if own or dtype is None else kept.after(tensor, dtype))
     return copy.deepcopy(model, twins)
 
 

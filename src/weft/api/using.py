@@ -12,16 +12,16 @@ from weft.checkpoints import Loaded
 from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
-from weft.decoding import GREEDY, CompiledStep, Generated, NewToken, Row, RowLike, Sampling, for_decoding
+from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling, for_decoding
+from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows
-from weft.decoding.generate import Ending
 from weft.decoding.rows import parse_rows
 from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
 from weft.evaluation.evaluate import Mode
-from weft.families.generation import end_ids
+from weft.interop.huggingface.text import end_ids
 from weft.tasks import Validation
 from weft.tasks.answers import Answer, score_hidden, text_row
 from weft.tasks.answers import classify as answers_of
@@ -51,6 +51,24 @@ def generate(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_to
                          ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
                          start=_start(loaded.tokenizer), seed=seed, log_probs=log_probs,
                          compiled=CompiledStep(causal) if compile else None)
+
+
+def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_tokens: int = 200, beams: int = 4,
+                length_penalty: float = 1.0, ends: Ends | None = None) -> Beams:
+    """The most probable continuations of a text, texts, or rows of ids; see `weft.decoding.beam_search`. Of ``ends``
+    only tokens end a continuation.
+
+    Raises:
+        InputError: rows or options that cannot be used, strings in ``ends`` among them.
+    """
+    loaded, causal = load_language_model(model, "generating text")
+    ending = _ending(loaded, ends or Ends())
+    if ending.strings:
+        raise InputError("a search ends at tokens, not at text.", where="ends.strings",
+                         remedy="Leave the strings out, or generate without beams.")
+    return search_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
+                       length_penalty=length_penalty, stop=ending.tokens, tokenizer=loaded.tokenizer,
+                       start=_start(loaded.tokenizer))
 
 
 def laid_out(model: Model, *, rows: int = 1) -> Loaded:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from weft.core.channels import Channel, Ends, untaken
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartConfig, PartField, rule
+from weft.core.config import Dims, PartConfig, PartField, Shared, rule
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer, LayerState, traits_of
-from weft.core.output import Loss, Output
+from weft.core.output import Given, Loss, Output
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.norms.base import NormConfig
@@ -93,6 +95,13 @@ def _ahead(part: PartConfig, dims: Dims) -> ConfigError:
                         "encoder.")
 
 
+def _role(part: PartConfig, dims: Dims) -> str:
+    """What a layer is listed under that says nothing itself: its kind, or that it is a feed-forward."""
+    known = dims.shared.configs.get(part.shared) if isinstance(part, Shared) and dims.shared is not None else part
+    assert known is not None, "a reference to a part that does not exist was refused"
+    return "feed-forward" if known.group == "feedforward" else known.kind
+
+
 class Composite(Layer):
     """A layer that calls other layers in a way of its own."""
 
@@ -107,48 +116,79 @@ class Composite(Layer):
         return BlockState(clock, tuple(layer.start(clock, capacity=capacity, dtype=dtype, memory=memory)
                                        for layer in self.children_layers()))
 
+    def gives(self) -> tuple[Channel, ...]:
+        return tuple(channel for layer in self.children_layers() for channel in layer.gives())
+
+    def takes(self) -> tuple[Channel, ...]:
+        """What its layers take and none of them gives before."""
+        return untaken(Ends("", layer.gives(), layer.takes()) for layer in self.children_layers())
+
+    def ends(self, places: Sequence[str]) -> Iterator[Ends]:
+        """The channels of every layer inside, in the order in which they run.
+
+        Args:
+            places: where each of its layers stands.
+        """
+        for place, layer in zip(places, self.children_layers(), strict=True):
+            if isinstance(layer, Composite):
+                yield from layer.ends([f"{place}.layers.{index}" for index in range(len(layer.layers))])
+            else:
+                yield Ends(place, layer.gives(), layer.takes())
+
     def children_layers(self) -> list[Layer]:
-        """The layers in order, typed."""
-        found: list[Layer] = []
-        for layer in self.layers:
-            assert isinstance(layer, Layer)
-            found.append(layer)
-        return found
+        """The layers in order, typed. Read where `torch.nn.ModuleList` keeps them: asking it takes calls at every
+        step."""
+        found: Any = self.layers._modules.values()
+        return list(found)
 
     def states(self, state: LayerState | None) -> list[LayerState] | list[None]:
         """The layers' states, None for each without a state."""
-        if state is None:
-            return [None for _ in self.layers]
-        assert isinstance(state, BlockState)
-        return list(state.layers)
+        if type(state) is BlockState:
+            return list(state.layers)
+        assert state is None, "checked by Layer.forward"
+        return [None] * len(self.layers)
 
     def together(self, state: LayerState | None, outs: list[Output[LayerState]], y: Tensor,
                  span: Span) -> Output[LayerState]:
-        """The block's output from its layers' outputs."""
-        losses: tuple[Loss, ...] = tuple(loss for out in outs for loss in out.losses)
+        """The block's output from its layers' outputs, with all that they give."""
+        if self.asked is not None:
+            self.asked.give("stream", y)
+        losses: tuple[Loss, ...] = ()
+        given: tuple[Given, ...] = ()
+        states: tuple[LayerState, ...] = ()
+        for out in outs:
+            losses, given = losses + out.losses, given + out.given
+            states = states if out.state is None else (*states, out.state)
         if state is None:
-            return Output(y, None, losses)
-        assert isinstance(state, BlockState)
-        states = tuple(out.state for out in outs if out.state is not None)
-        return Output(y, replace(state, clock=span.after, layers=states), losses)
+            return Output(y, None, losses, given)
+        return Output(y, BlockState(span.after, states), losses, given)
 
 
 class Block(Composite):
-    """A block: subclasses wire one residual branch in `branch`; the residual stream is written here, once."""
+    """A block: subclasses wire one residual branch in `branch`; the residual stream is written here, once.
 
+    Points: ``stream``, the residual stream after the block [B,T,D].
+    """
+
+    points = ("stream",)
     norms_per_layer: ClassVar[int] = 1
 
     def __init__(self, config: BlockConfig, dims: Dims) -> None:
         super().__init__(build_all([(("layers", index), part) for index, part in enumerate(config.layers)], dims))
         self.config = config
+        self._roles = {f"layers.{index}": _role(part, dims) for index, part in enumerate(config.layers)}
         self.dropout = Dropout(config.dropout)
         count = self.norms_per_layer * len(self.layers)
         self.norms = nn.ModuleList(config.norm.build(dims.at("norm")) for _ in range(count))
+
+    def child_roles(self) -> Mapping[str, str]:
+        return self._roles
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         outs: list[Output[LayerState]] = []
         for index, (layer, own) in enumerate(zip(self.children_layers(), self.states(state), strict=True)):
             out, x = self.branch(index, layer, x, own, span)
+            span = span.passing(out.given) if out.given else span
             outs.append(out)
         return self.together(state, outs, x, span)
 
@@ -159,10 +199,12 @@ class Block(Composite):
 
     def normed(self, index: int, x: Tensor, span: Span) -> Tensor:
         """``x`` through norm ``index``, whose statistics, if any, are of real tokens."""
-        y: Tensor = self.norms[index](x, span.ticks.valid)
+        norm: Any = self.norms._modules[str(index)]
+        y: Tensor = norm(x, span.ticks.valid)
         return y
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """The stream with a layer's output."""
-        y = self.dropout(y)
+        dropout = self.dropout
+        y = dropout(y) if dropout.training else y
         return x + y if self.config.residual else y

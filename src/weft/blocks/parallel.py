@@ -42,6 +42,7 @@ class Parallel(Block):
         outs, stream = [], x if self.config.residual else torch.zeros_like(x)
         for index, (layer, own) in enumerate(zip(self.children_layers(), self.states(state), strict=True)):
             out, y = self.branch(index, layer, entering, own, span)
+            span = span.passing(out.given) if out.given else span
             outs.append(out)
             stream = stream + self.dropout(y)
         return self.together(state, outs, stream, span)

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
 from weft.checkpoints.locate import find_checkpoint
-from weft.checkpoints.manifest import COPY_AGAIN, check_manifest
 from weft.checkpoints.tensors import assign_tensors, read_tensors
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import Model, ModelConfig, language_model, parse_model
+from weft.disk.manifest import COPY_AGAIN, check_manifest
+from weft.linear.rewrite import require_rewritten
 from weft.tokenizers import Tokenizer, load_tokenizer
 from weft.tokenizers.base import SETTINGS_FILE
 from weft.tokenizers.config import known_tokenizers
@@ -115,7 +116,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _build(content: dict[str, Any], folder: Path) -> tuple[ModelConfig, Model]:
     with _naming_parts(content, folder):
         config = parse_model(content["model"])
-        return config, config.build()
+        model = config.build()
+        require_rewritten(model)
+        return config, model
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from weft.checkpoints.manifest import COPY_AGAIN
 from weft.core.errors import CheckpointError, nearest
+from weft.core.layer import kept_dtypes
 from weft.core.model import Resizable
+from weft.disk.manifest import COPY_AGAIN
 
 COMPLEX = "complex"
 """Key of the file's metadata that lists the complex tensors; each is stored as pairs of real numbers."""
@@ -52,7 +53,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def assign_tensors(model: nn.Module, found: Mapping[str, Tensor], *, where: str) -> None:
-    """Put tensors into a model, which takes over their dtypes; tied weights stay tied.
+    """Put tensors into a model, which takes over their dtypes but for what it needs `exact`; tied weights stay tied.
 
     Raises:
         CheckpointError: listing every tensor that is missing, unexpected or of another shape.
@@ -66,8 +67,11 @@ def assign_tensors(model: nn.Module, found: Mapping[str, Tensor], *, where: str)
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise CheckpointError(f"{count} not fit the model of this checkpoint:{listed}\n", where=where,
                               remedy="Load it with the configuration and the parts that it was saved with.")
+    kept = kept_dtypes(model)
     for name, tensor in wanted.items():
-        tensor.data = found[name].to(tensor.device)
+        given = found[name]
+        exact = id(tensor) in kept.exact and given.is_floating_point()
+        tensor.data = given.to(tensor.device, kept.after(tensor, given.dtype) if exact else given.dtype)
 
 
 def _problems(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:

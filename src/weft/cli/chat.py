@@ -29,6 +29,7 @@ from weft.cli.options import (
     Device,
     Dtype,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -41,7 +42,7 @@ from weft.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from weft.decoding.chat import Conversation
+    from weft.chat.conversation import Conversation
 
 Messages = Annotated[Path | None, typer.Option("--messages", help="A JSON file of what has been said already.")]
 Variables = Annotated[list[str] | None, typer.Option(
@@ -58,7 +59,7 @@ def chat(checkpoint: Checkpoint,
          greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
          min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
          lay_out: LayOut = False,
-         seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
+         seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False, revision: Revision = None,
          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Talk with a model in the terminal.
@@ -66,10 +67,10 @@ def chat(checkpoint: Checkpoint,
     The model's own chat template writes the conversation; a model without one needs --template. Without a terminal,
     each line of standard input is a message. Ctrl-C stops an answer, Ctrl-D leaves, /help tells the commands.
     """
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
-    from weft.tokenizers.chat import Extras
-    from weft.tokenizers.chat_messages import read_messages
+    from weft.chat.messages import read_messages
+    from weft.chat.template import Extras
 
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
                       purpose="a conversation")

@@ -11,6 +11,7 @@ import typer
 from weft.cli.options import (
     AllowPickles,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="What to check.")],
           length: Annotated[int | None, typer.Option(min=16, help="Tokens of the long rows. Without it they go past "
                                                      "the longest border, as far as that takes seconds.")] = None,
-          seed: Seed = 0, threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
+          seed: Seed = 0, threads: Threads = None, kernels: Kernels = None,
+          plugin: Plugin = None, json: Json = False, revision: Revision = None,
           offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Run the laws on a model.
 
@@ -44,7 +46,7 @@ def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", hel
     the model's longest border. A configuration is shrunk to float64 twins; a checkpoint is also checked itself, in its
     own dtype.
     """
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
 
     target = str(on_disk(target, revision, offline, allow_pickles))

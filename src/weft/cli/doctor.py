@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Json, Threads, guarded, prepare, print_json
+from weft.cli.options import Json, Kernels, Plugin, Threads, guarded, prepare, print_json
 from weft.cli.text import console, in_bytes, section, short, table
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @guarded
 def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Time matrix products and copies, a "
                                                  "few seconds.")] = True,
-           threads: Threads = None, json: Json = False) -> None:
+           threads: Threads = None, kernels: Kernels = None, plugin: Plugin = None, json: Json = False) -> None:
     """What this installation and machine can do, measured."""
-    prepare(None, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
 
     with console(err=True).status("looking and measuring", spinner="line"):
@@ -31,7 +31,8 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
     out = console()
     section(out, "Versions", _versions(found))
     section(out, "Machine", _machine(found))
-    section(out, "Products of 1024 x 1024 matrices, and their largest error against float64", _routes(found))
+    section(out, "Products of linear maps by every route, and their largest error against float64", _routes(found))
+    section(out, f"Operations, and how they are computed in training here; {_borders(found)}", _operations(found))
     section(out, "Extras, for pip install 'weft[NAME]'", _extras(found))
     for warning in found.warnings:
         out.print(f"note: {warning}", style="yellow")
@@ -62,9 +63,24 @@ def _machine(found: Diagnosis) -> Table:
 
 
 def _routes(found: Diagnosis) -> Table:
-    rows = table("route", ">speed", ">error")
-    for route in found.routes:
-        rows.add_row(route.name, short(route.rate, "FLOP/s"), f"{route.error:.1e}")
+    rows = table("product", "route", ">speed", ">error", "taken")
+    for each in found.routes:
+        for name, rate in each.rates.items():
+            rows.add_row(each.product, name, short(rate, "FLOP/s"), f"{each.errors[name]:.1e}",
+                         "taken" if name == each.route else "")
+    return rows
+
+
+def _borders(found: Diagnosis) -> str:
+    told = found.thresholds
+    here = "measured on this processor" if told.own else f"measured on another processor, {told.processor}"
+    return f"borders {here}, {told.date}"
+
+
+def _operations(found: Diagnosis) -> Table:
+    rows = table("operation", "form", "why", "others")
+    for each in found.operations:
+        rows.add_row(each.name, each.form, each.reason, ", ".join(each.others))
     return rows
 
 

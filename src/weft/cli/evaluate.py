@@ -13,6 +13,7 @@ from weft.cli.options import (
     Device,
     Dtype,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -41,10 +42,11 @@ def evaluate(checkpoint: Checkpoint,
              documents: Annotated[bool, typer.Option("--documents", help="Whole documents, the state carried "
                                                      "through.")] = False,
              batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 8, device: Device = "cpu",
-             dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False,
+             dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
+             plugin: Plugin = None, json: Json = False,
              revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """What a model is worth on held-out data: perplexity and bits per byte, or what its run's task measures."""
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
     from weft.tasks.next_token import NextTokenConfig
 

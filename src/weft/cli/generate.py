@@ -12,6 +12,7 @@ from weft.cli.options import (
     Device,
     Dtype,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -39,6 +40,10 @@ TopP = Annotated[float | None, typer.Option("--top-p", help="Among the most prob
 MinP = Annotated[float | None, typer.Option("--min-p", help="At least p times as probable as the best.")]
 Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1, repeating costs.")]
 Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text.")]
+Beams = Annotated[int | None, typer.Option(
+    "--beams", min=1, help="Search the most probable continuation, keeping so many at every step.")]
+LengthPenalty = Annotated[float | None, typer.Option(
+    "--length-penalty", min=0, help="Of a search: 1 ranks by the mean over tokens (the default), 0 by the sum.")]
 LayOut = Annotated[bool, typer.Option(
     "--lay-out", help="Lay the weights out for this machine first: a second of measuring, more memory, faster steps.")]
 Template = Annotated[str | None, typer.Option(
@@ -55,15 +60,17 @@ def generate(checkpoint: Checkpoint,
              max_new_tokens: Annotated[int, typer.Option(min=0, help="Tokens to add at most.")] = 200,
              greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
              min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
+             beams: Beams = None, length_penalty: LengthPenalty = None,
              ignore_end: Annotated[bool, typer.Option("--ignore-end", help="Go on after the end symbol.")] = False,
              compile: Annotated[bool, typer.Option(
                  "--compile", help="Compile first, which takes a minute; faster for long outputs.")] = False,
              lay_out: LayOut = False,
              seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
+             kernels: Kernels = None,
              plugin: Plugin = None, json: Json = False, revision: Revision = None,
              offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Continue texts or rows of token ids, or answer a conversation."""
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
     from weft.core.errors import InputError
 
@@ -79,7 +86,11 @@ def generate(checkpoint: Checkpoint,
         rows, ends = _conversation(loaded, messages, template, ends, bool(prompt) or tokens is not None)
     sampling = sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
     loaded = api.laid_out(loaded, rows=len(rows)) if lay_out else loaded
-    if json or len(rows) > 1 or loaded.tokenizer is None:
+    if beams is not None or length_penalty is not None:
+        drawn = bool(stop) or compile or greedy or repetition_penalty != 1 or any(
+            option is not None for option in (temperature, top_k, top_p, min_p))
+        _searched(loaded, rows, max_new_tokens, beams, length_penalty, ends, drawn, json)
+    elif json or len(rows) > 1 or loaded.tokenizer is None:
         _whole(loaded, rows, max_new_tokens, sampling, ends, seed, json, compile)
     else:
         _streamed(loaded, rows[0], max_new_tokens, sampling, ends, seed, compile)
@@ -106,10 +117,10 @@ def _conversation(loaded: Loaded, messages: Path | None, template: str | None, e
                   other: bool) -> tuple[list[str | RowLike], Ends]:
     """A conversation in its template, as the one row, and what ends its answer."""
     from weft.api import Ends
+    from weft.chat.messages import read_messages
+    from weft.chat.template import chat_template
     from weft.core.errors import InputError
     from weft.decoding import Row
-    from weft.tokenizers.chat import chat_template
-    from weft.tokenizers.chat_messages import read_messages
 
     if messages is None or other:
         raise InputError("a template without messages." if messages is None else "messages beside other prompts.",
@@ -165,6 +176,28 @@ def _whole(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, sampl
         shown = given if isinstance(given, str) else ""
         typer.echo(f"{shown}{row.text if row.text is not None else list(row.tokens)}")
         typer.echo("---")
+
+
+def _searched(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, beams: int | None,
+              length_penalty: float | None, ends: Ends, drawn: bool, json: bool) -> None:
+    """The best continuation of each row by beam search, or with JSON all that were kept."""
+    from weft import api
+    from weft.core.errors import InputError
+
+    if beams is None or drawn:
+        what = "a length penalty without --beams" if beams is None else "a search takes the most probable tokens"
+        raise InputError(f"{what}.", where="--length-penalty" if beams is None else "--beams",
+                         remedy="Give --beams, without options of sampling, --stop and --compile.")
+    found = api.beam_search(loaded, rows, max_new_tokens=max_new_tokens, beams=beams, ends=ends,
+                            length_penalty=1.0 if length_penalty is None else length_penalty)
+    if json:
+        print_json(found.to_json())
+        return
+    for given, row in zip(rows, found.rows, strict=True):
+        shown = given if isinstance(given, str) else ""
+        typer.echo(f"{shown}{row[0].text if row[0].text is not None else list(row[0].tokens)}")
+        if len(rows) > 1 or loaded.tokenizer is None:
+            typer.echo("---")
 
 
 def _streamed(loaded: Loaded, prompt: str | RowLike, max_new_tokens: int, sampling: Sampling, ends: Ends,

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-import weft
 from weft.cli.lazy import LazyCommand, LazyGroup
+from weft.core.version import VERSION
 
 COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "list": LazyCommand("weft.cli.listing:list_parts", "The catalogue of parts."),
@@ -48,7 +48,7 @@ WeftGroup.register(app)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"weft {weft.__version__}")
+        typer.echo(f"weft {VERSION}")
         raise typer.Exit
 
 

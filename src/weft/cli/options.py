@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -23,11 +25,14 @@ Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cu
 Dtype = Annotated[str | None, typer.Option("--dtype", help="Compute in float32, float64 or bfloat16.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; as many as there are cores.")]
+Kernels = Annotated[list[str] | None, typer.Option("--kernels", metavar="OPERATION=FORM", help="The form by which an "
+                                                   "operation is computed, see weft doctor. May be repeated.")]
 Revision = Annotated[str | None, typer.Option("--revision", help="Of a model on the Hub: branch, tag or commit.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Take models on the Hub from its cache only.")]
 AllowPickles = Annotated[bool, typer.Option("--allow-pickles", help="Fetch pickled weights where there are no others.")]
 
 INTERRUPTED = 130
+_command: ContextVar[ExitStack] = ContextVar("what ends with the command")
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -36,8 +41,11 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        inside = ExitStack()
+        token = _command.set(inside)
         try:
-            return command(*args, **kwargs)
+            with inside:
+                return command(*args, **kwargs)
         except WeftError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(error.exit_code) from None
@@ -48,12 +56,14 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             # Whoever read our output has stopped; there is nobody left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        finally:
+            _command.reset(token)
 
     return run
 
 
-def prepare(plugin: list[Path] | None = None, threads: int | None = None) -> None:
-    """Load plugins and set the number of threads."""
+def prepare(plugin: list[Path] | None = None, threads: int | None = None, kernels: Sequence[str] | None = None) -> None:
+    """Load plugins, set the number of threads, and force the forms of operations until the command ends."""
     from weft.core.registry import load_plugin
 
     for path in plugin or []:
@@ -62,6 +72,26 @@ def prepare(plugin: list[Path] | None = None, threads: int | None = None) -> Non
         import torch
 
         torch.set_num_threads(threads)
+    if kernels:
+        from weft.ops.forms import forced
+
+        _command.get().enter_context(forced(pairs_of(kernels)))
+
+
+def pairs_of(kernels: Sequence[str]) -> dict[str, str]:
+    """``["attention=reference"]`` as ``{"attention": "reference"}``.
+
+    Raises:
+        InputError: one is not of that shape.
+    """
+    from weft.core.errors import InputError
+
+    pairs = [each.partition("=") for each in kernels]
+    wrong = next((each for each, pair in zip(kernels, pairs, strict=True) if not all(pair)), None)
+    if wrong is not None:
+        raise InputError(f"{wrong!r} names no form of an operation.", where="--kernels",
+                         remedy="Give OPERATION=FORM, such as attention=reference.")
+    return {name: form for name, _, form in pairs}
 
 
 def on_disk(model: str | Path, revision: str | None, offline: bool, allow_pickles: bool) -> Path:

@@ -10,6 +10,7 @@ from weft.cli.options import (
     AllowPickles,
     Dtype,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from weft.analysis import Plan
+    from weft.analysis.matmul import Timing
 
+REFERENCE = "reference"
+"""The route that is PyTorch's own choice."""
 Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file, a preset, or a checkpoint's folder.")]
 
 
@@ -35,13 +39,14 @@ def plan(target: Target,
                                                     "that it takes here.")] = None,
          context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of a row.")] = None,
          batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a training step and of the state.")] = 1,
-         dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None, json: Json = False,
+         dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
+         plugin: Plugin = None, json: Json = False,
          revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """What a model costs before it runs.
 
     Parameters, FLOPs by part, bytes of weights, activations and state, and the least time of a training run here.
     """
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
 
     target = str(on_disk(target, revision, offline, allow_pickles))
@@ -54,7 +59,10 @@ def plan(target: Target,
     section(out, "Parts, and FLOPs of the forward pass for one token", _parts(found))
     section(out, "Memory", _bytes(found))
     section(out, _growth(found), _states(found))
+    if found.forms:
+        section(out, "How operations are computed here", _forms(found))
     if found.time_here:
+        section(out, "Products of a batch, and the fastest route here", _products(found.time_here.products))
         out.print(f"{_time(found)}\n")
     for note in found.notes:
         out.print(f"note: {note}")
@@ -111,6 +119,21 @@ def _states(found: Plan) -> Table:
     rows = table(">tokens", ">bytes")
     for size in () if found.states is None else found.states.sizes:
         rows.add_row(f"{size.context:,}", in_bytes(size.bytes))
+    return rows
+
+
+def _forms(found: Plan) -> Table:
+    rows = table("operation", "form", "in", "why")
+    for each in found.forms:
+        rows.add_row(each.operation, each.form, ", ".join(each.phases), each.reason)
+    return rows
+
+
+def _products(timings: tuple[Timing, ...]) -> Table:
+    rows = table("product", "route", ">speed", ">PyTorch's own")
+    for each in timings:
+        rows.add_row(each.product, each.route, short(each.rates[each.route], "FLOP/s"),
+                     short(each.rates[REFERENCE], "FLOP/s"))
     return rows
 
 

@@ -13,6 +13,7 @@ from weft.cli.options import (
     Device,
     Dtype,
     Json,
+    Kernels,
     Offline,
     Plugin,
     Revision,
@@ -35,11 +36,12 @@ def score(checkpoint: Checkpoint,
           tokens: TokensFile = None,
           logits: Annotated[Path | None, typer.Option("--logits", help="Write row_0, row_1, ... [T,V] in float32 to "
                                                       "this new safetensors file.")] = None,
-          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
+          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
+          plugin: Plugin = None,
           json: Json = False, revision: Revision = None,
           offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """The log-probability of every token, in nats; of a model that was trained to classify, that of every class."""
-    prepare(plugin, threads)
+    prepare(plugin, threads, kernels)
     from weft import api
     from weft.core.model import Classifier
     from weft.disk.ownership import require_free

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.config import Config, Overrides
-from weft.cli.options import INTERRUPTED, Device, Dtype, Json, Plugin, Threads, guarded, prepare, print_json
+from weft.cli.options import (
+    INTERRUPTED,
+    Device,
+    Dtype,
+    Json,
+    Kernels,
+    Plugin,
+    Threads,
+    guarded,
+    pairs_of,
+    prepare,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from weft.training import TrainResult
@@ -31,7 +43,8 @@ def train(config: Config, overrides: Overrides = None,
                                                       "so that the weights differ.")] = False,
           unchecked: Unchecked = False,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
-          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, plugin: Plugin = None,
+          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
+          plugin: Plugin = None,
           json: Json = False) -> None:
     """Train a model, by gradients or by counting.
 
@@ -47,7 +60,8 @@ def train(config: Config, overrides: Overrides = None,
     from weft.training.parallel import ToldElsewhere, leads
 
     changes = list(overrides or [])
-    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype}
+    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype,
+             **{f"kernels.{name}": form for name, form in pairs_of(kernels or []).items()}}
     changes += [f"{key}={text.dumps(value)}" for key, value in given.items() if value is not None]
     tells = leads()
     try:

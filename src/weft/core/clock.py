@@ -7,7 +7,7 @@ which its document began, its position. Masks read order, position schemes read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,9 +15,13 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from weft.core.facts import FactHistory, Facts, resolve_facts
+from weft.core.places import Places
 from weft.core.state import Lease, State, fact_field, lease_field, tensor_field
 
 R = TypeVar("R")
+OWN = "own"
+"""The layout of keys that are those of the chunk itself."""
 
 
 @dataclass(frozen=True)
@@ -31,27 +35,34 @@ class Clock(State):
         horizon: the declared length of the document, 0 when none was declared. Rotations that depend on the length
             (LongRoPE) are fixed by it when the state starts.
         fresh: no row has consumed anything.
+        facts: of earlier tokens, where the model reads any (`weft.core.facts`).
         lease: of the buffers of all states on this clock.
+        places: positions of earlier tokens, where some layer asks for them.
     """
 
-    seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
-    begin: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
-    prefix_end: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
+    seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
+    begin: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
+    prefix_end: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
     horizon: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True)
     fresh: bool = fact_field(saved=bool, unsaved=False, joined=all)
+    facts: FactHistory | None = None
     lease: Lease = lease_field()
+    places: Places | None = None
 
     @staticmethod
-    def start(batch: int, *, device: torch.device | str | None = None, horizon: int | Tensor | None = None) -> Clock:
-        """A clock before the first token; ``horizon`` is one length or one per row."""
+    def start(batch: int, *, device: torch.device | str | None = None, horizon: int | Tensor | None = None,
+              facts: FactHistory | None = None, places: Places | None = None) -> Clock:
+        """A clock before the first token; ``horizon`` is one length or one per row, ``facts`` an empty history."""
         zeros = torch.zeros(4, batch, dtype=torch.int64, device=device)
         length = zeros[3] if horizon is None else zeros[3] + torch.as_tensor(horizon, device=zeros.device)
-        return Clock(zeros[0].clone(), zeros[1].clone(), zeros[2].clone(), length.clone(), fresh=True)
+        return Clock(zeros[0].clone(), zeros[1].clone(), zeros[2].clone(), length.clone(), fresh=True, facts=facts,
+                     places=places)
 
-    def after(self, seen: Tensor, begin: Tensor, prefix_end: Tensor) -> Clock:
+    def after(self, seen: Tensor, begin: Tensor, prefix_end: Tensor, facts: FactHistory | None = None) -> Clock:
         """The clock after a call, of the buffers that the call leaves behind."""
         # The lease is written out because the compiler cannot follow a dataclass's default factory.
-        return Clock(seen, begin, prefix_end, self.horizon, fresh=False, lease=Lease())
+        return Clock(seen, begin, prefix_end, self.horizon, fresh=False, facts=facts, lease=Lease(),
+                     places=self.places)
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,7 @@ class Ticks:
         coordinates: explicit positions [B,T] or [B,T,n]; None means ``order - begin``.
         valid: False for tokens beyond the row's count; None when every token counts.
         packed: a document may have begun after a row's first token, so what looks back must fence documents.
+        facts: what the calls gave of these tokens and of earlier ones; None: nothing.
     """
 
     order: Int64[Tensor, "#B T"]
@@ -75,6 +87,7 @@ class Ticks:
     coordinates: Tensor | None
     valid: Bool[Tensor, "B T"] | None
     packed: bool
+    facts: Facts | None = None
     memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, key: Hashable, work: Callable[[], R]) -> R:
@@ -93,6 +106,11 @@ class Ticks:
         """Coordinates if the call gave them, else the index within the document."""
         return self.order - self.begin if self.coordinates is None else self.coordinates
 
+    def fact(self, name: str, order: Int64[Tensor, "#B N"]) -> Int64[Tensor, "#B N"]:
+        """The fact of that name of the tokens of these orders, the chunk's own or earlier ones; 0 where none was
+        given."""
+        return torch.zeros_like(order) if self.facts is None else self.facts.at(name, order)
+
     def starts(self) -> Bool[Tensor, "#B T"]:
         """True where a document begins."""
         return self.order == self.begin
@@ -108,6 +126,8 @@ class Keys:
         begin: the order at which its document began; None when not kept, which only causal masks can do without.
         valid: False for entries that hold nothing; None when all hold a key.
         layout: a name; keys of one call that have the same name agree in order, begin and valid. None: no name.
+        offset: the index of the chunk's own first token; the others follow it, and the keys before it, except a
+            document's first tokens that a state keeps for themselves, lie in order up to it. None: they do not.
     """
 
     order: Int64[Tensor, "#B S"]
@@ -115,11 +135,12 @@ class Keys:
     begin: Int64[Tensor, "#B S"] | None = None
     valid: Bool[Tensor, "#B S"] | None = None
     layout: Hashable = None
+    offset: int | None = None
 
     @staticmethod
     def of(ticks: Ticks) -> Keys:
         """The chunk's own tokens as keys."""
-        return ticks.once("own keys", lambda: Keys(ticks.order, ticks.position, ticks.begin, ticks.valid, "own"))
+        return ticks.once("own keys", lambda: Keys(ticks.order, ticks.position, ticks.begin, ticks.valid, OWN, 0))
 
 
 @dataclass(frozen=True)
@@ -133,7 +154,7 @@ class Moment:
 
 def tell(clock: Clock | None, shape: tuple[int, int], device: torch.device, *, count: Tensor | None,
          begins: Tensor | None, prefix: Tensor | None, coordinates: Tensor | None, horizon: Tensor | None,
-         one_document: bool) -> Moment:
+         one_document: bool, facts: Mapping[str, Tensor] | None = None) -> Moment:
     """Work out the ticks of a chunk of ``shape`` (B, T) and the clock after it. No tensor is read on the host."""
     batch, steps = shape
     order, valid = _orders(clock, steps, device, count)
@@ -142,13 +163,17 @@ def tell(clock: Clock | None, shape: tuple[int, int], device: torch.device, *, c
     prefix_end = _prefix_ends(clock, begin, document, prefix if valid is None or prefix is None else prefix & valid)
     length = _lengths(clock, order, document, valid, horizon)
     packed = begins is not None or not one_document
-    ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed)
+    held, history = None, None
+    if facts or (clock is not None and clock.facts is not None):
+        before, seen = (None, None) if clock is None else (clock.facts, clock.seen)
+        held, history = resolve_facts(before, facts, order, seen, count, valid)
+    ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed, held)
     if clock is None or steps == 0:  # a call of no tokens leaves everything as it was
         return Moment(clock, ticks, clock)
     if begins is None and prefix is None:  # every row goes on with its document
         seen = clock.seen + (steps if count is None else count)
-        return Moment(clock, ticks, clock.after(seen, clock.begin, clock.prefix_end))
-    return Moment(clock, ticks, _after(clock, ticks, batch, steps, count))
+        return Moment(clock, ticks, clock.after(seen, clock.begin, clock.prefix_end, history))
+    return Moment(clock, ticks, _after(clock, ticks, batch, steps, count, history))
 
 
 def _orders(clock: Clock | None, steps: int, device: torch.device,
@@ -200,7 +225,8 @@ def _lengths(clock: Clock | None, order: Tensor, document: Tensor | None, valid:
     return sizes.scatter_add(1, document, ones).gather(1, document)
 
 
-def _after(clock: Clock, ticks: Ticks, batch: int, steps: int, count: Tensor | None) -> Clock:
+def _after(clock: Clock, ticks: Ticks, batch: int, steps: int, count: Tensor | None,
+           facts: FactHistory | None) -> Clock:
     """The clock after the row's last counted token; a row that counts none keeps its clock."""
     if count is None:
         last = torch.full_like(clock.seen, steps)[:, None] - 1
@@ -212,4 +238,4 @@ def _after(clock: Clock, ticks: Ticks, batch: int, steps: int, count: Tensor | N
         return torch.where(moved, values.expand(batch, -1).gather(1, last), kept[:, None])[:, 0]
 
     seen = clock.seen + (steps if count is None else count)
-    return clock.after(seen, pick(ticks.begin, clock.begin), pick(ticks.prefix_end, clock.prefix_end))
+    return clock.after(seen, pick(ticks.begin, clock.begin), pick(ticks.prefix_end, clock.prefix_end), facts)

@@ -13,10 +13,15 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
+from weft.core.channels import Channel
 from weft.core.clock import Clock
+from weft.core.declarations import Declarations
 from weft.core.errors import StateError
+from weft.core.facts import require_read, start_facts
 from weft.core.output import Output
+from weft.core.places import Lookback, start_places
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import State
 from weft.core.traits import Trait
@@ -29,7 +34,7 @@ class LayerState(State):
     clock: Clock
 
 
-class Part(nn.Module, ABC):
+class Part(nn.Module, Declarations, ABC):
     """Base of everything that a configuration builds: layers, position schemes, norms, models."""
 
     own_law: ClassVar[bool] = False
@@ -43,14 +48,13 @@ class Part(nn.Module, ABC):
         """This part in the form that is fastest without gradients: equal outputs and losses, and the same state, so
         that either goes on where the other left off. Itself where there is nothing to gain, or where a child that the
         form would take apart is not `untouched`. It may share weights with this part, which stays as it is.
-        `weft.core.inference` puts whole models into it, and asks no part of which it is inherited: a subclass may
+        `weft.linear.inference` puts whole models into it, and asks no part of which it is inherited: a subclass may
         compute something else."""
         return self
 
-    def borders(self) -> tuple[int, ...]:
-        """Lengths, in tokens, at which this part itself begins to compute otherwise: how far its window or convolution
-        reaches, the chunk of its scan. The laws run past the longest in a model."""
-        return ()
+    def lookback(self) -> Lookback | None:
+        """Which earlier tokens this part itself asks the positions of; None for none."""
+        return None
 
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         """Own parameters that say how a state moves, whatever their shape: modes, rates, time steps. Weight decay
@@ -64,12 +68,15 @@ class Part(nn.Module, ABC):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What `to`, `bfloat16`, `half` and `cuda` come to."""
-        exact = {id(tensor) for own in self.exact() for tensor in (own, own.grad) if tensor is not None}
+        kept = kept_dtypes(self)
 
         def moved(tensor: Tensor) -> Tensor:
-            return _kept_wide(tensor, fn(tensor)) if id(tensor) in exact else fn(tensor)
+            if id(tensor) in kept.exact:
+                return _kept_wide(tensor, fn)
+            made = fn(tensor)
+            return tensor.to(made.device) if id(tensor) in kept.same and made.dtype != tensor.dtype else made
 
-        super()._apply(moved if exact else fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(moved if kept.exact or kept.same else fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
 
@@ -86,6 +93,14 @@ class Layer(Part, ABC):
     state_type: type[LayerState] = LayerState
     """What `start` returns and `run` takes."""
 
+    def gives(self) -> tuple[Channel, ...]:
+        """What it gives to later layers, in `Output.given` (`weft.core.channels`)."""
+        return ()
+
+    def takes(self) -> tuple[Channel, ...]:
+        """What it takes from earlier layers, by `Span.take`."""
+        return ()
+
     def init_state(self, batch: int, *, capacity: int | None = None, dtype: torch.dtype | None = None,
                    device: torch.device | str | None = None, memory: Memory | None = None,
                    horizon: int | Tensor | None = None) -> LayerState:
@@ -100,7 +115,7 @@ class Layer(Part, ABC):
             memory: what cross-attention reads; projected here, once.
             horizon: declared document length, one or one per row, for parts that depend on it.
         """
-        clock, kind = beginning(self, batch, dtype=dtype, device=device, horizon=horizon)
+        clock, kind = beginning(self, batch, capacity=capacity, dtype=dtype, device=device, horizon=horizon)
         return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
 
     @abstractmethod
@@ -120,15 +135,24 @@ class Layer(Part, ABC):
             state: where earlier chunks left off; consumed. None: start fresh and keep nothing.
             span: what this call does; None: every row advances by all T tokens.
         """
-        if state is not None:
-            self._require_own(state, x.shape[0])
         span = WHOLE if span is None else span
-        inner = span.moment is not None
-        span = span.resolve(None if state is None else state.clock, x)
-        if span.full or (self.composite and inner):
+        clock, inner = None if state is None else state.clock, span.moment is not None
+        if not inner or span.before is not clock:
+            span = self._resolved(x, state, span)
+        elif state is not None and type(state) is not self.state_type:
+            self._require_own(state, x.shape[0])
+        if span.count is None or (self.composite and inner):
             return self.run(x, state, span)
         out = self.run(span.clean(x), state, span)
         return out._replace(y=span.clean(out.y))
+
+    def _resolved(self, x: Tensor, state: LayerState | None, span: Span) -> Span:
+        """The span against the state's own clock, of which no layer around this one has worked it out."""
+        if state is not None:
+            self._require_own(state, x.shape[0])
+        if span.facts and span.moment is None:
+            require_read(span.facts, facts_of(self))
+        return span.resolve(None if state is None else state.clock, x)
 
     def _require_own(self, state: LayerState, batch: int) -> None:
         place = type(self).__name__
@@ -141,8 +165,50 @@ class Layer(Part, ABC):
                              remedy="Select the rows first, or start a state of that batch.")
 
 
-def _kept_wide(tensor: Tensor, moved: Tensor) -> Tensor:
-    """``moved``, which ``tensor`` became, or the tensor in float32 at that place where it would be narrower."""
+class KeptDtypes(NamedTuple):
+    """Identities of tensors that a cast treats otherwise than the rest.
+
+    Attributes:
+        exact: those that stay in float32 or wider (`Part.exact`), their gradients too.
+        same: those that stay as they are (`Declarations.same_dtype`).
+    """
+
+    exact: frozenset[int]
+    same: frozenset[int]
+
+    def after(self, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+        """What a cast of floats to ``dtype`` leaves a tensor of floats in."""
+        if id(tensor) in self.same:
+            return tensor.dtype
+        return torch.promote_types(dtype, torch.float32) if id(tensor) in self.exact else dtype
+
+
+def kept_dtypes(module: nn.Module) -> KeptDtypes:
+    """What the parts in a module declare of the dtypes of their tensors, wherever else in it the tensors stand."""
+    parts = [part for part in module.modules() if isinstance(part, Part)]
+    exact = [tensor for part in parts for tensor in _exact_tensors(part)]
+    return KeptDtypes(frozenset(id(each) for own in exact for each in (own, own.grad) if each is not None),
+                      frozenset(id(own) for part in parts for own in part.same_dtype()))
+
+
+def _exact_tensors(part: Part) -> list[Tensor]:
+    """What a part needs exact; where one of these is made of another by a parametrisation, that other one too."""
+    if not parametrize.is_parametrized(part):
+        return list(part.exact())
+    with parametrize.cached():
+        found = list(part.exact())
+        made = {id(tensor) for tensor in found}
+        lists = {name: each for name, each in part.get_submodule("parametrizations").named_children()
+                 if id(getattr(part, name)) in made}
+    return [*found, *(tensor for each in lists.values() for tensor in (*each.parameters(), *each.buffers()))]
+
+
+def _kept_wide(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """What ``fn`` makes of a tensor, or the tensor in float32 at that place where it would be narrower."""
+    if tensor.is_complex():
+        with torch.no_grad():
+            return torch.view_as_complex(_kept_wide(torch.view_as_real(tensor.detach()), fn))
+    moved = fn(tensor)
     if moved.dtype == tensor.dtype:
         return moved
     return tensor.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
@@ -151,19 +217,21 @@ def _kept_wide(tensor: Tensor, moved: Tensor) -> Tensor:
 def computing_dtype(module: nn.Module) -> torch.dtype | None:
     """The dtype that a module computes in: that of its first parameter that a cast does not leave as it is
     (`Part.exact`), or of its first where there is no other; None without parameters."""
-    exact = {id(tensor) for part in module.modules() if isinstance(part, Part) for tensor in part.exact()}
-    own = list(module.parameters())
+    exact, own = kept_dtypes(module).exact, list(module.parameters())
     return next((p.dtype for p in [*(p for p in own if id(p) not in exact), *own]), None)
 
 
-def beginning(part: nn.Module, batch: int, *, dtype: torch.dtype | None, device: torch.device | str | None,
-              horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
+def beginning(part: nn.Module, batch: int, *, capacity: int | None, dtype: torch.dtype | None,
+              device: torch.device | str | None, horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
     """A clock before the first token, and the dtype of state fields that follow the model's; what is None is taken
     from the part's parameters."""
     own = next(iter(part.parameters()), None)
     place = own.device if device is None and own is not None else device
     kind = (computing_dtype(part) or torch.get_default_dtype()) if dtype is None else dtype
-    return Clock.start(batch, device=place, horizon=horizon), kind
+    facts = start_facts(facts_of(part), batch, capacity, place)
+    needs = (each.lookback() for each in part.modules() if isinstance(each, Part))
+    places = start_places(needs, batch, capacity=capacity, device=place)
+    return Clock.start(batch, device=place, horizon=horizon, facts=facts, places=places), kind
 
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:
@@ -172,6 +240,28 @@ def traits_of(module: nn.Module) -> frozenset[Trait]:
     for child in module.children():
         if not (isinstance(child, Part) and child.own_law):
             found |= traits_of(child)
+    return found
+
+
+def with_boundaries(module: nn.Module) -> list[Part]:
+    """The parts inside that hold boundaries where a backward pass can begin again."""
+    return [part for part in module.modules() if isinstance(part, Part) and part.kept_activations is not None]
+
+
+def source_width(module: nn.Module) -> int | None:
+    """Features of the source that some part inside reads; None where none reads one."""
+    widths = (part.source_width() for part in module.modules() if isinstance(part, Part))
+    return next((width for width in widths if width is not None), None)
+
+
+def facts_of(module: nn.Module) -> dict[str, int | None]:
+    """The facts of tokens that the parts inside read, by name, with how far back some part looks; None: to the
+    first."""
+    found: dict[str, int | None] = {}
+    for part in module.modules():
+        for name, reach in part.facts().items() if isinstance(part, Part) else ():
+            known = found.get(name, 0)
+            found[name] = None if reach is None or known is None else max(reach, known)
     return found
 
 
@@ -220,4 +310,6 @@ class Chooser(Layer, ABC):
 
 def advance(state: LayerState | None, span: Span) -> LayerState | None:
     """The state of a layer that keeps nothing but the clock, after the chunk."""
-    return None if state is None else replace(state, clock=span.after)
+    if state is None:
+        return None
+    return LayerState(span.after) if type(state) is LayerState else replace(state, clock=span.after)

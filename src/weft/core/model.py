@@ -17,7 +17,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -25,9 +25,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartConfig, parse_part
+from weft.core.config import Dims, PartConfig, PartField, parse_part
 from weft.core.errors import InputError, StateError, UnsupportedError
-from weft.core.layer import LayerState, Part, beginning
+from weft.core.facts import require_read
+from weft.core.layer import LayerState, Part, beginning, facts_of
 from weft.core.output import Loss, Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import fact_field
@@ -55,6 +56,14 @@ class ModelConfig(PartConfig):
 
     vocab_size: int = Field(gt=0)
     context: int = Field(default=256, gt=0)
+    rewrites: list[Annotated[PartConfig, PartField("rewrite")]] = Field(default_factory=list)
+    """What is done to its linear maps once it is built, in order."""
+
+    def dump(self) -> dict[str, Any]:
+        plain = super().dump()
+        if not self.rewrites:  # a model without them is the model that it was before there were any
+            del plain["rewrites"]
+        return plain
 
     def build(self, dims: Dims | None = None) -> Model:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
@@ -83,6 +92,8 @@ def parse_model(plain: Any, *, where: str | None = None) -> ModelConfig:
 class Head(Part, ABC):
     """From a model's hidden vectors to what a task asks for."""
 
+    role = "logits"
+
 
 class Readout(Head, ABC):
     """From hidden vectors to probabilities of tokens: of the next one, or of the one that stands in their place."""
@@ -95,6 +106,13 @@ class Readout(Head, ABC):
     def log_prob(self, h: Tensor, targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         """Log-probability, in nats, of each target; equal to gathering from the log-softmax of `logits`, without
         holding [B,T,V]."""
+
+    def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
+                      smoothing: float = 0.0, z_loss: float = 0.0) -> tuple[Tensor, Tensor] | None:
+        """The sums over ``scored`` tokens of the negative log-likelihood, without a gradient, and of what is minimised
+        with these terms, for a readout that has a form of its own for them; None: its `log_prob` and `logits` are all
+        that there is."""
+        return None
 
     def inner(self, h: Tensor) -> tuple[Readout, Tensor]:
         """The readout that this one ends in, and what it reads of ``h``: itself and ``h``, unless something stands
@@ -202,7 +220,7 @@ class LanguageModel(Model, ABC):
                    device: torch.device | str | None = None, memory: Memory | None = None,
                    horizon: int | Tensor | None = None) -> ModelState:
         """The state before the first token; the arguments are those of `Layer.init_state`."""
-        clock, kind = beginning(self, batch, dtype=dtype, device=device, horizon=horizon)
+        clock, kind = beginning(self, batch, capacity=capacity, dtype=dtype, device=device, horizon=horizon)
         return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
 
     @abstractmethod
@@ -261,7 +279,10 @@ class LanguageModel(Model, ABC):
     def _resolve(self, tokens: Tensor, state: ModelState | None, span: Span | None) -> Span:
         if state is not None:
             self._require_own(state, tokens.shape[0])
-        return (WHOLE if span is None else span).resolve(None if state is None else state.clock, tokens)
+        span = WHOLE if span is None else span
+        if span.facts and span.moment is None:
+            require_read(span.facts, facts_of(self))
+        return span.resolve(None if state is None else state.clock, tokens)
 
     def _require_own(self, state: ModelState, batch: int) -> None:
         if not isinstance(state, ModelState) or state.owner != self.fingerprint:
@@ -276,6 +297,7 @@ class LanguageModel(Model, ABC):
 class Encoder(Model, ABC):
     """A bidirectional model: sees all of its input at once and keeps no state."""
 
+    prefix = "encoder"
     own_law = True
 
     def own_traits(self) -> frozenset[Trait]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -18,6 +18,13 @@ class Loss(NamedTuple):
     value: Tensor
 
 
+class Given(NamedTuple):
+    """What a layer gives to later layers of the same call (`weft.core.channels`): a tensor, or a record of tensors."""
+
+    name: str
+    value: Any
+
+
 class Output(NamedTuple, Generic[S]):
     """The result of a call.
 
@@ -25,8 +32,10 @@ class Output(NamedTuple, Generic[S]):
         y: the chunk's output, [B,T,...]; zero beyond each row's count.
         state: the state after the chunk; None when the call was made without one.
         losses: auxiliary losses, to be added to the training loss.
+        given: what later layers may take.
     """
 
     y: Tensor
     state: S | None
     losses: tuple[Loss, ...] = ()
+    given: tuple[Given, ...] = ()

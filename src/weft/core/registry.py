@@ -14,17 +14,15 @@ import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from weft.core.errors import ConfigError, nearest
+from weft.core.errors import ConfigError, WeftError, nearest
+from weft.core.part_config import PartConfig
 
-if TYPE_CHECKING:
-    from weft.core.config import PartConfig
+P = TypeVar("P", bound=PartConfig)
 
-P = TypeVar("P", bound="PartConfig")
-
-PACKAGES = ("masks", "positions", "norms", "mixers", "feedforward", "blocks", "heads", "models", "tokenizers", "tasks",
-            "training")
+PACKAGES = ("linear", "masks", "positions", "norms", "mixers", "feedforward", "blocks", "heads", "models", "tokenizers",
+            "tasks", "training")
 ENTRY_POINTS = "weft.parts"
 PLUGIN = "weft_plugin_"
 """What the names of modules begin with that `load_plugin` makes of files."""
@@ -134,7 +132,7 @@ def load_plugin(path: str | Path) -> None:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        if isinstance(error, ConfigError):
+        if isinstance(error, WeftError):
             raise
         raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
                            "Correct the file and try again."]) from error

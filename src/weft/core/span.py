@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64
@@ -12,6 +15,8 @@ from torch import Tensor
 from weft.core.checks import require
 from weft.core.clock import Clock, Moment, Ticks, tell
 from weft.core.errors import InputError, StateError
+from weft.core.facts import require_shapes
+from weft.core.output import Given
 
 
 @dataclass(frozen=True)
@@ -47,24 +52,35 @@ class Span:
         begins: True where a document starts. A row's very first token starts one without being marked.
         prefix: True for tokens of their document's bidirectional prefix (prefix-LM); a prefix is contiguous from its
             document's first token and lies within one call.
+        facts: by name a whole number or a boolean for each token, [B,T], that masks can read (`weft.core.facts`).
         coordinates: explicit positions, [B,T] or n-dimensional [B,T,n]; None: index within the document.
         memory: what cross-attention reads, for a call without a state (a state keeps its own from ``init_state``).
         horizon: declared document lengths [B] for a call without a state; None: each document's own length.
         fresh: the state has consumed nothing in any row; always so without a state, refused for one that has.
         bound: no row will have consumed more than this many tokens after the call.
         uniform: every row will have consumed exactly ``bound`` tokens after the call, all of one document.
+        taken: what earlier layers of the call gave (`weft.core.channels`).
+        ticks: of the chunk; these and what follows are there once the span is resolved, as layers read it.
+        before: the clock before the chunk; only a call with a state has one.
+        after: the clock after the chunk, likewise.
     """
 
     count: Int64[Tensor, " B"] | None = None
     begins: Bool[Tensor, "B T"] | None = None
     prefix: Bool[Tensor, "B T"] | None = None
+    facts: Mapping[str, Tensor] | None = None
     coordinates: Tensor | None = None
     memory: Memory | None = None
     horizon: Int64[Tensor, " B"] | None = None
     fresh: bool = False
     bound: int | None = None
     uniform: bool = False
+    taken: tuple[Given, ...] = ()
     moment: Moment | None = field(default=None, repr=False)
+    # Plain attributes of what a moment holds: layers read them at every step, and properties take several calls each.
+    ticks: Ticks = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    before: Clock = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    after: Clock = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
 
     @property
     def full(self) -> bool:
@@ -78,7 +94,23 @@ class Span:
 
     def replace(self, **changes: object) -> Span:
         """A copy with some fields changed; what was worked out for the old ones is forgotten."""
-        return dataclasses.replace(self, **{"moment": None, **changes})  # type: ignore[arg-type]
+        return dataclasses.replace(self, **{**UNRESOLVED, **changes})  # type: ignore[arg-type]
+
+    def passing(self, given: tuple[Given, ...]) -> Span:
+        """The span for the layers after one that gave this."""
+        return dataclasses.replace(self, taken=self.taken + given) if given else self
+
+    def take(self, name: str) -> Any:
+        """What the last layer that gave something under that name gave.
+
+        Raises:
+            InputError: none did, as where a layer that takes something is run by itself.
+        """
+        for given in reversed(self.taken):
+            if given.name == name:
+                return given.value
+        raise InputError(f"no layer before this one gave {name!r}.", where="span.taken",
+                         remedy="Run it in a stack behind a layer that gives it, or hand it over in span.taken.")
 
     def resolve(self, clock: Clock | None, x: Tensor) -> Span:
         """This span with its `Moment` against ``clock`` worked out, unless an enclosing layer has done so already; the
@@ -104,8 +136,13 @@ class Span:
         if clock is not None and shape[1] > 0:
             clock.lease.consume()
         moment = tell(clock, shape, x.device, count=self.count, begins=self.begins, prefix=self.prefix,
-                      coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform)
-        return dataclasses.replace(self, moment=moment, fresh=fresh)
+                      coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform,
+                      facts=self.facts)
+        if clock is not None and clock.places is not None and moment.after is not None and shape[1] > 0:
+            places = clock.places.advanced(clock, moment.after, moment.ticks, self.bound)
+            moment = dataclasses.replace(moment, after=dataclasses.replace(moment.after, places=places))
+        return dataclasses.replace(self, fresh=fresh, moment=moment, ticks=moment.ticks, before=moment.before,
+                                   after=moment.after)
 
     def _require_shapes(self, shape: tuple[int, int]) -> None:
         batch, steps = shape
@@ -118,26 +155,12 @@ class Span:
         if self.count is not None:
             require((self.count >= 0) & (self.count <= steps), InputError, f"a count outside 0 to {steps}.",
                     where="span.count", remedy=f"Rows of {steps} tokens can advance by 0 to {steps}.")
+        if self.facts:
+            require_shapes(self.facts, shape)
         places = self.coordinates
         if places is not None and (places.dim() not in (2, 3) or tuple(places.shape[:2]) != shape):
             raise InputError(f"shape {tuple(places.shape)} for {batch} rows of {steps} tokens.",
                              where="span.coordinates", remedy=f"Give shape {(batch, steps)} or {(batch, steps, 'n')}.")
-
-    @property
-    def ticks(self) -> Ticks:
-        """The resolved ticks of the chunk."""
-        return self._resolved().ticks
-
-    @property
-    def after(self) -> Clock:
-        """The clock after the chunk; only a call with a state has one."""
-        clock = self._resolved().after
-        assert clock is not None, "a call with a state has a clock after it"
-        return clock
-
-    def _resolved(self) -> Moment:
-        assert self.moment is not None, "a layer reads its span only after Layer.forward resolved it"
-        return self.moment
 
     def clean(self, x: Tensor) -> Tensor:
         """``x`` [B,T,...] with zeros beyond each row's count, and no gradient there."""
@@ -148,5 +171,6 @@ class Span:
         return torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
+UNRESOLVED = MappingProxyType(dict.fromkeys(("moment", "ticks", "before", "after")))
 WHOLE = Span()
 """Every row advances by all its tokens, no document begins inside."""

@@ -14,9 +14,9 @@ its own row selection, concatenation, move, save or byte count.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, TypeVar, final
+from typing import Any, Self, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -24,96 +24,13 @@ from torch import Tensor
 
 from weft.core.checks import require
 from weft.core.errors import StateError
+from weft.core.fields import FactField, Lease, TensorField, child_field, fact_field, lease_field, tensor_field
+
+__all__ = ["FactField", "Join", "Lease", "Settle", "State", "TensorField", "as_declared", "child_field", "concat",
+           "fact_field", "lease_field", "leaves", "map_together", "pad_to", "restore", "state_arrays", "tensor_field",
+           "walk"]
 
 S = TypeVar("S", bound="State")
-
-
-@dataclass(frozen=True)
-class TensorField:
-    """What a state promises about one tensor field.
-
-    Attributes:
-        grows: the dimension that gets longer as tokens arrive (keys and values: 1), or None when the field is bounded.
-        fill: the value of entries that hold nothing yet.
-        keeps_dtype: True when the field stays in its own dtype whatever the model computes in (float32 accumulators,
-            integer counters).
-        as_given: True when its dtype, and its dimensions after the second, are those of what the calls gave
-            (coordinates), so that a state before the first token does not know them yet.
-    """
-
-    grows: int | None = None
-    fill: float | int | bool = 0
-    keeps_dtype: bool = False
-    as_given: bool = False
-
-
-@dataclass(frozen=True)
-class FactField:
-    """What a state promises about one plain Python field.
-
-    Attributes:
-        saved: the type as which it is written to files, whole numbers being 0 or more; None: it is not written, since
-            an ``init_state`` of the same model knows it.
-        unsaved: what it is where no number of its own was written.
-        joined: how the fact of joined states follows from theirs; None: they must agree.
-    """
-
-    saved: type[bool] | type[int] | None = None
-    unsaved: Any = None
-    joined: Callable[[Sequence[Any]], Any] | None = None
-
-
-@final
-class Lease:
-    """Whether a call has consumed the buffers of a state. The only thing about a state that changes in place: what
-    shares buffers shares the lease, and what was copied has one of its own."""
-
-    def __init__(self) -> None:
-        self.consumed = False
-
-    def require(self) -> None:
-        """Refuse a state that was consumed.
-
-        Raises:
-            StateError: it was.
-        """
-        if self.consumed:
-            raise StateError("an earlier call has consumed this state, so its buffers may hold later tokens.",
-                             where="state", remedy="Go on with the state that the call returned, or clone() or "
-                             "select() the state before the call to use it twice.")
-
-    def consume(self) -> None:
-        """Take the state for a call, which has it even if it fails midway. With gradients on nothing is written in
-        place, so the state stays as it is.
-
-        Raises:
-            StateError: another call has taken it.
-        """
-        self.require()
-        if not torch.is_grad_enabled():
-            self.consumed = True
-
-
-def tensor_field(*, grows: int | None = None, fill: float | int | bool = 0, keeps_dtype: bool = False,
-                 as_given: bool = False) -> Any:
-    """Declare a tensor field of a `State` (batch is dimension 0)."""
-    return dataclasses.field(metadata={"weft": TensorField(grows, fill, keeps_dtype, as_given)})
-
-
-def fact_field(*, saved: type[bool] | type[int] | None = None, unsaved: Any = None,
-               joined: Callable[[Sequence[Any]], Any] | None = None) -> Any:
-    """Declare a plain Python field of a `State`, the same for all rows."""
-    return dataclasses.field(metadata={"weft": FactField(saved, unsaved, joined)})
-
-
-def lease_field() -> Any:
-    """Declare the `Lease` of a `State`'s buffers."""
-    return dataclasses.field(default_factory=Lease, repr=False, compare=False)
-
-
-def child_field() -> Any:
-    """Declare a nested state, or a tuple of them, after fields that were declared by the functions above."""
-    return dataclasses.field()
 
 
 @dataclass(frozen=True)
@@ -129,15 +46,15 @@ class State:
     def map(self, function: Callable[[Tensor, TensorField], Tensor]) -> Self:
         """Apply ``function(tensor, declaration)`` to every tensor. A tensor that stands in the tree several times is
         mapped once and stays shared. The result takes the state's place: a call consumes both."""
-        return _map_together([self], lambda tensors, spec: function(tensors[0], spec), forks=False)
+        return map_together([self], lambda tensors, spec: function(tensors[0], spec), forks=False)
 
     def tensors(self) -> dict[str, tuple[Tensor, TensorField]]:
         """Every tensor by its dotted path (``layers.0.keys``)."""
-        return {path: (tensor, spec) for path, tensor, spec in _walk(self)}
+        return {path: (tensor, spec) for path, tensor, spec in walk(self)}
 
     def batch(self) -> int:
         """The number of rows."""
-        for _, tensor, _ in _walk(self):
+        for _, tensor, _ in walk(self):
             return tensor.shape[0]
         raise StateError("this state holds no tensor, so it has no rows", where=type(self).__name__)
 
@@ -151,20 +68,6 @@ class State:
             return tensor.index_select(0, chosen.to(tensor.device))
 
         return self._forked(pick)
-
-    def assign(self, rows: Int64[Tensor, " rows"] | Sequence[int], other: Self) -> Self:
-        """A copy in which ``rows`` hold the rows of ``other`` (continuous batching), padded where sizes differ."""
-        count, wanted = self.batch(), torch.as_tensor(rows).tolist()
-        if len(wanted) != other.batch():
-            raise StateError(f"{len(wanted)} rows for a state of {other.batch()} rows", where="State.assign",
-                             remedy="Give one row for each row of the other state.")
-        source = list(range(count))
-        for place, row in enumerate(wanted):
-            if not 0 <= row < count:
-                raise StateError(f"row {row} of a state of {count} rows", where="State.assign",
-                                 remedy=f"Give rows from 0 to {count - 1}.")
-            source[row] = count + place
-        return concat([self, other]).select(source)
 
     def split(self, sizes: Sequence[int]) -> list[Self]:
         """Consecutive groups of rows."""
@@ -182,7 +85,7 @@ class State:
         return self._forked(lambda tensor, _: tensor.clone())
 
     def _forked(self, copy: Callable[[Tensor, TensorField], Tensor]) -> Self:
-        return _map_together([self], lambda tensors, spec: copy(tensors[0], spec), forks=True)
+        return map_together([self], lambda tensors, spec: copy(tensors[0], spec), forks=True)
 
     def detach(self) -> Self:
         """The same values, cut from the autograd graph (truncated back-propagation). It takes the state's place."""
@@ -198,7 +101,7 @@ class State:
 
     def nbytes(self) -> int:
         """Bytes held; what is shared, such as the clock, is counted once."""
-        unique = {tensor.data_ptr() or id(tensor): tensor for _, tensor, _ in _walk(self)}
+        unique = {tensor.data_ptr() or id(tensor): tensor for _, tensor, _ in walk(self)}
         return sum(tensor.numel() * tensor.element_size() for tensor in unique.values())
 
 
@@ -216,7 +119,7 @@ def concat(states: Sequence[S]) -> S:
             tensors = [pad_to(tensor, spec.grows, longest, spec.fill) for tensor in tensors]
         return torch.cat(tensors, dim=0)
 
-    return _map_together(list(states), join, forks=True)
+    return map_together(list(states), join, forks=True)
 
 
 def pad_to(tensor: Tensor, dim: int, size: int, fill: float | int | bool) -> Tensor:
@@ -227,15 +130,6 @@ def pad_to(tensor: Tensor, dim: int, size: int, fill: float | int | bool) -> Ten
     shape = list(tensor.shape)
     shape[dim] = missing
     return torch.cat([tensor, tensor.new_full(shape, fill)], dim=dim)
-
-
-def reserved(state: S, slots: int) -> S:
-    """``state`` with room for ``slots`` tokens in what grows, so that steps write in place instead of copying. Only
-    for states that were started without a capacity, whose room is what their tensors have."""
-    def lengthen(tensor: Tensor, spec: TensorField) -> Tensor:
-        return tensor if spec.grows is None else pad_to(tensor, spec.grows, slots, spec.fill)
-
-    return state.map(lengthen)
 
 
 def state_arrays(state: State) -> dict[str, Tensor]:
@@ -269,7 +163,7 @@ def restore(template: S, arrays: dict[str, Tensor]) -> S:
     def settle(values: list[Any], spec: FactField) -> Any:
         return values[0] if spec.saved is None else _read_fact(arrays.get(next(names)), spec)
 
-    return _map_together([template], lambda _tensors, _spec: arrays[next(tensors)], forks=True, settle=settle)
+    return map_together([template], lambda _tensors, _spec: arrays[next(tensors)], forks=True, settle=settle)
 
 
 def _read_fact(array: Tensor | None, spec: FactField) -> Any:
@@ -296,8 +190,8 @@ def _fields(state: State) -> Iterator[tuple[str, Any, Any]]:
         yield field.name, getattr(state, field.name), field.metadata.get("weft")
 
 
-def _leaves(state: State, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any, Any]]:
-    """Every field that is no state, once, by its path and with its declaration, in the order in which `_map_together`
+def leaves(state: State, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any, Any]]:
+    """Every field that is no state, once, by its path and with its declaration, in the order in which `map_together`
     visits them; a shared part stands at its first place."""
     seen = set() if seen is None else seen
     if id(state) in seen:
@@ -306,23 +200,23 @@ def _leaves(state: State, prefix: str = "", seen: set[int] | None = None) -> Ite
     for name, value, spec in _fields(state):
         path = f"{prefix}{name}"
         if isinstance(value, State):
-            yield from _leaves(value, f"{path}.", seen)
+            yield from leaves(value, f"{path}.", seen)
         elif isinstance(value, tuple) and not isinstance(spec, FactField):
             for index, item in enumerate(value):
                 if isinstance(item, State):
-                    yield from _leaves(item, f"{path}.{index}.", seen)
+                    yield from leaves(item, f"{path}.{index}.", seen)
         else:
             yield path, value, spec
 
 
-def _walk(state: State) -> Iterator[tuple[str, Tensor, TensorField]]:
+def walk(state: State) -> Iterator[tuple[str, Tensor, TensorField]]:
     """Every tensor."""
-    return ((path, value, spec) for path, value, spec in _leaves(state) if isinstance(value, Tensor))
+    return ((path, value, spec) for path, value, spec in leaves(state) if isinstance(value, Tensor))
 
 
 def _saved_facts(state: State) -> dict[str, tuple[Any, FactField]]:
     """The facts that are written to files, by path."""
-    return {path: (value, spec) for path, value, spec in _leaves(state)
+    return {path: (value, spec) for path, value, spec in leaves(state)
             if isinstance(spec, FactField) and spec.saved is not None}
 
 
@@ -330,46 +224,55 @@ Join: TypeAlias = Callable[[list[Tensor], TensorField], Tensor]
 Settle: TypeAlias = Callable[[list[Any], FactField], Any]
 
 
-def _map_together(states: list[S], join: Join, *, forks: bool, settle: Settle | None = None) -> S:
+def map_together(states: list[S], join: Join, *, forks: bool, settle: Settle | None = None) -> S:
     """Walk several states of one shape together. Results are remembered by the tensors they came from, so that a
     clock that all layers share is still one clock afterwards.
 
     Args:
         join: a tensor from theirs.
         forks: the result shares no memory with the states, so it has leases of its own.
-        settle: a fact from theirs; None: as it declares.
+        settle: a fact from theirs; None: as it declares. Facts that say nothing of joining agree.
+
+    Raises:
+        StateError: the states are of different models, or a call has consumed one of them.
     """
     done: dict[tuple[int, ...], State] = {}
 
-    def visit(group: list[Any]) -> Any:
-        _require_same_kind(group)
+    def visit(group: list[Any], path: str) -> Any:
+        _require_same_kind(group, path)
         key = tuple(id(member) for member in group)
         if key not in done:
-            done[key] = dataclasses.replace(group[0], **dict(_joined(group)))
+            done[key] = dataclasses.replace(group[0], **dict(_joined(group, path)))
         return done[key]
 
-    def _joined(group: list[State]) -> Iterator[tuple[str, Any]]:
+    def _joined(group: list[State], path: str) -> Iterator[tuple[str, Any]]:
         for name, value, spec in _fields(group[0]):
-            values = [getattr(member, name) for member in group]
+            values, place = [getattr(member, name) for member in group], f"{path}{name}"
+            if isinstance(spec, TensorField):
+                _require_alike_tensors(values, spec, place)
             if isinstance(value, Tensor):
                 yield name, join(values, spec)
             elif isinstance(value, State):
-                yield name, visit(values)
+                yield name, visit(values, f"{place}.")
             elif isinstance(value, Lease):
                 yield name, _fork(values) if forks else value
             elif isinstance(value, tuple) and not isinstance(spec, FactField):
-                yield name, tuple(visit(list(items)) if isinstance(items[0], State) else items[0]
-                                  for items in zip(*values, strict=True))
-            elif isinstance(spec, FactField) and settle is not None:
-                yield name, settle(values, spec)
-            elif isinstance(spec, FactField) and spec.joined is not None:
-                yield name, spec.joined(values)
-            elif any(other != value for other in values):
-                raise StateError(f"{name} is {values} in states that should be joined",
-                                 where=type(group[0]).__name__, remedy="Join only states of one model.")
+                _require_one({len(items) for items in values}, place, "{} layers")
+                yield name, tuple(visit(list(items), f"{place}.{index}.") if isinstance(items[0], State) else items[0]
+                                  for index, items in enumerate(zip(*values, strict=True)))
+            else:
+                if not isinstance(spec, FactField) or spec.joined is None:
+                    _require_one(dict.fromkeys(values), place, "{!r}")
+                if isinstance(spec, FactField):
+                    yield name, (settle or as_declared)(values, spec)
 
-    result: S = visit(states)
+    result: S = visit(states, "")
     return result
+
+
+def as_declared(values: list[Any], spec: FactField) -> Any:
+    """The fact of joined states."""
+    return values[0] if spec.joined is None else spec.joined(values)
 
 
 def _fork(leases: Sequence[Lease]) -> Lease:
@@ -378,9 +281,24 @@ def _fork(leases: Sequence[Lease]) -> Lease:
     return Lease()
 
 
-def _require_same_kind(group: list[Any]) -> None:
-    kinds = {type(member) for member in group}
-    if len(kinds) > 1:
-        names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise StateError(f"states of different kinds: {names}.", where="concat",
-                         remedy="Join only states of one model.")
+def _require_same_kind(group: list[Any], path: str) -> None:
+    _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
+
+
+def _require_alike_tensors(values: list[Tensor | None], spec: TensorField, path: str) -> None:
+    """Numbers of dimensions and sizes agree where they depend on the model alone."""
+    if len(values) == 1:
+        return
+    free = {0, spec.grows}
+    shapes = [None if value is None else tuple("any" if dim in free else size for dim, size in
+                                               enumerate(value.shape[:2] if spec.as_given else value.shape))
+              for value in values]
+    _require_one(dict.fromkeys(shapes), path, "shape {}")
+
+
+def _require_one(found: Collection[Any], path: str, words: str) -> None:
+    """Refuse states that differ in what one model's states agree in."""
+    if len(found) > 1:
+        differ = " and ".join(words.format(each) for each in found)
+        raise StateError(f"the states are of different models: {differ}.", where=path or "state",
+                         remedy="Bring together only states that one model's init_state began.")

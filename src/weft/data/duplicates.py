@@ -12,7 +12,8 @@ class Repeated(NamedTuple):
     """Documents of a held-out text.
 
     Attributes:
-        found: those whose text is that of a document of the training text, to the last byte.
+        found: those whose text is that of a document of the training text, to the last byte; blank ones, which say
+            nothing, are left out.
         of: all of them.
     """
 
@@ -29,9 +30,10 @@ def repeated(held: Corpus, train: Corpus) -> Repeated:
 
     Texts are read once and compared by hashes of 16 bytes, of which those of ``held`` are kept.
     """
-    wanted = [document.digest() for document in held.documents]
-    sizes = {document.size_bytes for document in held.documents}
+    texts = [document for document in held.documents if any(part.strip() for part in document.parts())]
+    wanted = [document.digest() for document in texts]
+    sizes = {document.size_bytes for document in texts}
     waiting = set(wanted)
     found = {digest for document in train.documents if document.size_bytes in sizes
              and (digest := document.digest()) in waiting}
-    return Repeated(sum(digest in found for digest in wanted), len(wanted))
+    return Repeated(sum(digest in found for digest in wanted), len(held.documents))

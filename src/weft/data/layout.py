@@ -128,7 +128,8 @@ class _Laying:
             self._end_scored = part.end_scored
             ids, lengths, after = self._closed(ids, lengths)
         self._append(ids, lengths, part.scored)
-        self._append(after, np.zeros_like(after), part.end_scored)
+        if len(after):
+            self._append(after, np.zeros_like(after), part.end_scored)
 
     def end(self) -> None:
         """What ends the row."""

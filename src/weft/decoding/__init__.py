@@ -4,12 +4,16 @@ and no particular architecture."""
 from __future__ import annotations
 
 from weft.decoding.beam import Beams, Hypothesis, beam_search
+from weft.decoding.choosing import RowSettings
 from weft.decoding.compiled import CompiledStep
-from weft.decoding.generate import NEVER, Ending, Generated, GeneratedRow, NewToken, generate, stream
-from weft.decoding.layout import DecodingForm, for_decoding
+from weft.decoding.generate import generate, stream
+from weft.decoding.output import Generated, GeneratedRow, NewToken
 from weft.decoding.prompts import Ragged, ragged, realign
 from weft.decoding.rows import Row, RowLike, parse_rows, read_rows
 from weft.decoding.sampling import GREEDY, Sampling
+from weft.decoding.slots import Slots
+from weft.decoding.stopping import NEVER, Ending
+from weft.linear.layout import DecodingForm, for_decoding
 
 __all__ = [
     "GREEDY",
@@ -25,7 +29,9 @@ __all__ = [
     "Ragged",
     "Row",
     "RowLike",
+    "RowSettings",
     "Sampling",
+    "Slots",
     "beam_search",
     "for_decoding",
     "generate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
 from weft.decoding.mode import evaluation_mode
-from weft.decoding.rows import RowLike, parse_rows, require_token
+from weft.decoding.rows import Row, RowLike, parse_rows, require_token
 from weft.decoding.session import Session, prepare
+from weft.decoding.stopping import text_behind
 from weft.tokenizers import Tokenizer
 
 
@@ -27,12 +28,14 @@ class Hypothesis:
         log_prob: of all of them together, in nats.
         score: ``log_prob / len(tokens) ** length_penalty``, by which hypotheses are ranked.
         stopped: it ends with a stop token.
+        text: of the new ids; None without a tokenizer.
     """
 
     tokens: tuple[int, ...]
     log_prob: float
     score: float
     stopped: bool
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,13 @@ class Beams:
     rows: tuple[tuple[Hypothesis, ...], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"rows": [{"hypotheses": [{**asdict(found), "tokens": list(found.tokens)} for found in row]}
-                         for row in self.rows]}
+        """Plain data; what is None is left out."""
+        return {"rows": [{"hypotheses": [_plain(found) for found in row]} for row in self.rows]}
+
+
+def _plain(found: Hypothesis) -> dict[str, Any]:
+    fields = {**asdict(found), "tokens": list(found.tokens)}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, beams: int = 4,
@@ -64,7 +71,7 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
         beams: hypotheses kept for each row, and returned at most.
         length_penalty: a; 0 ranks by log p, 1 by its mean over tokens.
         stop: ids that end a hypothesis.
-        tokenizer: ids that it lacks (rounded-up vocabulary) are never chosen.
+        tokenizer: gives the text; ids that it lacks (rounded-up vocabulary) are never chosen.
         start: the token that opens a document, put before prompts that are empty.
 
     Raises:
@@ -77,14 +84,21 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
         require_token(token, model.vocab_size, f"stop[{place}]")
     prompts = prepare(model, parse_rows(list(rows)), max_new_tokens=max_new_tokens, start=start)
     if max_new_tokens == 0:
-        return Beams(tuple((Hypothesis((), 0.0, 0.0, False),) for _ in prompts))
+        nothing = Hypothesis((), 0.0, 0.0, False, None if tokenizer is None else "")
+        return Beams(tuple((nothing,) for _ in prompts))
     known = model.vocab_size if tokenizer is None else tokenizer.vocab_size
     rule = _Rule(beams, length_penalty, frozenset(stop), max_new_tokens, known)
     with evaluation_mode(model):
         session = Session(model, prompts, max_new_tokens=max_new_tokens)
         searches = [_Search(index, rule) for index in range(len(prompts))]
         _search(session, searches, rule)
-    return Beams(tuple(search.best() for search in searches))
+    return Beams(tuple(tuple(_written(found, row, tokenizer) for found in search.best())
+                       for row, search in zip(prompts, searches, strict=True)))
+
+
+def _written(found: Hypothesis, prompt: Row, tokenizer: Tokenizer | None) -> Hypothesis:
+    """The hypothesis with its text."""
+    return found if tokenizer is None else replace(found, text=text_behind(tokenizer, prompt.tokens, found.tokens))
 
 
 def _require_options(beams: int, length_penalty: float) -> None:

@@ -8,44 +8,16 @@ from functools import cached_property
 from typing import Any, TypeAlias, final
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from weft.core.compiling import compiler_errors
 from weft.core.errors import UnsupportedError
-from weft.core.inference import inference_form
 from weft.core.model import LanguageModel, ModelState
 from weft.core.span import Span
 from weft.decoding.mode import declares_length
+from weft.linear.inference import checked_inference_form
 
 Step: TypeAlias = Callable[[Tensor, ModelState], tuple[Tensor, ModelState]]
-
-
-@final
-class OneTokenLinear(nn.Linear):
-    """A linear map that multiplies one token by sums of products in float32 or wider; more tokens as ever.
-
-    The compiler makes one loop of it, which reads the matrix once and as it is, whereas libraries lay out and widen
-    narrow matrices for products of many rows. Not compiled it would be slow.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
-        self.weight, self.bias = linear.weight, linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [...,in] to [...,out]."""
-        if x.numel() != self.in_features:
-            return F.linear(x, self.weight, self.bias)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        # A view by strides makes the compiler store the token, whose norm it would else work out anew for every output.
-        token = x.reshape(-1).to(wide).contiguous().as_strided((1, self.in_features), (self.in_features, 1))
-        y = (self.weight.to(wide) * token).sum(-1)
-        y = y if self.bias is None else y + self.bias.to(wide)
-        return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
-
-
-def _of_one_token(linear: nn.Linear) -> nn.Linear:
-    return OneTokenLinear(linear) if linear.weight.device.type == "cpu" else linear
 
 
 @final
@@ -73,23 +45,23 @@ class CompiledStep:
         Raises:
             UnsupportedError: this model or machine cannot be compiled.
         """
-        from torch._dynamo.exc import TorchDynamoException  # imports the compiler, which takes a second
-
-        try:
+        with compiler_errors("compile"):
             return (self._of_one_row if len(tokens) == 1 else self._of_rows)(tokens, state)
-        except TorchDynamoException as error:
-            reason = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
-            raise UnsupportedError(f"torch.compile failed: {reason}.", where="compile",
-                                   remedy="Leave it out, or see `weft doctor` for what the compiler needs.") from None
+
+    @cached_property
+    def _form(self) -> LanguageModel:
+        return checked_inference_form(self._model, where="compile")
 
     @cached_property
     def _of_one_row(self) -> Step:
-        return self._compile(inference_form(self._model, _of_one_token), {})
+        """One token, which linear maps multiply in a loop that the compiler makes (the form ``one_token`` of
+        `weft.ops.linear`)."""
+        return self._compile(self._form, {})
 
     @cached_property
     def _of_rows(self) -> Step:
         """Weights become constants, which the compiler lays out as its products of many rows want them."""
-        return self._compile(inference_form(self._model), {"freezing": True})
+        return self._compile(self._form, {"freezing": True})
 
     def _compile(self, model: LanguageModel, options: dict[str, Any]) -> Step:
         def step(tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:

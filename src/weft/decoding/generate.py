@@ -3,92 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
-
-import torch
-from torch import Tensor
 
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
+from weft.decoding.choosing import RowSettings
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import evaluation_mode
-from weft.decoding.rows import Row, RowLike, parse_rows, require_token
-from weft.decoding.sampling import GREEDY, Noise, Sampling
-from weft.decoding.session import Session, prepare
-from weft.decoding.stopping import GrowingText
+from weft.decoding.output import Finish, Generated, GeneratedRow, NewToken
+from weft.decoding.rows import Row, RowLike, parse_rows
+from weft.decoding.sampling import GREEDY, Sampling
+from weft.decoding.session import prepare
+from weft.decoding.slots import Slots
+from weft.decoding.stopping import NEVER, Ending
 from weft.tokenizers import Tokenizer
 
-Finish: TypeAlias = Literal["length", "stop_token", "stop_string"]
-
-FINISHED_SHARE = 0.25
-"""Finished rows are dropped from the batch once they are this share of it: a copy of the state for a smaller step."""
-
-
-@dataclass(frozen=True)
-class NewToken:
-    """One token, as `stream` gives it.
-
-    Attributes:
-        row: index of the row.
-        token: its id.
-        log_prob: in nats, under the model itself; None unless asked for.
-        text: text that is certain now (often empty); None without a tokenizer.
-        finish: why this token is the row's last; None when it is not.
-    """
-
-    row: int
-    token: int
-    log_prob: float | None
-    text: str | None
-    finish: Finish | None
-
-
-@dataclass(frozen=True)
-class GeneratedRow:
-    """What was generated for one row.
-
-    Attributes:
-        tokens: the new ids, with the stop token or the token that completed a stop string.
-        text: their text, without the stop string; None without a tokenizer.
-        log_probs: of each token, in nats, under the model itself (before temperature and the like); None unless asked
-            for.
-        finish: ``length`` (max_new_tokens reached), ``stop_token`` or ``stop_string``.
-    """
-
-    tokens: tuple[int, ...]
-    text: str | None
-    log_probs: tuple[float, ...] | None
-    finish: Finish
-
-
-@dataclass(frozen=True)
-class Generated:
-    """A row of new tokens for each prompt, in order."""
-
-    rows: tuple[GeneratedRow, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; what is None is left out."""
-        return {"rows": [{name: list(value) if isinstance(value, tuple) else value
-                          for name, value in asdict(row).items() if value is not None} for row in self.rows]}
-
-
-@dataclass(frozen=True)
-class Ending:
-    """When a row ends before max_new_tokens.
-
-    Attributes:
-        tokens: ids that end a row.
-        strings: text that ends a row; needs a tokenizer.
-    """
-
-    tokens: tuple[int, ...] = ()
-    strings: tuple[str, ...] = ()
-
-
-NEVER = Ending()
-"""Rows end at max_new_tokens only."""
+FREE_SHARE = 0.25
+"""Slots are given up once nobody waits and they are this share of all: a copy of the state for smaller steps."""
 
 
 def generate(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, sampling: Sampling = GREEDY,
@@ -132,8 +62,8 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
         start: the token that opens a document, put before prompts that are empty.
         seed: of the draws.
         log_probs: give the model's log-probability of each token.
-        batch_size: rows that are continued together; None: all.
-        compiled: the model's compiled step. Rows that have ended then stay in the batch to its end.
+        batch_size: rows that are continued together, the next taking the place of one that has ended; None: all.
+        compiled: the model's compiled step, for as many rows as run together.
 
     Raises:
         InputError: rows or options that cannot be used.
@@ -141,122 +71,29 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
         FailedError: while tokens come, when the model gives NaN or no token a chance.
     """
     prompts = prepare(model, parse_rows(list(rows)), max_new_tokens=max_new_tokens, start=start)
-    _check_ending(model, ending, tokenizer)
-    size = len(prompts) if batch_size is None else batch_size
+    ending.require_usable(model, tokenizer)
+    size = len(prompts) if batch_size is None else min(batch_size, len(prompts))
     if size < 1:
         raise InputError(f"{size} rows.", where="batch_size", remedy="Give 1 or more.")
+    settings = [RowSettings(max_new_tokens, sampling, ending, row, seed, log_probs) for row in range(len(prompts))]
 
     def each() -> Iterator[NewToken]:
         with evaluation_mode(model):
-            for first in range(0, len(prompts) if max_new_tokens else 0, size):
-                group = range(first, min(first + size, len(prompts)))
-                writers = [Writer(row, prompts[row], max_new_tokens, ending, tokenizer) for row in group]
-                chooser = Chooser(model, [prompts[row] for row in group], sampling, Noise(seed, group), log_probs)
-                yield from _continue(model, [prompts[row] for row in group], writers, chooser, max_new_tokens, compiled)
+            longest = max(len(row.tokens) for row in prompts)
+            slots = Slots(model, size, capacity=longest + max_new_tokens - 1, tokenizer=tokenizer, compiled=compiled)
+            yield from _continue(slots, prompts, settings, shrinks=compiled is None)
 
-    return each()
+    return each() if max_new_tokens else iter(())
 
 
-def _continue(model: LanguageModel, prompts: list[Row], writers: list[Writer], chooser: Chooser,
-              max_new_tokens: int, compiled: CompiledStep | None) -> Iterator[NewToken]:
-    """One batch from its prefill to the last row's end."""
-    session = Session(model, prompts, max_new_tokens=max_new_tokens, compiled=compiled)
-    for step in range(max_new_tokens):
-        tokens, probabilities = chooser.choose(session, step, writers)
-        for writer, token, probability in zip(writers, tokens.tolist(), probabilities, strict=True):
-            if not writer.finish:
-                yield writer.write(token, probability)
-        live = [place for place, writer in enumerate(writers) if not writer.finish]
-        if not live:
-            return
-        if compiled is not None:
-            session.advance(tokens)
-            continue
-        if len(live) <= (1 - FINISHED_SHARE) * len(writers):
-            index = torch.tensor(live, device=session.device)
-            session.select(index)
-            chooser.select(index)
-            writers, tokens = [writers[place] for place in live], tokens[index]
-        standing = len(live) < len(writers)
-        moving = torch.tensor([not writer.finish for writer in writers], device=session.device) if standing else None
-        session.advance(tokens, moving)
-
-
-class Chooser:
-    """Chooses the next token of every row of a session, and remembers what each row has for the repetition penalty."""
-
-    def __init__(self, model: LanguageModel, prompts: Sequence[Row], sampling: Sampling, noise: Noise,
-                 log_probs: bool) -> None:
-        self._sampling, self._noise, self._log_probs = sampling, noise, log_probs
-        self._seen: Tensor | None = None
-        if sampling.repetition_penalty != 1:
-            self._seen = torch.zeros(len(prompts), model.vocab_size, dtype=torch.bool)
-            for place, row in enumerate(prompts):
-                self._seen[place, list(row.tokens)] = True
-
-    def choose(self, session: Session, step: int,
-               writers: Sequence[Writer]) -> tuple[Tensor, list[float] | list[None]]:
-        """Tokens [B], and their log-probabilities when asked for."""
-        known = writers[0].known
-        tokens = session.likeliest({place: writer.row for place, writer in enumerate(writers) if not writer.finish},
-                                   known)
-        if not self._sampling.greedy or self._seen is not None:
-            tokens = self._draw(session.logits[:, :known], step, [writer.row for writer in writers])
-        if not self._log_probs:
-            return tokens, [None] * len(writers)
-        chosen: list[float] = session.log_probs().gather(1, tokens[:, None])[:, 0].tolist()
-        return tokens, chosen
-
-    def _draw(self, logits: Tensor, step: int, rows: list[int]) -> Tensor:
-        """Tokens by the rule of the sampling."""
-        if self._seen is not None:
-            self._seen = self._seen.to(logits.device)
-        uniform = None if self._sampling.greedy else self._noise.at(step, rows).to(logits.device)
-        seen = None if self._seen is None else self._seen[:, : logits.shape[1]]
-        tokens = self._sampling.choose(logits, seen, uniform)
-        if self._seen is not None:
-            self._seen.scatter_(1, tokens[:, None], True)
-        return tokens
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows."""
-        self._seen = None if self._seen is None else self._seen.index_select(0, rows)
-
-
-class Writer:
-    """One row's output: its text so far and whether it has ended."""
-
-    def __init__(self, row: int, prompt: Row, max_new_tokens: int, ending: Ending,
-                 tokenizer: Tokenizer | None) -> None:
-        self.row, self._left, self._stops = row, max_new_tokens, frozenset(ending.tokens)
-        self.known = None if tokenizer is None else tokenizer.vocab_size
-        self._text: GrowingText | None = None
-        if tokenizer is not None:
-            decoder = tokenizer.stream()
-            decoder.follow(token for token in prompt.tokens if token < tokenizer.vocab_size)
-            self._text = GrowingText(decoder, ending.strings)
-        self.finish: Finish | None = None
-
-    def write(self, token: int, log_prob: float | None) -> NewToken:
-        """Take one token."""
-        self._left -= 1
-        piece = None if self._text is None else self._text.push(token)
-        if token in self._stops:
-            self.finish = "stop_token"
-        elif self._text is not None and self._text.stopped:
-            self.finish = "stop_string"
-        elif self._left == 0:
-            self.finish = "length"
-        if self._text is not None and piece is not None and self.finish:
-            piece += self._text.finish()
-        return NewToken(self.row, token, log_prob, piece, self.finish)
-
-
-def _check_ending(model: LanguageModel, ending: Ending, tokenizer: Tokenizer | None) -> None:
-    for place, token in enumerate(ending.tokens):
-        require_token(token, model.vocab_size, f"ending.tokens[{place}]")
-    if ending.strings and tokenizer is None:
-        raise InputError("stop strings without a tokenizer.", where="ending.strings",
-                         remedy="Give the tokenizer, or stop tokens.")
-    if "" in ending.strings:
-        raise InputError("an empty stop string.", where="ending.strings", remedy="Leave it out.")
+def _continue(slots: Slots, prompts: Sequence[Row], settings: Sequence[RowSettings], *,
+              shrinks: bool) -> Iterator[NewToken]:
+    """All rows, each in the first slot that is free."""
+    admitted = 0
+    while slots.live or admitted < len(prompts):
+        last = min(admitted + len(slots.free), len(prompts))
+        slots.admit_all(prompts[admitted:last], settings[admitted:last])
+        admitted = last
+        if shrinks and admitted == len(prompts) and len(slots.free) >= FREE_SHARE * slots.size:
+            slots.close_up()
+        yield from slots.step()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -132,24 +131,23 @@ def draw(logits: Float[Tensor, "B V"], uniform: Float64[Tensor, " B"]) -> Int64[
 
 
 class Noise:
-    """Uniform numbers for each row, from a generator seeded by ``seed`` and the row's index alone.
+    """Uniform numbers of one row, from a generator seeded by ``seed`` and the row's index alone.
 
     Args:
         seed: any integer.
-        rows: indices of the rows.
+        row: index of the row.
     """
 
-    def __init__(self, seed: int, rows: Sequence[int]) -> None:
-        self._generators = {row: torch.Generator().manual_seed(_row_seed(seed, row)) for row in rows}
-        self._blocks: dict[int, Tensor] = {}
+    def __init__(self, seed: int, row: int) -> None:
+        self._generator = torch.Generator().manual_seed(_row_seed(seed, row))
+        self._block: list[float] = []
 
-    def at(self, step: int, rows: Sequence[int]) -> Float64[Tensor, " rows"]:
-        """The numbers of a step; steps are asked for in order, from 0."""
-        place = step % NOISE_BLOCK
-        if place == 0:
-            for row in rows:
-                self._blocks[row] = torch.rand(NOISE_BLOCK, generator=self._generators[row], dtype=torch.float64)
-        return torch.stack([self._blocks[row][place] for row in rows])
+    def next(self) -> float:
+        """The number of the row's next token, in [0, 1)."""
+        if not self._block:
+            drawn: list[float] = torch.rand(NOISE_BLOCK, generator=self._generator, dtype=torch.float64).tolist()
+            self._block = drawn[::-1]
+        return self._block.pop()
 
 
 def _row_seed(seed: int, row: int) -> int:

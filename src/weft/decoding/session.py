@@ -1,4 +1,5 @@
-"""Rows that a model continues token by token: one ragged prefill, then steps of one token.
+"""Rows that a model continues token by token: one ragged prefill, then steps of one token. Rows may leave at any step,
+and others take their places in the state's own tensors.
 
 Every row equals that row alone, recomputed in full at every token. Where a model treats a document's tokens by the
 document's length (`weft.positions.regimes`), a row that has grown into another regime is prefilled anew, by itself.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -16,8 +18,8 @@ from torch import Tensor
 
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel, ModelState
+from weft.core.rows import admit, trim
 from weft.core.span import Memory, Span
-from weft.core.state import reserved
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import declares_length, device_of, require_causal, require_room
 from weft.decoding.prompts import encode_sources, ragged
@@ -83,33 +85,36 @@ def read_on(model: LanguageModel, tokens: Sequence[int], begun: Begun | None = N
 class Session:
     """A batch of rows in a model, with the logits of each row's next token.
 
+    A row that has left its place is run along from nothing, since steps of all rows take the fewest operations; what
+    its place holds means nothing until another row is admitted.
+
     Args:
         model: in evaluation mode.
-        prompts: from `prepare`.
+        prompts: from `prepare`, for the first places.
         max_new_tokens: tokens that each row may get; state is reserved for them.
         begun: the beginning of the only prompt, shorter than it and of its regime, read already.
         compiled: the model's step, where it shall be compiled; all rows then move at every step.
         plain: take every step through the model's own code, even where a tape would do (`weft.decoding.steps`).
+        size: places in the batch; None: one for each prompt.
+        capacity: tokens that a row may have read; None: what the prompts with their new tokens come to.
     """
 
-    def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int,
-                 begun: Begun | None = None, compiled: CompiledStep | None = None, plain: bool = False) -> None:
+    def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int = 0,
+                 begun: Begun | None = None, compiled: CompiledStep | None = None, plain: bool = False,
+                 size: int | None = None, capacity: int | None = None) -> None:
         self.model, self._compiled = model, compiled
         self.device = device_of(model)
-        lengths = [len(row.tokens) for row in prompts]
-        self._level, self._lagging, self._bound = len(set(lengths)) <= 1, False, max(lengths)
-        self._capacity = self._bound + max(0, max_new_tokens - 1)
+        self._lines = [_Line(list(row.tokens), row, len(row.tokens)) for row in prompts]
+        longest = max(line.read for line in self._lines)
+        self._capacity = longest + max(0, max_new_tokens - 1) if capacity is None else capacity
+        self._free = set[int]()
+        self._by_length = declares_length(model)
+        self._regime = list[int]()
         with torch.inference_mode():
-            memory = encode_sources(model, prompts, self.device)
-            self._history: _History | None = None
-            if declares_length(model):
-                self._history = _History([list(row.tokens) for row in prompts], memory,
-                                         regimes(model, self._bound + max_new_tokens).tolist())
-            if begun is None:
-                state, last = self._prefill([row.tokens for row in prompts], memory)
-            else:
-                state, last = self._resume(begun, prompts[0].tokens)
-            self.logits = self._read(last)
+            state, last = self._read_prompts(prompts, begun, self._capacity)
+            self.logits = self._logits(last)
+            if size is not None and size > len(prompts):
+                state = self._with_places(size, prompts, state)
         self._steps = Steps(self._work, state, self._capacity, plain=plain or watched(model))
 
     @property
@@ -122,28 +127,60 @@ class Session:
         """The steps are taken by a tape that has been checked (`weft.decoding.steps`)."""
         return self._steps.by_tape
 
+    @property
+    def read(self) -> list[int]:
+        """Tokens that each row has read."""
+        return [line.read for line in self._lines]
+
     @torch.inference_mode()
     def advance(self, tokens: Int64[Tensor, " B"], moving: Bool[Tensor, " B"] | None = None) -> None:
         """Read one token in every row, or in those that are ``moving``; the others stand still."""
-        self._bound += 1
-        self._lagging = self._lagging or moving is not None
-        stale = [] if self._history is None else self._history.push(tokens, moving)
-        if stale:
-            moving = torch.ones_like(tokens, dtype=torch.bool) if moving is None else moving.clone()
-            moving[stale] = False
-        if len(stale) < tokens.shape[0]:
-            self._step(tokens, moving)
+        moves = [True] * len(self._lines) if moving is None else moving.tolist()
+        stale = self._told(tokens.tolist(), moves) if self._by_length else []
+        for place in (*stale, *(self._free if self._by_length else ())):
+            moves[place] = False
+        self._wind_back()
+        if any(moves):
+            self._step(tokens, None if all(moves) else torch.tensor(moves, device=self.device), moves)
         if stale:
             self._restart(stale)
 
     @torch.inference_mode()
+    def admit(self, places: Sequence[int], prompts: Sequence[Row], begun: Begun | None = None) -> None:
+        """Put rows from `prepare` in these places, whatever was there, and read their prompts; steps go on as they did.
+
+        Args:
+            begun: the beginning of the only prompt, as for the session.
+        """
+        state, last = self._read_prompts(prompts, begun, max(len(row.tokens) for row in prompts))
+        for place, row in zip(places, prompts, strict=True):
+            self._lines[place] = _Line(list(row.tokens), row, len(row.tokens))
+        self._free.difference_update(places)
+        self._put(places, state, self._logits(last))
+
+    @torch.inference_mode()
+    def retire(self, places: Sequence[int]) -> None:
+        """The rows in these places have ended."""
+        self._free.update(places)
+        self._begin_again(list(places))
+
+    @torch.inference_mode()
     def select(self, rows: Int64[Tensor, " rows"]) -> None:
-        """Go on with these rows, in this order, repeats allowed; all of them have moved at every step so far."""
-        self._steps.go_on_from(self.state.select(rows))
+        """Go on with these rows, in this order, repeats allowed."""
+        chosen = rows.tolist()
         self.logits = self.logits.index_select(0, rows)
-        self._lagging = False
-        if self._history is not None:
-            self._history = self._history.select(rows)
+        moved = [place for place, row in enumerate(chosen) if row != place]
+        if len(chosen) < len(self._lines) or len(chosen) > len(self._lines):
+            self._steps.go_on_from(self.state.select(rows))
+        elif moved:  # the others stay where they are, and so do the tensors
+            self._steps.admit(moved, self.state.select([chosen[place] for place in moved]))
+        self._free = {place for place, row in enumerate(chosen) if row in self._free}
+        self._lines = [_Line(list(line.tokens), line.prompt, line.read)
+                       for line in map(self._lines.__getitem__, chosen)]
+
+    def state_of(self, place: int) -> ModelState:
+        """The state of one row, to go on from elsewhere. Of a batch of one it is the session's own."""
+        return self.state if len(self._lines) == 1 else self.state.select([place])
 
     @torch.inference_mode()
     def log_probs(self) -> Float[Tensor, "B V"]:
@@ -183,50 +220,100 @@ class Session:
                                   remedy="Use a model with smoothing.")
         return tokens
 
-    def _prefill(self, rows: Sequence[Sequence[int]], memory: Memory | None) -> tuple[ModelState, Tensor]:
+    def _read_prompts(self, prompts: Sequence[Row], begun: Begun | None, capacity: int) -> tuple[ModelState, Tensor]:
+        """The state after whole prompts, with room for ``capacity`` tokens, and their last hidden vectors [B,1,D]."""
+        if begun is not None:
+            return self._resume(begun, prompts[0].tokens, capacity)
+        memory = encode_sources(self.model, prompts, self.device)
+        return self._prefill([row.tokens for row in prompts], memory, capacity)
+
+    def _prefill(self, rows: Sequence[Sequence[int]], memory: Memory | None,
+                 capacity: int) -> tuple[ModelState, Tensor]:
         """The state after whole rows, each started with its own length, and their last hidden vectors [B,1,D]."""
         batch = ragged(rows, self.device)
-        state = self.model.init_state(len(rows), capacity=self._capacity, device=self.device, memory=memory,
+        state = self.model.init_state(len(rows), capacity=capacity, device=self.device, memory=memory,
                                       horizon=batch.count)
         span = Span(count=batch.counts, fresh=True, bound=batch.longest, uniform=batch.level)
         out = self.model.hidden(batch.tokens, state, span)
         return _kept(out.state), out.y[torch.arange(len(rows), device=self.device), batch.count - 1][:, None]
 
-    def _resume(self, begun: Begun, tokens: Sequence[int]) -> tuple[ModelState, Tensor]:
+    def _resume(self, begun: Begun, tokens: Sequence[int], capacity: int) -> tuple[ModelState, Tensor]:
         """The state after the rest of a row, and its last hidden vector [1,1,D]."""
         assert tuple(tokens[: len(begun.tokens)]) == begun.tokens and len(begun.tokens) < len(tokens)
         rest = torch.tensor([tokens[len(begun.tokens) :]], dtype=torch.int64, device=self.device)
-        state = reserved(begun.state, self._capacity)
-        out = self.model.hidden(rest, state, Span(bound=len(tokens), uniform=True))
+        out = self.model.hidden(rest, trim(begun.state, capacity), Span(bound=len(tokens), uniform=True))
         return _kept(out.state), out.y[:, -1:]
 
-    def _step(self, tokens: Tensor, moving: Tensor | None) -> None:
+    def _with_places(self, size: int, prompts: Sequence[Row], state: ModelState) -> ModelState:
+        """A state of ``size`` rows, the first of them those of ``state``; and logits for as many."""
+        source = encode_sources(self.model, [prompts[0]] * size, self.device)
+        blank = self.model.init_state(size, capacity=self._capacity, device=self.device, memory=source,
+                                      horizon=torch.full((size,), self._capacity, device=self.device))
+        taken = range(len(prompts))
+        self._free = set(range(len(prompts), size))
+        self._lines += [_Line([], prompts[0], 0) for _ in self._free]
+        self.logits = torch.cat([self.logits, self.logits.new_zeros(len(self._free), self.logits.shape[1])])
+        return admit(blank, taken, state)
+
+    def _put(self, places: Sequence[int], state: ModelState, logits: Tensor) -> None:
+        """Rows in places."""
+        self._steps.admit(places, state)
+        self.logits = self.logits.index_copy(0, torch.tensor(places, device=self.device), logits)
+
+    def _begin_again(self, places: list[int]) -> None:
+        for place in places:
+            self._lines[place].read = 0
+        self._steps.retire(places)
+
+    def _wind_back(self) -> None:
+        """Rows that run along begin again before they have read more than one that counts."""
+        most = max((line.read for place, line in enumerate(self._lines) if place not in self._free), default=0)
+        if ahead := [place for place in self._free if self._lines[place].read >= most]:
+            self._begin_again(ahead)
+
+    def _step(self, tokens: Tensor, moving: Tensor | None, moves: Sequence[bool]) -> None:
+        for line, moved in zip(self._lines, moves, strict=True):
+            line.read += moved
         if self._compiled is not None:
             assert moving is None, "all rows of a compiled step move"
             logits, state = self._compiled(tokens, self.state)
             self._steps.go_on_from(state)
             self.logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             return
-        uniform = self._level and not self._lagging and moving is None
-        self.logits = self._steps.take(tokens, moving, self._bound, uniform=uniform)
+        read = self.read
+        self.logits = self._steps.take(tokens, moving, max(read), uniform=min(read) == max(read) and moving is None)
 
     def _work(self, tokens: Tensor, state: ModelState, span: Span) -> tuple[Tensor, ModelState]:
         out = self.model.hidden(tokens[:, None], state, span)
-        return self._read(out.y), _kept(out.state)
+        return self._logits(out.y), _kept(out.state)
+
+    def _told(self, tokens: list[int], moves: Sequence[bool]) -> list[int]:
+        """Append a token to the rows that move; gives the places of those whose state does not serve them any more."""
+        longest = 1 + max(len(line.tokens) for line in self._lines)
+        if longest >= len(self._regime):
+            self._regime = regimes(self.model, max(longest, self._capacity + 1)).tolist()
+        stale = []
+        for place, (line, token, moved) in enumerate(zip(self._lines, tokens, moves, strict=True)):
+            if moved and place not in self._free:
+                line.tokens.append(token)
+                if self._regime[len(line.tokens)] != self._regime[len(line.tokens) - 1]:
+                    stale.append(place)
+        return stale
 
     def _restart(self, places: list[int]) -> None:
         """Run the rows at ``places`` again, whole, and leave the others as they are."""
-        assert self._history is not None, "only rows with a history can be run again"
-        state, last = self._prefill(*self._history.texts(places))
-        logits = self._read(last)
-        if len(places) == self.logits.shape[0]:
-            self.logits = logits
-            self._steps.go_on_from(state)
+        lines = [self._lines[place] for place in places]
+        memory = encode_sources(self.model, [line.prompt for line in lines], self.device)
+        state, last = self._prefill([line.tokens for line in lines], memory, self._capacity)
+        for line in lines:
+            line.read = len(line.tokens)
+        if len(lines) < len(self._lines):
+            self._put(places, state, self._logits(last))
             return
-        self._steps.go_on_from(self.state.assign(places, state))
-        self.logits = self.logits.index_copy(0, torch.tensor(places, device=self.device), logits)
+        self._steps.go_on_from(state)
+        self.logits = self._logits(last)
 
-    def _read(self, h: Tensor) -> Float[Tensor, "B V"]:
+    def _logits(self, h: Tensor) -> Float[Tensor, "B V"]:
         logits = self.model.readout.logits(h)[:, -1]
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -244,30 +331,17 @@ def _kept(state: ModelState | None) -> ModelState:
     return state
 
 
-class _History:
-    """What rows of a model with several regimes are run again from: their tokens so far, and their sources."""
+@final
+@dataclass
+class _Line:
+    """A row as it is known outside the state.
 
-    def __init__(self, rows: list[list[int]], memory: Memory | None, regime: list[int]) -> None:
-        self._rows, self._memory, self._regime = rows, memory, regime
+    Attributes:
+        tokens: what it has read; only of models that may have to read it again, else its prompt.
+        prompt: with its source.
+        read: how many tokens the state has read.
+    """
 
-    def push(self, tokens: Tensor, moving: Tensor | None) -> list[int]:
-        """Append a token to the rows that move; gives the places of those whose state does not serve them any more."""
-        moves = [True] * len(self._rows) if moving is None else moving.tolist()
-        stale = []
-        for place, (row, token) in enumerate(zip(self._rows, tokens.tolist(), strict=True)):
-            if moves[place]:
-                row.append(token)
-                if self._regime[len(row)] != self._regime[len(row) - 1]:
-                    stale.append(place)
-        return stale
-
-    def texts(self, places: list[int]) -> tuple[list[list[int]], Memory | None]:
-        """All tokens of the rows at ``places``, and what their sources were encoded to."""
-        memory = self._memory
-        chosen = None if memory is None else memory.select(torch.tensor(places, device=memory.h.device))
-        return [self._rows[place] for place in places], chosen
-
-    def select(self, rows: Tensor) -> _History:
-        """These rows, in this order, repeats allowed."""
-        memory = None if self._memory is None else self._memory.select(rows)
-        return _History([list(self._rows[place]) for place in rows.tolist()], memory, self._regime)
+    tokens: list[int]
+    prompt: Row
+    read: int

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.model import ModelState
+from weft.core.rows import admit, retire
 from weft.core.span import Span
 from weft.decoding.recording import Recorder, Recording
 from weft.decoding.tape import ChangedError, tape
@@ -59,6 +60,19 @@ class Steps:
     def go_on_from(self, state: ModelState) -> None:
         """Another state, with room for as many tokens."""
         self._state, self._tape, self._wait = state, None, PATIENCE
+
+    def admit(self, rows: Sequence[int], other: ModelState) -> None:
+        """Put the rows of another state in the places ``rows``; a tape goes on."""
+        self._go_on_with(admit(self.state, rows, other))
+
+    def retire(self, rows: Sequence[int]) -> None:
+        """Let ``rows`` begin again; a tape goes on."""
+        self._go_on_with(retire(self.state, rows))
+
+    def _go_on_with(self, state: ModelState) -> None:
+        """The state whose rows were changed in place."""
+        if self._tape is None or not self._tape.goes_on_with(state):
+            self._state, self._tape = state, None
 
     def take(self, tokens: Tensor, moving: Tensor | None, bound: int, *, uniform: bool) -> Tensor:
         """Logits after one more token in every row, or in those that move.
@@ -135,6 +149,13 @@ class _Tape:
         given = (tokens,) if moving is None else (tokens, moving)
         logits, *self._now = self._step(*given, *self._now)
         return logits
+
+    def goes_on_with(self, state: ModelState) -> bool:
+        """Go on with a state whose tensors are those of this one, other rows in them; False where they are not."""
+        if any(new is not old for old, new in zip(_tensors(self.state()), _tensors(state), strict=True)):
+            return False
+        self._after = state
+        return True
 
     def state(self) -> ModelState:
         """After the last step."""

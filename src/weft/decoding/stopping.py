@@ -1,10 +1,46 @@
-"""The text of a row as it grows, up to the first stop string."""
+"""When a row ends, and its text as it grows, up to the first stop string."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from weft.tokenizers import StreamDecoder
+from weft.core.errors import InputError
+from weft.core.model import LanguageModel
+from weft.decoding.output import Finish, NewToken
+from weft.decoding.rows import Row, require_token
+from weft.tokenizers import StreamDecoder, Tokenizer
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When a row ends before max_new_tokens.
+
+    Attributes:
+        tokens: ids that end a row.
+        strings: text that ends a row; needs a tokenizer.
+    """
+
+    tokens: tuple[int, ...] = ()
+    strings: tuple[str, ...] = ()
+
+    def require_usable(self, model: LanguageModel, tokenizer: Tokenizer | None) -> None:
+        """Refuse an ending that could not end a row.
+
+        Raises:
+            InputError: an id outside the vocabulary, an empty string, or strings without a tokenizer.
+        """
+        for place, token in enumerate(self.tokens):
+            require_token(token, model.vocab_size, f"ending.tokens[{place}]")
+        if self.strings and tokenizer is None:
+            raise InputError("stop strings without a tokenizer.", where="ending.strings",
+                             remedy="Give the tokenizer, or stop tokens.")
+        if "" in self.strings:
+            raise InputError("an empty stop string.", where="ending.strings", remedy="Leave it out.")
+
+
+NEVER = Ending()
+"""Rows end at max_new_tokens only."""
 
 
 class GrowingText:
@@ -46,3 +82,39 @@ class GrowingText:
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length
         return 0
+
+
+def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> str:
+    """The text of ``tokens`` behind those of a prompt; ids that the tokenizer lacks have none."""
+    decoder = tokenizer.stream()
+    decoder.follow(token for token in prompt if token < tokenizer.vocab_size)
+    return "".join(map(decoder.push, tokens)) + decoder.finish()
+
+
+class Writer:
+    """One row's output: its text so far and whether it has ended."""
+
+    def __init__(self, row: int, prompt: Row, max_new_tokens: int, ending: Ending,
+                 tokenizer: Tokenizer | None) -> None:
+        self.row, self._left, self._stops = row, max_new_tokens, frozenset(ending.tokens)
+        self._text: GrowingText | None = None
+        if tokenizer is not None:
+            decoder = tokenizer.stream()
+            decoder.follow(token for token in prompt.tokens if token < tokenizer.vocab_size)
+            self._text = GrowingText(decoder, ending.strings)
+
+    def write(self, token: int, log_prob: float | None) -> NewToken:
+        """Take one token."""
+        self._left -= 1
+        piece = None if self._text is None else self._text.push(token)
+        finish = self._finish(token)
+        if self._text is not None and piece is not None and finish:
+            piece += self._text.finish()
+        return NewToken(self.row, token, log_prob, piece, finish)
+
+    def _finish(self, token: int) -> Finish | None:
+        if token in self._stops:
+            return "stop_token"
+        if self._text is not None and self._text.stopped:
+            return "stop_string"
+        return "length" if self._left == 0 else None

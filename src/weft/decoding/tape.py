@@ -29,7 +29,8 @@ def tape(recording: Recording, inputs: Sequence[Tensor], outputs: Sequence[Tenso
         recording: of the step.
         inputs: tensors that the step took and that are others at each step.
         outputs: tensors that it gave.
-        kept: buffers that it writes to in place and that are the same ones at each step.
+        kept: tensors that are the same ones at each step and whose contents may be others: the step writes to them, or
+            rows are put into them between steps.
     """
     taken = [recording.ref(tensor) for tensor in inputs]
     found = _Reduction(recording, taken, kept)
@@ -51,8 +52,8 @@ class _Reduction:
     def __init__(self, recording: Recording, inputs: Sequence[Ref], kept: Sequence[Tensor]) -> None:
         self._tensors = recording.tensors
         self._memories: dict[Ref, int] = {}
-        self._written = {self._memory(ref) for call in recording.calls for ref in call.writes}
-        self._kept = {storage_of(tensor) for tensor in kept} & self._written
+        self._kept = {storage_of(tensor) for tensor in kept} - {0}
+        self._written = self._kept | {self._memory(ref) for call in recording.calls for ref in call.writes}
         self.constants = {Ref(place): tensor for place, tensor in enumerate(recording.tensors)
                           if place not in recording.produced and Ref(place) not in inputs}
         self.calls: list[Call] = []

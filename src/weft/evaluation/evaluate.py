@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import torch
 
 from weft.core.errors import DataError, FailedError, InputError, UnsupportedError
 from weft.core.model import LanguageModel
 from weft.data import EvaluationWindows, Repeated, TokenStream
 from weft.decoding.mode import evaluation_mode, require_causal, require_room
+from weft.evaluation.measuring import spread
 from weft.evaluation.numbers import exponential, plain
 from weft.evaluation.pieces import Piece, document_pieces, stretches, window_pieces
 
@@ -149,7 +149,7 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
             windows = EvaluationWindows(stream, context=window, stride=stride, rows=batch_size)
             longest = min(window, len(stream) - 1)
             require_room(model, longest, "context", f"windows of {longest} tokens", "Give a smaller context.")
-            chosen = _spread(len(windows), batches)
+            chosen = frozenset(spread(range(len(windows)), batches))
             protocol = replace(_protocol(stream, mode, window, windows.stride, fenced), part=_part(windows, chosen))
             return _sum(model, window_pieces(model, windows, fenced=fenced, chosen=chosen), protocol)
         pieces = _documents(model, stream, window, fenced, batch_size)
@@ -165,11 +165,6 @@ def _documents(model: LanguageModel, stream: TokenStream, chunk: int, fenced: bo
     longest = max((document.length for document in found), default=0)
     require_room(model, longest, stream.corpus, f"a document of {longest} tokens", "Evaluate in windows.")
     return document_pieces(model, stream, found, chunk=chunk, rows=rows)
-
-
-def _spread(available: int, wanted: int | None) -> frozenset[int]:
-    count = available if wanted is None else min(wanted, available)
-    return frozenset(np.linspace(0, available - 1, count).round().astype(int).tolist())
 
 
 def _part(windows: EvaluationWindows, chosen: frozenset[int]) -> str | None:

@@ -18,6 +18,7 @@ from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.feedforward.base import FeedForwardConfig
+from weft.linear.linear import Linear
 from weft.ops.token_shift import last_token, previous_token
 
 
@@ -47,9 +48,9 @@ class ChannelMix(Layer):
         self.d_model = d_model
         ramp = (torch.arange(d_model) / d_model) ** (1.0 - depth)
         self.mix_key, self.mix_receptance = nn.Parameter(ramp.clone()), nn.Parameter(ramp.clone())
-        self.key = nn.Linear(d_model, d_ff, bias=False)
-        self.value = nn.Linear(d_ff, d_model, bias=False)
-        self.receptance = nn.Linear(d_model, d_model, bias=False)
+        self.key = Linear(d_model, d_ff, bias=False)
+        self.value = Linear(d_ff, d_model, bias=False)
+        self.receptance = Linear(d_model, d_model, bias=False)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
               memory: Memory | None) -> ChannelMixState:

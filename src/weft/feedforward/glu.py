@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from weft.core.config import Dims
 from weft.core.layer import Pointwise
 from weft.core.registry import register
-from weft.core.rewrites import untouched
 from weft.feedforward.base import FeedForwardConfig
+from weft.linear.linear import Linear, allowed
 from weft.ops.activations import ACTIVATIONS, Activation, ActivationName
 from weft.ops.gated_product import gated_product
 
@@ -32,15 +32,15 @@ class GLU(Pointwise):
     def __init__(self, d_model: int, d_ff: int, activation: ActivationName = "silu", *, bias: bool = False) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.gate, self.up = nn.Linear(d_model, d_ff, bias), nn.Linear(d_model, d_ff, bias)
-        self.down = nn.Linear(d_ff, d_model, bias)
+        self.gate, self.up = Linear(d_model, d_ff, bias), Linear(d_model, d_ff, bias)
+        self.down = Linear(d_ff, d_model, bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         y: Tensor = self.down(gated_product(self.gate(x), self.up(x), self.activation))
         return y
 
     def inference(self) -> Pointwise:
-        return FusedGLU(self) if all(untouched(part, nn.Linear) for part in (self.gate, self.up)) else self
+        return FusedGLU(self) if all("fuse" in allowed(part) for part in (self.gate, self.up)) else self
 
 
 @final
@@ -52,10 +52,9 @@ class FusedGLU(Pointwise):
         self.activation, self.down = glu.activation, glu.down
         self.d_ff = glu.gate.out_features
         parts = (glu.gate, glu.up)
-        self.gate_up = nn.Linear(glu.gate.in_features, 2 * glu.gate.out_features, glu.gate.bias is not None, "meta")
-        self.gate_up.weight = nn.Parameter(torch.cat([part.weight for part in parts]).detach(), requires_grad=False)
-        if glu.gate.bias is not None:
-            self.gate_up.bias = nn.Parameter(torch.cat([part.bias for part in parts]).detach(), requires_grad=False)
+        weight = torch.cat([part.weight for part in parts]).detach()
+        bias = None if glu.gate.bias is None else nn.Parameter(torch.cat([part.bias for part in parts]).detach())
+        self.gate_up = Linear.of(nn.Parameter(weight), bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         gate, up = self.gate_up(x).split_with_sizes([self.d_ff] * 2, -1)

@@ -6,12 +6,13 @@ from typing import ClassVar
 
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.config import Dims
 from weft.core.layer import Pointwise
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
+from weft.linear.linear import Linear
 from weft.ops.activations import ACTIVATIONS, KEEP_THEIR_INPUT, Activation, ActivationName
 from weft.ops.rematerialize import cheap
 
@@ -27,7 +28,7 @@ class MLP(Pointwise):
     def __init__(self, d_model: int, d_ff: int, activation: ActivationName = "gelu", *, bias: bool = True) -> None:
         super().__init__()
         self.activation, self.keeps_input = ACTIVATIONS[activation], activation in KEEP_THEIR_INPUT
-        self.up, self.down = nn.Linear(d_model, d_ff, bias), nn.Linear(d_ff, d_model, bias)
+        self.up, self.down = Linear(d_model, d_ff, bias), Linear(d_ff, d_model, bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         hidden = self.up(x)

@@ -14,15 +14,18 @@ from weft.core.config import Dims, PartField, Shared, rule
 from weft.core.layer import Choice, Chooser, LayerState, Pointwise, advance
 from weft.core.output import Loss, Output
 from weft.core.registry import register
-from weft.core.rewrites import untouched
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLUConfig
-from weft.ops import expert_dispatch
-from weft.ops.operator import transformed
+from weft.linear.linear import Linear
+from weft.linear.untouched import untouched
+from weft.ops.expert_dispatch import EXPERT_DISPATCH, DispatchCall, Expert, one_hot
+from weft.ops.forms import REFERENCE
 
 Dispatch = Literal["auto", "grouped", "dense"]
+FORMS: dict[Dispatch, str | None] = {"auto": None, "grouped": "grouped", "dense": REFERENCE}
+"""Of the operation ``expert_dispatch``."""
 
 
 class MixtureOfExperts(Chooser):
@@ -49,15 +52,23 @@ class MixtureOfExperts(Chooser):
     ``torch.compile(fullgraph=True)`` and CUDA graphs cannot do; ``dense`` runs every expert on every token, N/k times
     the arithmetic, in static shapes. ``auto`` is grouped, and dense while compiling and in `torch.func.vmap` and its
     like.
+
+    Points: ``choices``, the experts of each token [B,T,k], best first, and their ``gates`` [B,T,k].
     """
+
+    points = ("choices", "gates")
 
     def __init__(self, d_model: int, experts: list[Pointwise], top_k: int, *, renormalise: bool = True,
                  balance_loss: float = 0.01, z_loss: float = 0.001, dispatch: Dispatch = "auto") -> None:
         super().__init__()
         self.top_k, self.renormalise, self.dispatch = top_k, renormalise, dispatch
         self.balance_loss, self.z_loss = balance_loss, z_loss
-        self.router = nn.Linear(d_model, len(experts), bias=False)
+        self.router = Linear(d_model, len(experts), bias=False, allows=frozenset({"adapt"}))
         self.experts = nn.ModuleList(experts)
+
+    def idle_parameters(self) -> int:
+        numbers = sum(parameter.numel() for parameter in self.experts.parameters())
+        return numbers - numbers * self.top_k // len(self.experts)
 
     def own_traits(self) -> frozenset[Trait]:
         return super().own_traits() | ({Trait.HOST_CHOICE} if self.dispatch == "grouped" else frozenset())
@@ -70,6 +81,9 @@ class MixtureOfExperts(Chooser):
         valid = None if span.ticks.valid is None else span.ticks.valid.flatten()
         logits = self._logits(rows)
         chosen, gates = route(logits, self.top_k, renormalise=self.renormalise)
+        if self.asked is not None:
+            self.asked.give("choices", chosen.unflatten(0, x.shape[:2]))
+            self.asked.give("gates", gates.unflatten(0, x.shape[:2]))
         y = self._dispatch(rows, chosen, gates, valid).reshape(x.shape)
         return Output(y, advance(state, span), self._losses(logits, chosen, valid))
 
@@ -84,7 +98,7 @@ class MixtureOfExperts(Chooser):
 
     def _logits(self, rows: Tensor) -> Float[Tensor, "rows N"]:
         wide = torch.promote_types(rows.dtype, torch.float32)
-        if not untouched(self.router, nn.Linear):
+        if not untouched(self.router, Linear):
             logits: Tensor = self.router(rows)
             return logits.to(wide)
         with torch.autocast(rows.device.type, enabled=False):
@@ -92,9 +106,7 @@ class MixtureOfExperts(Chooser):
 
     def _dispatch(self, rows: Tensor, chosen: Tensor, gates: Tensor, valid: Tensor | None) -> Tensor:
         experts = [_single(expert) for expert in self.experts]
-        if self.dispatch == "dense" or (self.dispatch == "auto" and (torch.compiler.is_compiling() or transformed())):
-            return expert_dispatch.dense(rows, experts, chosen, gates)
-        return expert_dispatch.grouped(rows, experts, chosen, gates, valid)
+        return EXPERT_DISPATCH(DispatchCall(rows, experts, chosen, gates, valid), FORMS[self.dispatch])
 
     def _losses(self, logits: Tensor, chosen: Tensor, valid: Tensor | None) -> tuple[Loss, ...]:
         losses = []
@@ -105,7 +117,7 @@ class MixtureOfExperts(Chooser):
         return tuple(losses)
 
 
-def _single(expert: nn.Module) -> expert_dispatch.Expert:
+def _single(expert: nn.Module) -> Expert:
     """An expert as a map of rows; called as a module, so that hooks on it run."""
     def apply(rows: Tensor) -> Tensor:
         y: Tensor = expert(rows[None]).y
@@ -119,7 +131,7 @@ def route(logits: Float[Tensor, "rows N"], k: int, *, renormalise: bool) -> tupl
     """The k experts of each row, largest logit first and ties to the lower index, and their gates."""
     chosen = logits.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]
     # Not a gather, nor the sorted values: Inductor (torch 2.13, CPU) loses their gradient beside the router's losses.
-    picked = expert_dispatch.one_hot(chosen, logits.shape[1])
+    picked = one_hot(chosen, logits.shape[1])
     best = torch.where(picked, logits[:, None], torch.zeros((), dtype=logits.dtype, device=logits.device)).sum(-1)
     if renormalise:
         return chosen, best.softmax(-1)
@@ -130,7 +142,7 @@ def load_balancing_loss(logits: Float[Tensor, "rows N"], chosen: Int64[Tensor, "
                         valid: Bool[Tensor, " rows"] | None) -> Float[Tensor, ""]:
     """N sum_n f_n P_n over the real rows; 0 when there are none. The gradient flows through P alone."""
     n_experts = logits.shape[1]
-    picks = expert_dispatch.one_hot(chosen, n_experts).to(logits.dtype).mean(1)
+    picks = one_hot(chosen, n_experts).to(logits.dtype).mean(1)
     share, probability = _mean(picks, valid), _mean(logits.softmax(-1), valid)
     return n_experts * (share * probability).sum()
 

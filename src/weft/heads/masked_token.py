@@ -13,6 +13,7 @@ from weft.core.model import Readout
 from weft.core.registry import register
 from weft.heads.base import HeadConfig
 from weft.heads.readout import LinearReadoutConfig
+from weft.linear.linear import Linear
 from weft.norms.base import NormConfig
 from weft.norms.layernorm import LayerNormConfig
 from weft.ops.activations import ACTIVATIONS, Activation
@@ -56,7 +57,7 @@ class MaskedTokenHead(Readout):
     def __init__(self, config: MaskedTokenConfig, dims: Dims) -> None:
         super().__init__()
         width = dims.tokens.embedding_dim if config.tied and dims.tokens is not None else dims.d_model
-        self.transform = nn.Linear(dims.d_model, width)
+        self.transform = Linear(dims.d_model, width)
         nn.init.normal_(self.transform.weight, std=config.std)
         nn.init.zeros_(self.transform.bias)
         self.activation = ACTIVATIONS[config.activation]

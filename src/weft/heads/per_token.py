@@ -12,15 +12,16 @@ from weft.core.model import Classifier
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.heads.base import ClassifierConfig
+from weft.linear.linear import Linear
 from weft.ops.dropout import Dropout
 
 STD = 0.02
 """Standard deviation that the weights of classifiers start with (Devlin et al. 2019, their code)."""
 
 
-def linear_scores(d_model: int, n_outputs: int) -> nn.Linear:
+def linear_scores(d_model: int, n_outputs: int) -> Linear:
     """The last map of a classifier as it starts: small weights, no bias."""
-    found = nn.Linear(d_model, n_outputs)
+    found = Linear(d_model, n_outputs)
     nn.init.normal_(found.weight, std=STD)
     nn.init.zeros_(found.bias)
     return found

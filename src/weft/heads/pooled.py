@@ -15,6 +15,7 @@ from weft.core.registry import register
 from weft.core.span import Span
 from weft.heads.base import ClassifierConfig
 from weft.heads.per_token import STD, linear_scores
+from weft.linear.linear import Linear
 from weft.ops.dropout import Dropout
 
 
@@ -67,7 +68,7 @@ class PooledHead(Classifier):
         super().__init__()
         self.n_outputs, self.labels, self.values = n_outputs, config.labels, config.n_values is not None
         self.pool = config.pool
-        self.transform = nn.Linear(dims.d_model, dims.d_model) if config.transform else None
+        self.transform = Linear(dims.d_model, dims.d_model) if config.transform else None
         if self.transform is not None:
             nn.init.normal_(self.transform.weight, std=STD)
             nn.init.zeros_(self.transform.bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar, Self, final
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from weft.core.config import Dims, PartConfig
 from weft.core.model import Readout
 from weft.core.registry import register
+from weft.linear.linear import HoldsMatrix, Linear, dense
+from weft.linear.untouched import untouched
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
 
@@ -25,7 +28,7 @@ class ReadoutConfig(PartConfig):
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
 
-def mapped(h: Tensor, projection: nn.Linear | None) -> Tensor:
+def mapped(h: Tensor, projection: nn.Module | None) -> Tensor:
     """Hidden vectors through a map, if there is one."""
     return h if projection is None else projection(h)
 
@@ -59,7 +62,33 @@ class LinearReadoutConfig(ReadoutConfig):
         return [cls(tied=False), cls(tied=False, bias=True, softcap=5.0), cls(tied=False, d_embedding=3)]
 
 
-class LinearReadout(Readout):
+class MatrixReadout(Readout, HoldsMatrix):
+    """What readouts of one matrix share: logits = softcap(W p(h) + b), p a map, where one is declared."""
+
+    softcap: float | None
+    projection: nn.Module | None
+
+    @abstractmethod
+    def dense(self) -> tuple[Tensor, Tensor | None] | None:
+        """W and b as they are now; None where the logits are not all made by them."""
+
+    def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        found = self.dense()
+        if found is None:
+            return self.logits(h).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+        return linear_log_prob(mapped(h, self.projection), *found, targets, self.softcap)
+
+    def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
+                      smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy | None:
+        """See `linear_cross_entropy`; None where `dense` is, and of an adapted readout, which computes something
+        else."""
+        found = self.dense() if untouched(self, type(self)) else None
+        return None if found is None else linear_cross_entropy(
+            mapped(h, self.projection), *found, targets, scored, softcap=self.softcap, smoothing=smoothing,
+            z_loss=z_loss)
+
+
+class LinearReadout(MatrixReadout):
     """One matrix [V,D], the token embedding's own when tied; after a map, where one is declared."""
 
     def __init__(self, config: LinearReadoutConfig, tied: Tensor | None, dims: Dims) -> None:
@@ -67,7 +96,7 @@ class LinearReadout(Readout):
         self.softcap = config.softcap
         narrow = config.d_embedding
         width = dims.d_model if narrow is None else narrow
-        self.projection = None if narrow is None else nn.Linear(dims.d_model, narrow, bias=False)
+        self.projection = None if narrow is None else Linear(dims.d_model, narrow, bias=False)
         if tied is None:
             tied = nn.Parameter(torch.empty(dims.vocab_size, width))
             nn.init.normal_(tied, std=width ** -0.5)
@@ -75,38 +104,36 @@ class LinearReadout(Readout):
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size)) if config.bias else None
 
     def inference(self) -> Readout:
+        return self.opened()
+
+    def opened(self) -> MappedReadout:
         return MappedReadout(self)
+
+    def dense(self) -> tuple[Tensor, Tensor | None] | None:
+        # Of one that a subclass has adapted its logits are all that is known.
+        return (self.weight, self.bias) if type(self).logits is LinearReadout.logits else None
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         return linear_logits(mapped(h, self.projection), self.weight, self.bias, self.softcap)
 
-    def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-        if type(self).logits is not LinearReadout.logits:  # an adapted readout: its logits are all that is known of it
-            return self.logits(h).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
-        return linear_log_prob(mapped(h, self.projection), self.weight, self.bias, targets, self.softcap)
-
-    def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
-                      smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
-        """The sums over ``scored`` tokens that training needs, see `linear_cross_entropy`."""
-        return linear_cross_entropy(mapped(h, self.projection), self.weight, self.bias, targets, scored,
-                                    softcap=self.softcap, smoothing=smoothing, z_loss=z_loss)
-
 
 @final
-class MappedReadout(Readout):
-    """The inference form of `LinearReadout`: its matrix is a linear map like any other."""
+class MappedReadout(MatrixReadout):
+    """`LinearReadout` whose matrix is a linear map like any other: its form without gradients, and what rewrites take
+    apart."""
 
     def __init__(self, readout: LinearReadout) -> None:
         super().__init__()
         self.softcap, self.projection = readout.softcap, readout.projection
-        self.map = nn.Linear(readout.weight.shape[1], readout.weight.shape[0], readout.bias is not None, device="meta")
-        self.map.weight = nn.Parameter(readout.weight.detach(), requires_grad=False)
-        if readout.bias is not None:
-            self.map.bias = nn.Parameter(readout.bias.detach(), requires_grad=False)
+        assert isinstance(readout.weight, nn.Parameter), "made so"
+        self.map: nn.Module = Linear.of(readout.weight, readout.bias)
+
+    def opened(self) -> MappedReadout:
+        return self
+
+    def dense(self) -> tuple[Tensor, Tensor | None] | None:
+        return dense(self.map)
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         z: Tensor = self.map(mapped(h, self.projection))
         return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
-
-    def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-        return linear_log_prob(mapped(h, self.projection), self.map.weight, self.map.bias, targets, self.softcap)

@@ -22,8 +22,8 @@ COUNTED = 200
 
 def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.float64) -> Subject | None:
     """The part built small, inside a host where it cannot stand alone: a position scheme inside attention or on a
-    decoder's embeddings, a norm in a block, a readout on a decoder. None for parts that no law is about (optimizers,
-    tokenizers)."""
+    decoder's embeddings, a norm in a block, a readout on a decoder, a layer behind its `giver`. None for parts that no
+    law is about (optimizers, tokenizers)."""
     host = _host(config)
     if host is None:
         return None
@@ -76,7 +76,10 @@ def _host(config: PartConfig) -> PartConfig | None:
     """The configuration of something that runs by itself."""
     mlp = {"kind": "mlp", "d_ff": 12}
     match config.group:
-        case "mixer" | "feedforward" | "block" | "model" | "encoder":
+        case "mixer" | "feedforward":
+            giver = config.giver()
+            return config if giver is None else _part("block", kind="pre", layers=[giver, config], norm="none")
+        case "block" | "model" | "encoder":
             return config
         case "position":
             scheme = config.build_for_heads(Dims(WIDTH, VOCABULARY, CONTEXT), 2, WIDTH // 2)  # type: ignore[attr-defined]

@@ -120,9 +120,10 @@ def _kind(layer: nn.Module) -> object:
 
 
 def _reached(subject: Subject) -> list[tuple[str, Layer, int]]:
-    """The layers inside that a call runs, and the width that each is given."""
+    """The layers inside that a call runs and that can be run alone, and the width that each is given."""
     widths: dict[str, int] = {}
-    layers = [(path, part) for path, part in subject.module.named_modules() if path and isinstance(part, Layer)]
+    layers = [(path, part) for path, part in subject.module.named_modules()
+              if path and isinstance(part, Layer) and not part.takes()]
 
     def note(path: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:

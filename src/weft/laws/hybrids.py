@@ -6,11 +6,10 @@ import random
 from typing import Any, final
 
 from weft.core.config import Dims, PartConfig
-from weft.core.layer import Part, traits_of
+from weft.core.layer import traits_of
 from weft.core.registry import REGISTRY
 from weft.core.traits import Trait
 from weft.laws.discovery import CONTEXT, VOCABULARY, WIDTH
-from weft.positions.base import PositionConfig, PositionScheme
 
 
 @final
@@ -36,11 +35,12 @@ class Hybrids:
 
     def _block(self, draw: random.Random) -> dict[str, Any]:
         mixer = draw.choice(self._mixers)
-        if mixer.kind == "attention" and draw.random() < 0.5:
+        if {"position", "d_head"} <= type(mixer).model_fields.keys() and draw.random() < 0.5:
             mixer = mixer.model_copy(update={"position": draw.choice(self._inside), "d_head": 4})
-        layers = [mixer, draw.choice(self._feedforwards)]
+        giver = mixer.giver()
+        layers = [mixer] if giver is None else [giver, mixer]
         return {"kind": draw.choice(self._blocks), "norm": draw.choice(self._norms),
-                "layers": layers[:draw.randint(1, 2)]}
+                "layers": [*layers, draw.choice(self._feedforwards)][:len(layers) + draw.randint(0, 1)]}
 
 
 def _examples(group: str) -> list[PartConfig]:
@@ -49,14 +49,12 @@ def _examples(group: str) -> list[PartConfig]:
 
 def _causal(group: str, *points: str) -> list[PartConfig]:
     """The group's examples that keep a state; of position schemes, those that act on one of ``points`` or nowhere."""
-    found = []
-    for config in _examples(group):
-        if isinstance(config, PositionConfig):
-            built: Part = config.build_for_heads(Dims(WIDTH, VOCABULARY, CONTEXT), 2, 4)
-            fits = isinstance(built, PositionScheme) and (not built.acts_on or bool(built.acts_on & set(points)))
-        else:
-            module = config.build(Dims(WIDTH, VOCABULARY, CONTEXT))
-            fits = Trait.BIDIRECTIONAL not in traits_of(module)
-        if fits:
-            found.append(config)
-    return found
+    return [config for config in _examples(group) if _fits(config, points)]
+
+
+def _fits(config: PartConfig, points: tuple[str, ...]) -> bool:
+    dims = Dims(WIDTH, VOCABULARY, CONTEXT)
+    if config.group == "position":
+        scheme = config.build_for_heads(dims, 2, 4)  # type: ignore[attr-defined]
+        return not scheme.acts_on or bool(scheme.acts_on & set(points))
+    return Trait.BIDIRECTIONAL not in traits_of(config.build(dims))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from weft.core.inference import inference_form
 from weft.core.span import Memory, Span
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
+from weft.linear.inference import inference_form
 
 LAW = "inference"
 

@@ -18,6 +18,7 @@ from weft.core.model import Model
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.laws.choices import Choices, watched
+from weft.laws.pieces import in_pieces
 from weft.laws.report import Finding
 from weft.laws.subject import Subject
 
@@ -54,7 +55,7 @@ def allowed(subject: Subject, steps: int) -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """What the laws at length share: B rows of tokens, two or one, run whole once.
+    """What the laws at length share: two rows of tokens, run whole once.
 
     Attributes:
         subject: what is examined; its ``steps`` are the length of the rows.
@@ -87,12 +88,12 @@ class Row:
         return span.replace(fresh=at == 0, bound=at + size, uniform=True) if reserved else span
 
 
-def row(subject: Subject, generator: torch.Generator, rows: int = 2) -> Row:
-    """Random rows of ``subject.steps`` tokens and their outputs."""
-    x, memory = subject.inputs(rows, subject.steps, generator), subject.memory(rows, generator)
+def row(subject: Subject, generator: torch.Generator) -> Row:
+    """Two random rows of ``subject.steps`` tokens and their outputs."""
+    x, memory = subject.inputs(2, subject.steps, generator), subject.memory(2, generator)
     prefix = None
     if Trait.PREFIX_FIRST in subject.traits:
-        prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])[:rows]).to(x.device)
+        prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])).to(x.device)
     with torch.no_grad(), watched(subject.module) as choices:
         y = subject.whole(x, memory, Span(prefix=prefix)).y
     return Row(subject, x, memory, prefix, y, choices, _marks(subject), generator)
@@ -134,9 +135,9 @@ def one_by_one(steps: int) -> list[int]:
     return [3, *[1] * first, steps - 3 - first]
 
 
-def in_pieces(row: Row, sizes: list[int], reserved: bool = False, subject: Subject | None = None,
-              inputs: tuple[Tensor, Memory | None] | None = None) -> tuple[Tensor, LayerState]:
-    """The outputs of consecutive pieces that thread a state, and the last state.
+def row_in_pieces(row: Row, sizes: list[int], reserved: bool = False, subject: Subject | None = None,
+                  inputs: tuple[Tensor, Memory | None] | None = None) -> tuple[Tensor, LayerState]:
+    """The outputs of consecutive pieces of a row that thread a state, and the last state.
 
     Args:
         row: what is run.
@@ -146,13 +147,5 @@ def in_pieces(row: Row, sizes: list[int], reserved: bool = False, subject: Subje
         inputs: x and memory, where they are not the row's own.
     """
     runner, (x, memory) = subject or row.subject, inputs or (row.x, row.memory)
-    steps = sum(sizes)
-    state = runner.start(x.shape[0], memory, steps if reserved else None, row.steps)
-    outs, at = [], 0
-    for size in sizes:
-        out = runner.call(x[:, at:at + size], state, row.span(at, size, reserved))
-        assert out.state is not None, "a call with a state returns one"
-        state = out.state
-        outs.append(out.y)
-        at += size
-    return torch.cat(outs, dim=1), state
+    state = runner.start(x.shape[0], memory, sum(sizes) if reserved else None, row.steps)
+    return in_pieces(runner, x, state, sizes, lambda first, end: row.span(first, end - first, reserved))

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from weft.core.inference import inference_form
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
@@ -19,10 +18,11 @@ from weft.core.traits import Trait
 from weft.laws.choices import Choices, watched
 from weft.laws.gradients import first_run, run
 from weft.laws.inference import by_columns
-from weft.laws.length import GRADIENT_STEPS, Row, across, around, in_pieces, one_by_one
+from weft.laws.length import GRADIENT_STEPS, Row, across, around, one_by_one, row_in_pieces
 from weft.laws.precision import BOUNDS
 from weft.laws.report import Finding, compare, gradient_difference
 from weft.laws.subject import Subject
+from weft.linear.inference import inference_form
 
 NEAR = 16
 """Tokens up to which the bound of `precision` is that of short rows: angles and sums of more grow with the length."""
@@ -39,7 +39,7 @@ def split(row: Row) -> Iterator[Finding]:
         ways["single tokens"] = (one_by_one(steps), True)
     for case, (sizes, reserved) in ways.items():
         with torch.no_grad(), watched(subject.module) as chosen:
-            found = in_pieces(row, sizes, reserved)[0]
+            found = row_in_pieces(row, sizes, reserved)[0]
         if row.y.dtype != torch.float64 and Trait.DISCRETE_CHOICE in subject.traits:
             found, margin = _undecided(row, found, chosen)
             yield Finding("split", f"{case}: margin of the widest choice that fell otherwise", margin, subject.bound)
@@ -65,7 +65,7 @@ def _gradients(row: Row) -> Finding:
     whole, weights = first_run(row.subject, row.x, row.memory, row.generator,
                                lambda x, memory: row.subject.whole(x, memory, span).y)
     pieces = run(row.subject, row.x, row.memory, weights,
-                 lambda x, memory: in_pieces(row, sizes, inputs=(x, memory))[0])
+                 lambda x, memory: row_in_pieces(row, sizes, inputs=(x, memory))[0])
     return Finding("split gradients", "pieces that end around " + _named(row.marks),
                    gradient_difference(pieces.gradients, whole.gradients), row.subject.gradient_bound)
 
@@ -149,7 +149,7 @@ def _late(row: Row) -> tuple[int, LayerState]:
     """Tokens up to near the end of the row, and the state after them."""
     early = max(row.steps - 7, 3)
     with torch.no_grad():
-        return early, in_pieces(row, [early])[1]
+        return early, row_in_pieces(row, [early])[1]
 
 
 def packed(row: Row) -> Iterator[Finding]:
@@ -196,7 +196,7 @@ def continuation(row: Row) -> Iterator[Finding]:
         return
     single, x, memory = _single(row)
     with torch.no_grad(), watched(single.module) as chosen:
-        pieces = in_pieces(row, across(row.steps), subject=single, inputs=(x, memory))[0]
+        pieces = row_in_pieces(row, across(row.steps), subject=single, inputs=(x, memory))[0]
     yield _relative(row, "continuation", "torch.float32, pieces of odd sizes", pieces, chosen)
 
 
@@ -240,7 +240,7 @@ def inference(row: Row) -> Iterator[Finding]:
         whole = form.whole(row.x, row.memory, Span(prefix=row.prefix)).y
         yield compare("inference", "whole", whole, row.y, row.subject.bound)
         if row.subject.stateful:
-            found = in_pieces(row, across(row.steps), True, form)[0]
+            found = row_in_pieces(row, across(row.steps), True, form)[0]
             yield compare("inference", "pieces of odd sizes", found, row.y, row.subject.bound)
 
 
@@ -258,9 +258,6 @@ LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
     "inference": inference,
 }
 """By the names of the laws on short rows."""
-
-FAR_LAWS = ("split", "causality")
-"""What is run on rows so long that each takes its time."""
 
 OWN_LONG_LAWS = ("split", "causality", "ragged", "packed")
 """What can be compared in any dtype, on a model of any size."""

@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from weft.core.layer import LayerState
+from weft.core.rows import admit
 from weft.core.span import Memory, Span
 from weft.core.state import concat, restore, state_arrays
 from weft.core.traits import Trait
@@ -111,7 +112,7 @@ def _rows_replaced(subject: Subject, x: Tensor, memory: Memory | None, state: La
     short = max(before - 2, 1)
     started = subject.call(new[:, :short], subject.start(1, own, None, subject.steps), Span()).state
     assert started is not None, "a call with a state returns one"
-    mixed = state.assign([1], started)
+    mixed = admit(state.clone(), [1], started)
     late = x[:, before:].clone()
     late[1] = new[0, short:short + late.shape[1]]
     found = subject.call(late, mixed, Span()).y

@@ -27,9 +27,11 @@ from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
 from weft.laws.report import Finding, Report
 from weft.laws.reuse import reuse
+from weft.laws.rewriting import rewriting
 from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.saving import saving
 from weft.laws.seeds import seeds
+from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.split import split
 from weft.laws.stability import FAR, stability
 from weft.laws.subject import Subject, layer_subject, model_subject
@@ -46,11 +48,15 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "bounded": bounded,
     "readout": readout,
     "inference": inference,
+    "rewriting": rewriting,
     "continuation": continuation,
     "coordinates": coordinates,
     "forks": forks,
     "saving": saving,
     "reuse": reuse,
+    "admission": admission,
+    "trimming": trimming,
+    "rewinding": rewinding,
     "training": training,
     "seeds": seeds,
     "memory": memory,
@@ -69,14 +75,13 @@ def examine(subject: Subject, seed: int = 0, laws: tuple[str, ...] = tuple(LAWS)
     return Report(subject.name, tuple(findings), subject.steps)
 
 
-def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS),
-                 rows: int = 2) -> Report:
-    """Run the named laws on rows of ``steps`` tokens (`weft.laws.long_laws`); only `FAR_LAWS` take a single row."""
+def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS)) -> Report:
+    """Run the named laws on two rows of ``steps`` tokens (`weft.laws.long_laws`)."""
     subject = replace(subject, steps=steps)
     made: list[Row] = []
 
     def whole() -> Iterator[Finding]:
-        made.append(row(subject, torch.Generator().manual_seed(seed), rows))
+        made.append(row(subject, torch.Generator().manual_seed(seed)))
         yield finite(made[0].y, subject)
 
     findings = list(guarded("finite", subject, whole))

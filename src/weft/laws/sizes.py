@@ -117,6 +117,8 @@ def smaller(value: Any, scale: Scale, name: str = "", head: int | None = None) -
         return _list([smaller(item, scale, name, head) for item in value], scale, name, head or scale.head)
     if isinstance(value, str) and name == "mask":
         return re.sub(r"\w+\([\d\s,]+\)", lambda call: _mask(call[0], scale.sizes.reach), value)
+    if isinstance(value, str) and name in ("maps", "also_train"):  # a twin has fewer blocks and experts
+        return re.sub(r"(?<![^.])(\d+|\[[^]]*\])(?![^.])", "*", value)
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     return _number(value, scale, name, head)

@@ -10,6 +10,7 @@ from torch import Tensor
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.laws.gradients import Run, first_run, run
+from weft.laws.pieces import in_pieces
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 
@@ -60,17 +61,11 @@ def _compare(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor 
              whole: Run, cuts: list[int], reserved: bool, generator: torch.Generator) -> Iterator[Finding]:
     def pieces(a: Tensor, m: Memory | None) -> Tensor:
         state = subject.start(a.shape[0], m, subject.steps if reserved else None, subject.steps)
-        outs, at = [], 0
-        for size in cuts:
-            span = Span(prefix=None if prefix is None else prefix[:, at:at + size])
-            if reserved:
-                span = span.replace(fresh=at == 0, bound=at + size, uniform=True)
-            out = subject.call(a[:, at:at + size], state, span)
-            assert out.state is not None, "a call with a state returns one"
-            state = out.state
-            outs.append(out.y)
-            at += size
-        return torch.cat(outs, dim=1)
+        return in_pieces(subject, a, state, cuts, span)[0]
+
+    def span(first: int, end: int) -> Span:
+        own = Span(prefix=None if prefix is None else prefix[:, first:end])
+        return own.replace(fresh=first == 0, bound=end, uniform=True) if reserved else own
 
     case = f"pieces {'+'.join(map(str, cuts))}{', reserved buffers and facts' if reserved else ''}"
     yield from _against(subject, x, memory, weights, whole, pieces, case, generator)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from weft.core.layer import Layer, LayerState, computing_dtype, traits_of
+from weft.core.layer import Layer, LayerState, computing_dtype, facts_of, source_width, traits_of
 from weft.core.model import Encoder, EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
-from weft.mixers.cross_attention import CrossAttention
 
 SOURCE_STEPS = 5
 """Tokens of the source that cross-attention reads in the laws."""
@@ -89,22 +88,29 @@ def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bou
         assert isinstance(module, Layer)
         return layer_subject(name, module, d_model, steps=steps, bound=bound)
 
-    return Subject(name, layer.eval(), layer, start, inputs, memory, traits_of(layer), remake, bound, steps)
+    def call(x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        return layer(x, state, given(span, x, read))  # type: ignore[no-any-return]
+
+    read = sorted(facts_of(layer))
+    return Subject(name, layer.eval(), call if read else layer, start, inputs, memory, traits_of(layer), remake, bound,
+                   steps)
 
 
 def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: float = 1e-10) -> Subject:
     """A language model, fed with random ids and judged by its logits."""
     device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
     floats = next(iter(model.parameters()), torch.zeros(())).dtype
-    cross = [part for part in model.modules() if isinstance(part, CrossAttention)] if not model.takes_source else []
+    width = None if model.takes_source else source_width(model)
+
+    read = sorted(facts_of(model))
 
     def inputs(batch: int, length: int, generator: torch.Generator) -> Tensor:
         return torch.randint(model.vocab_size, (batch, length), generator=generator).to(device)
 
     def memory(batch: int, generator: torch.Generator) -> Memory | None:
         counts = _counts(batch, SOURCE_STEPS, generator).to(device)
-        if cross:
-            shape = (batch, SOURCE_STEPS, cross[0].d_model)
+        if width is not None:
+            shape = (batch, SOURCE_STEPS, width)
             return Memory(torch.randn(shape, generator=generator, dtype=torch.float64).to(device, floats), counts)
         if not model.takes_source:
             return None
@@ -112,7 +118,7 @@ def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: fl
 
     def call(x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         assert state is None or isinstance(state, ModelState)
-        out = model(x, state, span)
+        out = model(x, state, given(span, x, read))
         return Output(out.y, out.state, out.losses)
 
     def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
@@ -156,6 +162,15 @@ def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int 
 
     return Subject(name, encoder.eval(), call, start, inputs, memory, traits_of(encoder), remake, bound, steps,
                    limit=encoder.limit())
+
+
+def given(span: Span, x: Tensor, names: Sequence[str]) -> Span:
+    """The span with a fact of every name for each token: 0 or 1 as its own input says, so that a token has the same
+    facts in whatever piece, row or document it comes."""
+    def fact(index: int) -> Tensor:
+        return x[..., index % x.shape[2]] > 0 if x.is_floating_point() else (x >> index) & 1
+
+    return replace(span, facts={name: fact(index) for index, name in enumerate(names)}) if names else span
 
 
 def _counts(batch: int, steps: int, generator: torch.Generator) -> Tensor:

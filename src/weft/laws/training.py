@@ -10,14 +10,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from weft.core.layer import Part
 from weft.core.span import Memory
 from weft.core.traits import Trait
 from weft.laws.pieces import few, in_pieces
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
-from weft.mixers.attention import Attention
-from weft.mixers.cross_attention import CrossAttention
-from weft.ops.dropout import Dropout
 
 LAW = "training"
 
@@ -86,15 +84,13 @@ def _dropouts(module: nn.Module) -> list[str]:
 
 def _rate(part: nn.Module) -> float:
     """The probability with which this module itself drops something."""
-    if isinstance(part, nn.Dropout | Dropout):
-        return part.p
-    return part.config.scores.dropout if isinstance(part, Attention | CrossAttention) else 0.0
+    if isinstance(part, Part):
+        return part.dropout_rate
+    return part.p if isinstance(part, nn.modules.dropout._DropoutNd) else 0.0
 
 
 def _without_dropout(part: nn.Module) -> None:
-    if isinstance(part, nn.Dropout | Dropout):
+    if isinstance(part, Part):
+        part.dropout_rate = 0.0
+    elif isinstance(part, nn.modules.dropout._DropoutNd):
         part.p = 0.0
-    else:
-        assert isinstance(part, Attention | CrossAttention), "the parts that have a rate"
-        scores = part.config.scores.model_copy(update={"dropout": 0.0})
-        part.config = part.config.model_copy(update={"scores": scores})

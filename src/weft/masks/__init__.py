@@ -5,15 +5,17 @@ from __future__ import annotations
 from weft.masks.base import And, Mask, Not, Or
 from weft.masks.basic import Bidirectional, Causal, Documents, Padding, Prefix
 from weft.masks.expression import parse_mask
+from weft.masks.facts import Globals, SameType
 from weft.masks.field import MaskField
 from weft.masks.heads import PerHead
 from weft.masks.registry import known_masks, register_mask
 from weft.masks.sparse import Block, Fixed, GlobalTokens, Strided
-from weft.masks.terms import Key, Lookahead, Pattern, Query
+from weft.masks.terms import Band, Key, Lookahead, Pattern, Query
 from weft.masks.windows import Dilated, SymmetricWindow, Window
 
 __all__ = [
     "And",
+    "Band",
     "Bidirectional",
     "Block",
     "Causal",
@@ -21,6 +23,7 @@ __all__ = [
     "Documents",
     "Fixed",
     "GlobalTokens",
+    "Globals",
     "Key",
     "Lookahead",
     "Mask",
@@ -32,6 +35,7 @@ __all__ = [
     "PerHead",
     "Prefix",
     "Query",
+    "SameType",
     "Strided",
     "SymmetricWindow",
     "Window",

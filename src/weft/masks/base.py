@@ -25,7 +25,8 @@ from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.masks import flex, picture
-from weft.masks.terms import AMOUNTS, Key, Lookahead, Pattern, Query
+from weft.masks.share import visible_share
+from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -64,10 +65,21 @@ class Mask(ABC):
         A key of order <= query.order - reach is never allowed."""
         return None
 
+    def band(self) -> Band:
+        """Bounds on the keys of its document that a query may see; what lies outside is never computed."""
+        return Band(self.reach(), 0 if self.causal() else None)
+
     def borders(self) -> tuple[int, ...]:
         """Lengths, in tokens, from which on it hides near keys or repeats: its reach and what its parts have."""
         reach = self.reach()
         return (*(() if reach is None else (reach,)), *(border for part in self.parts() for border in part.borders()))
+
+    def reads(self) -> frozenset[str]:
+        """Names of the facts of tokens that it reads (`weft.core.facts`)."""
+        found: frozenset[str] = frozenset()
+        for part in self.parts():
+            found = found | part.reads()
+        return found
 
     def heads(self) -> int:
         """After how many heads it repeats; 1 when all heads see alike. Head h follows the rule of h mod heads."""
@@ -80,6 +92,11 @@ class Mask(ABC):
     def parts(self) -> tuple[Mask, ...]:
         """The masks that it is made of; none for a single rule."""
         return ()
+
+    @final
+    def share(self, steps: int) -> float:
+        """The share of all pairs of a query and a key, in a document of ``steps`` tokens, that it allows."""
+        return visible_share(self.allowed, self.heads(), steps)
 
     @final
     def causal(self) -> bool:
@@ -108,9 +125,13 @@ class Mask(ABC):
         """
         count = self.heads() if heads is None else heads
         head = torch.arange(count, device=keys.order.device)[None, :, None, None]
-        query = Query(*(part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end)))
+        read = sorted(self.reads())
+        told = {name: queries.fact(name, queries.order)[:, None, :, None] for name in read}
+        order, start, end = (part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end))
+        query = Query(order, start, end, told)
         begin, valid = (None if part is None else part[:, None, None, :] for part in (keys.begin, keys.valid))
-        found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid), head)
+        known = {name: queries.fact(name, keys.order)[:, None, None, :] for name in read}
+        found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid, known), head)
         rows = found.shape[0]
         return found.expand(rows, count if self.heads() > 1 else -1, queries.order.shape[1], keys.order.shape[1])
 
@@ -180,6 +201,9 @@ class And(Mask):
         bounds = [bound for bound in (part.reach() for part in self.operands) if bound is not None]
         return min(bounds, default=None)
 
+    def band(self) -> Band:
+        return reduce(Band.meet, (part.band() for part in self.operands))
+
     def heads(self) -> int:
         return math.lcm(*(part.heads() for part in self.operands))
 
@@ -216,6 +240,9 @@ class Or(Mask):
         bounds = [part.reach() for part in self.operands]
         known = [bound for bound in bounds if bound is not None]
         return max(known) if len(known) == len(bounds) else None
+
+    def band(self) -> Band:
+        return reduce(Band.join, (part.band() for part in self.operands))
 
     def heads(self) -> int:
         return math.lcm(*(part.heads() for part in self.operands))

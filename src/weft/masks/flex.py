@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -13,30 +13,49 @@ from weft.masks.terms import Key, Query
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-    from weft.masks.base import Mask
-
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def mask_mod(mask: Mask, queries: Ticks, keys: Keys) -> MaskMod:
+class Ruled(Protocol):
+    """What is asked of a mask here; `weft.masks.base.Mask` has it."""
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        """See `Mask.rule`."""
+        ...
+
+    def reads(self) -> frozenset[str]:
+        """See `Mask.reads`."""
+        ...
+
+    def heads(self) -> int:
+        """See `Mask.heads`."""
+        ...
+
+
+def mask_mod(mask: Ruled, queries: Ticks, keys: Keys) -> MaskMod:
     """``f(row, head, query index, key index)``, all scalars, True where the query may attend to the key."""
     def at(values: Tensor, row: Tensor, index: Tensor) -> Tensor:
         return values[0, index] if values.shape[0] == 1 else values[row, index]
 
+    sees, seen = ({name: queries.fact(name, order) for name in mask.reads()} for order in (queries.order, keys.order))
+
     def allowed(row: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
-        query = Query(*(at(part, row, query_index) for part in (queries.order, queries.begin, queries.prefix_end)))
+        order, start, end = (at(part, row, query_index) for part in (queries.order, queries.begin, queries.prefix_end))
+        query = Query(order, start, end, {name: at(values, row, query_index) for name, values in sees.items()})
         begin, valid = (None if part is None else at(part, row, key_index) for part in (keys.begin, keys.valid))
-        return mask.rule(query, Key(at(keys.order, row, key_index), begin, valid), head)
+        known = {name: at(values, row, key_index) for name, values in seen.items()}
+        return mask.rule(query, Key(at(keys.order, row, key_index), begin, valid, known), head)
 
     return allowed
 
 
-def block_mask(mask: Mask, queries: Ticks, keys: Keys, *, heads: int | None, block_size: int) -> BlockMask:
+def block_mask(mask: Ruled, queries: Ticks, keys: Keys, *, heads: int | None, block_size: int) -> BlockMask:
     """See `Mask.block_mask`."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     fields = (queries.order, queries.begin, queries.prefix_end, keys.order, keys.begin, keys.valid)
-    rows = max(part.shape[0] for part in fields if part is not None)
+    facts = () if queries.facts is None else queries.facts.values.values()
+    rows = max(part.shape[0] for part in (*fields, *facts) if part is not None)
     alike = mask.heads() == 1
     return create_block_mask(mask_mod(mask, queries, keys), B=None if rows == 1 else rows,
                              H=None if alike else heads or mask.heads(), Q_LEN=queries.order.shape[1],

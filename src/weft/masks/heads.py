@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 from typing import ClassVar, final
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from weft.core.errors import ConfigError
 from weft.masks.base import Mask
 from weft.masks.registry import register_mask
-from weft.masks.terms import AMOUNTS, Key, Lookahead, Pattern, Query
+from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
 
 
 @register_mask
@@ -50,6 +51,9 @@ class PerHead(Mask):
         bounds = [mask.reach() for mask in self.masks]
         known = [bound for bound in bounds if bound is not None]
         return max(known) if len(known) == len(bounds) else None
+
+    def band(self) -> Band:
+        return reduce(Band.join, (mask.band() for mask in self.masks))
 
     def heads(self) -> int:
         return math.lcm(len(self.masks), *(mask.heads() for mask in self.masks))

@@ -23,7 +23,7 @@ from weft.core.errors import ConfigError
 from weft.masks.base import Mask
 from weft.masks.checks import require_count
 from weft.masks.registry import register_mask
-from weft.masks.terms import Key, Lookahead, Query
+from weft.masks.terms import Band, Key, Lookahead, Query
 
 
 @register_mask
@@ -141,6 +141,10 @@ class GlobalTokens(Mask):
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         sees, seen = query.order - query.begin, key.order - query.begin
         return reduce(torch.logical_or, ((sees == index) | (seen == index) for index in self.indices))
+
+    def band(self) -> Band:
+        """What a global token sees of the past are first tokens as well."""
+        return Band(1, None, self.indices[-1] + 1)
 
     def borders(self) -> tuple[int, ...]:
         return (self.indices[-1] + 1,)

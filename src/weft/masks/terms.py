@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from torch import Tensor
@@ -14,12 +16,17 @@ AMOUNTS: tuple[Lookahead, ...] = ("none", "prefix", "any")
 """From the least to the most."""
 
 
+NO_FACTS: Mapping[str, Tensor] = MappingProxyType({})
+
+
 class Query(NamedTuple):
-    """What a rule may know of queries; the fields broadcast against those of `Key`."""
+    """What a rule may know of queries; the fields broadcast against those of `Key`. ``facts`` are those that the mask
+    `reads`."""
 
     order: Tensor
     begin: Tensor
     prefix_end: Tensor
+    facts: Mapping[str, Tensor] = NO_FACTS
 
 
 class Key(NamedTuple):
@@ -28,6 +35,7 @@ class Key(NamedTuple):
     order: Tensor
     begin: Tensor | None
     valid: Tensor | None
+    facts: Mapping[str, Tensor] = NO_FACTS
 
 
 @dataclass(frozen=True)
@@ -51,3 +59,32 @@ class Pattern:
         sizes = [size for size in (self.size, other.size) if size is not None]
         return Pattern(self.causal or other.causal, min(sizes, default=None), self.documents or other.documents,
                        self.padding or other.padding)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Bounds on which keys of its document a query may see, whatever the tokens are; None: without bound.
+
+    Attributes:
+        size: of the earlier keys only this many of the most recent, the query's own included.
+        ahead: at most so many later keys.
+        first: besides, the document's first tokens.
+    """
+
+    size: int | None = None
+    ahead: int | None = None
+    first: int = 0
+
+    def meet(self, other: Band) -> Band:
+        """Bounds on what both allow."""
+        ahead = [band.ahead for band in (self, other) if band.ahead is not None]
+        mine = other.size is None or (self.size is not None and self.size + self.first <= other.size + other.first)
+        past = self if mine else other
+        return Band(past.size, min(ahead, default=None), past.first)
+
+    def join(self, other: Band) -> Band:
+        """Bounds on what either allows."""
+        ahead = None if self.ahead is None or other.ahead is None else max(self.ahead, other.ahead)
+        if self.size is None or other.size is None:
+            return Band(None, ahead)
+        return Band(max(self.size, other.size), ahead, max(self.first, other.first))

@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.masks.base import Mask
 from weft.masks.checks import require_count
 from weft.masks.registry import register_mask
-from weft.masks.terms import Key, Lookahead, Pattern, Query
+from weft.masks.terms import Band, Key, Lookahead, Pattern, Query
 
 
 @register_mask
@@ -71,6 +71,9 @@ class SymmetricWindow(Mask):
 
     def reach(self) -> int:
         return self.left + 1
+
+    def band(self) -> Band:
+        return Band(self.left + 1, self.right)
 
     def pattern(self) -> Pattern | None:
         return None if self.right else Pattern(causal=True, size=self.left + 1)

@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.clock import Clock, Keys, Ticks
 from weft.core.config import Dims, PartField, Settings
-from weft.core.errors import UnsupportedError
+from weft.core.errors import ConfigError, UnsupportedError, nearest
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
+from weft.core.places import Lookback
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
-from weft.masks import Bidirectional, Causal, Documents, Mask, MaskField, Prefix, Window
+from weft.linear.linear import Linear
+from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
+from weft.masks.visible import Rule, Visible, visible
 from weft.mixers.base import MixerConfig
-from weft.mixers.key_value import KeyValueShape, KeyValueState, RollingState, start_growing, start_rolling, store
+from weft.mixers.key_value import (
+    KeyValueShape,
+    KeyValueState,
+    RollingState,
+    Stored,
+    start_growing,
+    start_rolling,
+    store,
+)
 from weft.norms.base import Norm, NormConfig
-from weft.ops.attention import AttentionInputs, Backend, attend
+from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.rematerialize import apart
-from weft.positions.base import PositionConfig, PositionScheme
+from weft.ops.score_terms import ScoreTerm
+from weft.positions.base import PositionConfig, PositionScheme, PositionTerm
 from weft.positions.none import NoPositionConfig
 
 
@@ -51,7 +65,8 @@ class AttentionConfig(MixerConfig):
     kind: ClassVar[str] = "attention"
     source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
                              "Ainslie et al. 2023 (grouped-query)")
-    state_size: ClassVar[str] = "n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens"
+    state_size: ClassVar[str] = ("n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens, with "
+                                 "global(0, ..., n - 1) beside it n more")
 
     n_heads: int = Field(default=4, gt=0)
     n_kv_heads: int | None = Field(default=None, gt=0)
@@ -63,20 +78,28 @@ class AttentionConfig(MixerConfig):
     bias: Literal["none", "qkv", "output", "all"] = "none"
     clip: float | None = Field(default=None, gt=0)
     scores: ScoreSettings = ScoreSettings()
-    backend: Backend = "auto"
+    backend: str = "auto"
 
     def build(self, dims: Dims) -> Attention:
+        sizes = self.sizes(dims)
+        return Attention(self, sizes, self.scheme(sizes.heads, sizes.d_head, dims), dims)
+
+    def sizes(self, dims: Dims) -> HeadSizes:
+        """The sizes of the heads, checked against the other fields."""
         sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
-        if self.backend == "sdpa" and self.scores.softcap is not None:
-            raise dims.problem("backend", "the backend 'sdpa' cannot express a softcap.", "Use 'auto' or 'reference'.")
+        require_form(self.backend, self.scores.softcap, dims)
         if sizes.heads % self.mask.heads():
             raise dims.problem("mask", f"{self.mask!r} tells {self.mask.heads()} heads apart, which does not divide "
                                f"{sizes.heads} heads.", "Choose n_heads among its multiples.")
-        scheme = self.position.build_for_heads(dims.at("position"), sizes.heads, sizes.d_head)
+        return sizes
+
+    def scheme(self, heads: int, size: int, dims: Dims) -> PositionScheme:
+        """The position scheme for heads of which ``size`` features are turned."""
+        scheme = self.position.build_for_heads(dims.at("position"), heads, size)
         if "embeddings" in scheme.acts_on:
             raise dims.problem("position", f"{self.position.kind!r} acts on embeddings, not inside attention.",
                                "Put it in the model's `position`.")
-        return Attention(self, sizes, scheme, dims)
+        return scheme
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -89,6 +112,8 @@ class AttentionConfig(MixerConfig):
             cls(n_heads=2, d_head=4, mask=Bidirectional(), bias="output", clip=0.5),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "qk_norm": "rmsnorm",
                                 "mask": "causal & window(4)", "backend": "sdpa"}),
+            cls.model_validate({"n_heads": 2, "d_head": 3, "position": "alibi",
+                                "mask": "causal & (window(3) | global(0, 1))"}),
         ]
 
 
@@ -106,6 +131,16 @@ class HeadSizes:
         return self.heads * self.d_head, self.kv_heads * self.d_head, self.kv_heads * self.d_value
 
 
+PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
+"""What the linear maps of attention are listed under."""
+
+
+def served_by(call: AttentionCall, named: str | None) -> Mapping[str, str]:
+    """The form that serves such a call on this machine, and why."""
+    form, reason = ATTENTION.choose(call, named)
+    return {"Attention": f"{form.name}: {reason}"}
+
+
 def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value: int | None,
                dims: Dims) -> HeadSizes:
     """Fill in what was left out and refuse what does not divide."""
@@ -120,26 +155,65 @@ def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value
     return HeadSizes(n_heads, kv_heads, size, size if d_value is None else d_value)
 
 
+def named_form(backend: str) -> str | None:
+    """The form of attention that a configuration's ``backend`` names; None: the chooser's."""
+    return None if backend == "auto" else backend
+
+
+def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
+    """Refuse a ``backend`` that is no form of attention, or cannot be one of calls with a softcap.
+
+    Raises:
+        ConfigError: naming the nearest.
+    """
+    name = named_form(backend)
+    if name is None:
+        return
+    try:
+        ATTENTION.form(name)
+    except ConfigError:
+        known = ["auto", *(form.name for form in ATTENTION.forms())]
+        raise dims.problem("backend", f"attention has no form called {name!r}.", nearest(name, known)) from None
+    if softcap is not None and name in ("sdpa", "grouped_rows"):
+        raise dims.problem("backend", f"the form {name!r} cannot express a softcap.", "Use 'auto' or 'reference'.")
+
+
+def attend(layer: Layer, call: AttentionCall, form: str | None) -> Float[Tensor, "B T H F"]:
+    """The attention of a layer's call by the form that its configuration names; while a probe asks for the weights, by
+    one that makes them."""
+    if layer.asked is None or "weights" not in layer.asked:
+        return ATTENTION(call, form)
+    return ATTENTION(replace(call, record=partial(layer.asked.give, "weights")))
+
+
 class Attention(Layer):
-    """Self-attention. Stages: project, clip, norm, rotate, store, score, bias, cap, mask, normalise, value terms,
-    output.
+    """Self-attention. Stages: `project` (with clip, norm, rotation), `store`, `call` (`visible`, `terms`: the scores,
+    what is added, the cap, what is hidden), the operation itself (normalise, value terms), `mix`.
 
     Its state is the keys and values so far, or with a mask that never looks back W tokens or more a rolling buffer.
+    With a mask that besides lets see a document's first tokens it keeps those for as long as the document lasts.
     """
+
+    points = ("weights",)
+    role = "attention scores"
 
     def __init__(self, config: AttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
         super().__init__()
         self.config, self.sizes, self.mask, self.position = config, sizes, config.mask, position
         bias = config.bias
-        self.qkv = nn.Linear(dims.d_model, sum(sizes.split()), bias=bias in ("qkv", "all"))
-        self.output = nn.Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
+        self.qkv = Linear(dims.d_model, sum(sizes.split()), bias=bias in ("qkv", "all"))
+        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
         norm = config.qk_norm
         self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         prescribed = position.scale(sizes.d_head) if config.scores.scale is None else config.scores.scale
         self.scale = 1.0 / math.sqrt(sizes.d_head) if prescribed is None else prescribed
-        self.reach = self.mask.reach() if self.mask.causal() else None
+        self.rule = Rule.of(self.mask, sizes.heads)
+        band = self.rule.band
+        self.reach, self.first = (band.size, band.first) if self.mask.causal() else (None, 0)
+        self.form = named_form(config.backend)
         self.state_type = KeyValueState if self.reach is None else RollingState
+        self.dropout_rate = config.scores.dropout
 
     def own_traits(self) -> frozenset[Trait]:
         return {"none": frozenset[Trait](), "prefix": frozenset({Trait.PREFIX_FIRST}),
@@ -148,32 +222,47 @@ class Attention(Layer):
     def borders(self) -> tuple[int, ...]:
         return self.mask.borders()
 
+    def lookback(self) -> Lookback | None:
+        asks = self.position.acts_on & {"scores", "values"} and self.mask.lookahead() != "any"
+        return Lookback(self.reach, self.first) if asks else None
+
+    def facts(self) -> Mapping[str, int | None]:
+        # Of a document's first tokens too, however long ago they were.
+        return dict.fromkeys(self.mask.reads(), None if self.first else self.reach)
+
+    def child_roles(self) -> Mapping[str, str]:
+        return PROJECTIONS
+
+    def attended(self) -> Mask:
+        return self.mask
+
+    def served_by(self, steps: int) -> Mapping[str, str]:
+        """Of a call without gradients on a CPU for single tokens, with them for more."""
+        with torch.set_grad_enabled(steps > 1):
+            tokens = torch.empty(1, steps, 1, 1, requires_grad=steps > 1)
+            span = WHOLE.resolve(None, tokens)
+            return served_by(self.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span), self.form)
+
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         if self.mask.lookahead() == "any":
             raise UnsupportedError(f"attention under the mask {self.mask!r} sees later tokens, so it has no state.",
                                    where="init_state", remedy="Call it without a state, on the whole sequence.")
-        keeps = bool(self.position.acts_on & {"scores", "values"})
-        shape = KeyValueShape(self.sizes.kv_heads, self.sizes.d_head, self.sizes.d_value, keeps)
         if self.reach is None:
-            return start_growing(clock, shape, capacity, dtype)
-        return start_rolling(clock, shape, self.reach, dtype)
+            return start_growing(clock, self.stored_sizes(), capacity, dtype)
+        return start_rolling(clock, self.stored_sizes(), self.reach, dtype, self.first)
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        ticks = span.ticks
-        q, k, v = self._project(x, ticks)
-        stored = store(state, k, v, span)
-        own = state is None or span.fresh
-        causal, allowed = self._visibility(ticks, stored.keys, span, own)
-        scores, acts_on = self.config.scores, self.position.acts_on
-        call = AttentionInputs(
-            q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale,
-            bias=self.position.bias(q, stored.k, ticks, stored.keys) if "scores" in acts_on else None,
-            allowed=allowed, causal=causal, softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0,
-            value_terms=(partial(self.position.value_terms, ticks=ticks, keys=stored.keys) if "values" in acts_on
-                         else None))
-        return Output(self.output(attend(call, self.config.backend).flatten(2)), stored.state)
+        q, k, v = self.project(x, span.ticks)
+        stored = self.store(state, k, v, span)
+        return Output(self.mix(attend(self, self.call(q, stored, span), self.form)), stored.state)
 
-    def _project(self, x: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
+    # The stages; a subclass overrides those in which it differs.
+
+    def stored_sizes(self) -> KeyValueShape:
+        """What the state keeps of each token."""
+        return KeyValueShape(self.sizes.kv_heads, self.sizes.d_head, self.sizes.d_value)
+
+    def project(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B,T,H,E] and keys [B,T,K,E], normalised per head where declared and rotated; values [B,T,K,F]."""
         sizes = self.sizes
         qkv = self.qkv(x) if self.config.clip is None else self.qkv(x).clamp(-self.config.clip, self.config.clip)
@@ -191,27 +280,31 @@ class Attention(Layer):
         q, k = self.position.rotate(both, ticks).split_with_sizes([sizes.heads, sizes.kv_heads], 2)
         return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 
-    def _visibility(self, ticks: Ticks, keys: Keys, span: Span, own: bool) -> tuple[bool, Tensor | None]:
-        """Whether the plain causal kernel serves, else which keys each query may see; None when all."""
-        steps = ticks.order.shape[1]
-        window = self.mask.causal_window()
-        reach = None if window is None else window.size
-        if window is not None and not ticks.packed:
-            if own and (reach is None or steps <= reach):
-                return True, None
-            if span.uniform and steps == 1 and span.bound is not None and (reach is None or span.bound >= reach):
-                return False, None
-        if own and span.full and not ticks.packed and self.mask == Bidirectional():
-            return False, None
-        return False, fenced(self.mask, ticks, keys, self.sizes.heads)
+    def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
+        """Keep the chunk's keys and values, and give those that its queries may look at."""
+        return store(state, k, v, span)
 
+    def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
+        """What is to be computed from the scores on, in symbols."""
+        scores, keys = self.config.scores, stored.keys
+        values = partial(self.position.value_terms, ticks=span.ticks, keys=keys)
+        return AttentionCall(
+            q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
+            terms=self.terms(q, stored, span), softcap=scores.softcap,
+            dropout=self.dropout_rate if self.training else 0.0,
+            value_terms=values if "values" in self.position.acts_on else None)
 
-def fenced(mask: Mask, ticks: Ticks, keys: Keys, heads: int) -> Tensor:
-    """[#B,#H,T,S]: what the mask allows among the keys that exist, within each query's own document."""
-    def work() -> Tensor:
-        allowed = mask.allowed(ticks, keys, heads if mask.heads() > 1 else None)
-        if ticks.packed:
-            allowed = allowed & Documents().allowed(ticks, keys)
-        return allowed if keys.valid is None else allowed & keys.valid[:, None, None, :]
+    def visible(self, keys: Keys, span: Span) -> Visible:
+        """Which keys the queries may see."""
+        return visible(self.rule, keys, span)
 
-    return work() if keys.layout is None else ticks.once((mask, heads, keys.layout), work)
+    def terms(self, q: Tensor, stored: Stored, span: Span) -> tuple[ScoreTerm, ...]:
+        """What is added to the scaled scores."""
+        if "scores" not in self.position.acts_on:
+            return ()
+        return (PositionTerm(self.position, q, stored.k, span.ticks, stored.keys),)
+
+    def mix(self, y: Float[Tensor, "B T H F"]) -> Float[Tensor, "B T D"]:
+        """The output of what the heads have gathered."""
+        mixed: Tensor = self.output(y.flatten(2))
+        return mixed

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.clock import Clock
 from weft.core.config import Dims, PartField
@@ -19,10 +21,12 @@ from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
-from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes
+from weft.linear.linear import Linear
+from weft.masks.visible import Everything, Existing
+from weft.mixers.attention import HeadSizes, ScoreSettings, attend, head_sizes, named_form, require_form, served_by
 from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
-from weft.ops.attention import AttentionInputs, Backend, attend
+from weft.ops.attention import AttentionCall
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,9 @@ class MemoryState(LayerState):
         valid: False for the source's padding.
     """
 
-    keys: Float[Tensor, "B S K E"] = tensor_field(grows=1)
-    values: Float[Tensor, "B S K F"] = tensor_field(grows=1)
-    valid: Bool[Tensor, "B S"] = tensor_field(grows=1, fill=False, keeps_dtype=True)
+    keys: Float[Tensor, "B S K E"] = tensor_field(grows=1, along="source")
+    values: Float[Tensor, "B S K F"] = tensor_field(grows=1, along="source")
+    valid: Bool[Tensor, "B S"] = tensor_field(grows=1, fill=False, keeps_dtype=True, along="source")
 
 
 class Known(NamedTuple):
@@ -61,11 +65,10 @@ class CrossAttentionConfig(MixerConfig):
     qk_norm: Annotated[NormConfig, PartField("norm", shares=False)] | None = None
     bias: Literal["none", "qkv", "output", "all"] = "none"
     scores: ScoreSettings = ScoreSettings()
-    backend: Backend = "auto"
+    backend: str = "auto"
 
     def build(self, dims: Dims) -> CrossAttention:
-        if self.backend == "sdpa" and self.scores.softcap is not None:
-            raise dims.problem("backend", "the backend 'sdpa' cannot express a softcap.", "Use 'auto' or 'reference'.")
+        require_form(self.backend, self.scores.softcap, dims)
         return CrossAttention(self, head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims), dims)
 
     @classmethod
@@ -75,23 +78,42 @@ class CrossAttentionConfig(MixerConfig):
                 cls.model_validate({"n_heads": 2, "d_head": 4, "qk_norm": "rmsnorm", "bias": "qkv"})]
 
 
+CROSS_PROJECTIONS = MappingProxyType(dict.fromkeys(("q", "kv", "output"), "cross-attention projections"))
+
+
 class CrossAttention(Layer):
     """Attention over a memory given when the state starts, or with ``span.memory`` in a call without a state."""
 
     state_type = MemoryState
+    points = ("weights",)
+    role = "cross-attention scores"
 
     def __init__(self, config: CrossAttentionConfig, sizes: HeadSizes, dims: Dims) -> None:
         super().__init__()
         self.config, self.sizes, self.d_model = config, sizes, dims.d_model
         widths = sizes.split()
         biased = config.bias in ("qkv", "all")
-        self.q = nn.Linear(dims.d_model, widths[0], bias=biased)
-        self.kv = nn.Linear(dims.d_model, widths[1] + widths[2], bias=biased)
-        self.output = nn.Linear(sizes.heads * sizes.d_value, dims.d_model, bias=config.bias in ("output", "all"))
+        self.q = Linear(dims.d_model, widths[0], bias=biased)
+        self.kv = Linear(dims.d_model, widths[1] + widths[2], bias=biased)
+        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=config.bias in ("output", "all"))
         norm = config.qk_norm
         self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         self.scale = 1.0 / math.sqrt(sizes.d_head) if config.scores.scale is None else config.scores.scale
+        self.form = named_form(config.backend)
+        self.dropout_rate = config.scores.dropout
+
+    def child_roles(self) -> Mapping[str, str]:
+        return CROSS_PROJECTIONS
+
+    def source_width(self) -> int:
+        return self.d_model
+
+    def served_by(self, steps: int) -> Mapping[str, str]:
+        with torch.set_grad_enabled(steps > 1):
+            tokens = torch.empty(1, steps, 1, 1, requires_grad=steps > 1)
+            return served_by(AttentionCall(q=tokens, k=tokens, v=tokens, scale=1.0,
+                                           softcap=self.config.scores.softcap), self.form)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MemoryState:
         source = _require(memory, clock.seen.shape[0])
@@ -107,11 +129,10 @@ class CrossAttention(Layer):
         q = self.q(x).unflatten(-1, (self.sizes.heads, self.sizes.d_head))
         q = q if self.q_norm is None else self.q_norm(q)
         scores = self.config.scores
-        valid = known.valid
-        allowed = None if valid is None else valid[:, None, None, :].expand(-1, -1, x.shape[1], -1)
-        call = AttentionInputs(q=q, k=known.k.to(q.dtype), v=known.v.to(q.dtype), scale=self.scale, allowed=allowed,
-                               softcap=scores.softcap, dropout=scores.dropout if self.training else 0.0)
-        return Output(self.output(attend(call, self.config.backend).flatten(2)), advance(state, span))
+        seen = Everything() if known.valid is None else Existing(known.valid, x.shape[1])
+        call = AttentionCall(q=q, k=known.k.to(q.dtype), v=known.v.to(q.dtype), scale=self.scale, visible=seen,
+                             softcap=scores.softcap, dropout=self.dropout_rate if self.training else 0.0)
+        return Output(self.output(attend(self, call, self.form).flatten(2)), advance(state, span))
 
     def _known(self, state: LayerState | None, span: Span, rows: int) -> Known:
         if isinstance(state, MemoryState):

@@ -7,7 +7,7 @@ across cuts. A head's keys lie side by side, so that all that a query reads is r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -18,8 +18,9 @@ from torch import Tensor
 
 from weft.core.checks import require
 from weft.core.clock import Clock, Keys, Ticks
-from weft.core.errors import InputError, StateError
+from weft.core.errors import StateError
 from weft.core.layer import LayerState
+from weft.core.places import held_orders
 from weft.core.span import Span
 from weft.core.state import fact_field, pad_to, tensor_field
 
@@ -29,24 +30,31 @@ class KeyValueState(LayerState):
     """Keys and values of every token so far; slot s holds the token of order s.
 
     Attributes:
-        positions: the keys' positions [B,S] or [B,S,n], kept only for position schemes that act on scores; whole
-            numbers until a call gives coordinates, then of a dtype that holds both.
         capacity: tokens a row may consume; None when the buffers grow by each chunk.
     """
 
     keys: Float[Tensor, "B K S E"] = tensor_field(grows=2)
     values: Float[Tensor, "B K S F"] = tensor_field(grows=2)
-    positions: Tensor | None = tensor_field(grows=1, keeps_dtype=True, as_given=True)
-    capacity: int | None = fact_field(saved=int)
+    capacity: int | None = fact_field(saved=int, room=True)
 
 
 @dataclass(frozen=True)
 class RollingState(LayerState):
-    """Keys and values of the last W tokens; the token of order i is in slot i mod W."""
+    """Keys and values of the current document's first n tokens and of the last W: the document's token i is in slot
+    i < n, and besides, the token of order i is in slot n + i mod W.
 
-    keys: Float[Tensor, "B K W E"] = tensor_field()
-    values: Float[Tensor, "B K W F"] = tensor_field()
-    positions: Tensor | None = tensor_field(keeps_dtype=True, as_given=True)
+    Attributes:
+        first: n, for masks that always let see a document's first tokens.
+    """
+
+    keys: Float[Tensor, "B K n+W E"] = tensor_field()
+    values: Float[Tensor, "B K n+W F"] = tensor_field()
+    first: int = fact_field()
+
+    @property
+    def window(self) -> int:
+        """W."""
+        return self.keys.shape[2] - self.first
 
 
 class Stored(NamedTuple):
@@ -60,32 +68,27 @@ class Stored(NamedTuple):
 
 
 class KeyValueShape(NamedTuple):
-    """Sizes of a key/value state: key heads K, their size E, value size F, and whether positions are kept."""
+    """Sizes of a key/value state: key heads K, their size E, value size F."""
 
     heads: int
     d_head: int
     d_value: int
-    positions: bool
 
 
 def start_growing(clock: Clock, shape: KeyValueShape, capacity: int | None, dtype: torch.dtype) -> KeyValueState:
     """Before the first token: no slots, or ``capacity`` of them."""
-    k, v, positions = _buffers(clock, shape, capacity or 0, dtype)
-    return KeyValueState(clock, k, v, positions, capacity)
+    return KeyValueState(clock, *_buffers(clock, shape, capacity or 0, dtype), capacity)
 
 
-def start_rolling(clock: Clock, shape: KeyValueShape, window: int, dtype: torch.dtype) -> RollingState:
-    """Before the first token: W empty slots."""
-    return RollingState(clock, *_buffers(clock, shape, window, dtype))
+def start_rolling(clock: Clock, shape: KeyValueShape, window: int, dtype: torch.dtype, first: int = 0) -> RollingState:
+    """Before the first token: n + W empty slots."""
+    return RollingState(clock, *_buffers(clock, shape, first + window, dtype), first)
 
 
-def _buffers(clock: Clock, shape: KeyValueShape, slots: int,
-             dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
+def _buffers(clock: Clock, shape: KeyValueShape, slots: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     batch, device = clock.seen.shape[0], clock.seen.device
-    k = torch.zeros(batch, shape.heads, slots, shape.d_head, dtype=dtype, device=device)
-    v = torch.zeros(batch, shape.heads, slots, shape.d_value, dtype=dtype, device=device)
-    positions = torch.zeros(batch, slots, dtype=torch.int64, device=device) if shape.positions else None
-    return k, v, positions
+    return (torch.zeros(batch, shape.heads, slots, shape.d_head, dtype=dtype, device=device),
+            torch.zeros(batch, shape.heads, slots, shape.d_value, dtype=dtype, device=device))
 
 
 def store(state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
@@ -106,17 +109,11 @@ def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> St
     slots = _growing_slots(span, k.shape[1], room)
     keys, values = (_write(pad_to(buffer, 2, room, 0), chunk.transpose(1, 2), slots, ticks)
                     for buffer, chunk in ((state.keys, k), (state.values, v)))
-    positions = state.positions
-    if positions is not None:
-        wide = _room_for_positions(positions, state.clock, ticks)
-        positions = _write_positions(pad_to(wide, 1, room, 0), slots, ticks)
-    new = KeyValueState(after, keys, values, positions, state.capacity)
+    new = replace(state, clock=after, keys=keys, values=values)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)
     seen = room if span.bound is None else min(span.bound, room)
-    known = _growing_keys(span, seen)
-    if positions is not None:
-        known = replace(known, position=positions[:, :seen])
+    known = _growing_keys(span, seen, k.shape[1])
     if seen < room:
         keys, values = keys[:, :, :seen], values[:, :, :seen]
     return Stored(keys.transpose(1, 2), values.transpose(1, 2), known, new)
@@ -144,12 +141,16 @@ class Slots(NamedTuple):
         source: for each slot the token of the chunk that it takes, [#B,S]; out of 0 to T - 1 for those that keep
             theirs. Read where the buffer may not be written to.
         name: slots of one call and one number of them that have the same name are the same.
+        pinned: as many slots in front take a document's first tokens besides.
+        size: slots that take turns.
     """
 
     first: int | None
     targets: Callable[[], Tensor]
     source: Callable[[], Tensor]
-    name: str
+    name: Hashable
+    pinned: int
+    size: int
 
 
 def _growing_slots(span: Span, steps: int, room: int) -> Slots:
@@ -169,18 +170,25 @@ def _growing_slots(span: Span, steps: int, room: int) -> Slots:
         return place if ticks.valid is None else place.where(place < ticks.valid.sum(1, keepdim=True), -1)
 
     return Slots(first, partial(ticks.once, ("slots", room), index), partial(ticks.once, ("source", room), source),
-                 "growing")
+                 "growing", 0, room)
 
 
-def _growing_keys(span: Span, seen: int) -> Keys:
+def _growing_keys(span: Span, seen: int, steps: int) -> Keys:
     """What is known of the first ``seen`` slots."""
     ticks, after, name = span.ticks, span.after, ("growing", seen, span.uniform)
 
     def known() -> Keys:
         order = torch.arange(seen, device=after.seen.device)[None]
-        return Keys(order, order, None, None if span.uniform else order < after.seen[:, None], name)
+        offset = span.bound - steps if span.uniform and span.full and span.bound is not None else None
+        return Keys(order, _positions(after, order, 0), None,
+                    None if span.uniform else order < after.seen[:, None], name, offset)
 
     return ticks.once(name, known)
+
+
+def _positions(clock: Clock, order: Tensor, first: int) -> Tensor:
+    """Where the keys of these orders stand; their orders where no layer asks."""
+    return order if clock.places is None else clock.places.at(order, first)
 
 
 def _write(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
@@ -188,14 +196,17 @@ def _write(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
     steps = chunk.shape[2]
     if steps == 0:
         return buffer
-    if torch.is_grad_enabled() or (ticks.valid is not None and steps > 1) or steps > buffer.shape[2]:
+    if torch.is_grad_enabled() or (ticks.valid is not None and steps > 1) or steps > slots.size:
         return _merge(buffer, chunk.to(buffer.dtype), slots.source())
+    if slots.pinned:
+        early = buffer[:, :, :slots.pinned]
+        early.copy_(_merge(early, chunk.to(buffer.dtype), slots.source()[:, :slots.pinned]))
     if slots.first is not None:
         buffer[:, :, slots.first : slots.first + steps].copy_(chunk)
         return buffer
     # Rows of one long matrix: `scatter_` takes every number of a head for itself, and half precision by a slow path.
-    matrix, rows = buffer.view(-1, buffer.shape[3]), _matrix_rows(buffer, slots, ticks)
-    lines = chunk.to(buffer.dtype).reshape(-1, chunk.shape[3])
+    rows = _matrix_rows(buffer, slots, ticks)
+    matrix, lines = buffer.flatten(0, 2), chunk.to(buffer.dtype).flatten(0, 2)
     if ticks.valid is not None:
         counted = ticks.valid[:, None].expand(*chunk.shape[:3]).reshape(-1, 1)
         lines = torch.where(counted, lines, matrix.index_select(0, rows))
@@ -222,96 +233,92 @@ def _merge(buffer: Tensor, chunk: Tensor, source: Tensor) -> Tensor:
     return torch.where((place >= 0) & (place < steps), chunk.gather(2, index), buffer)
 
 
-def _room_for_positions(buffer: Tensor, clock: Clock, ticks: Ticks) -> Tensor:
-    """The buffer [B,S] or [B,S,n] of positions so that it can hold the chunk's: in a dtype that holds both.
-
-    Raises:
-        InputError: earlier calls gave another number of coordinates a token.
-    """
-    own = ticks.position
-    if own.shape[2:] != buffer.shape[2:]:
-        if not clock.fresh:
-            given, before = (list(each.shape[2:]) or "one" for each in (own, buffer))
-            raise InputError(f"{given} coordinates a token, {before} in earlier calls.", where="span.coordinates",
-                             remedy="Give as many coordinates a token in every call of a sequence.")
-        buffer = buffer.new_zeros(*buffer.shape[:2], *own.shape[2:])
-    return buffer.to(torch.promote_types(buffer.dtype, own.dtype))
-
-
-def _write_positions(buffer: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
-    """The buffer with the chunk's positions."""
-    features = buffer.shape[2] if buffer.dim() == 3 else 1
-    rows, chunk = (each.reshape(*each.shape[:2], features) for each in (buffer, _own_positions(ticks, len(buffer))))
-    return _write(rows[:, None], chunk[:, None], slots, ticks)[:, 0].view_as(buffer)
-
-
-def _own_positions(ticks: Ticks, batch: int) -> Tensor:
-    """The chunk's positions, [B,T] or [B,T,n]."""
-    return ticks.position.expand(batch, *ticks.position.shape[1:])
-
-
 def _store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stored:
-    ticks, after, window = span.ticks, span.after, state.keys.shape[2]
-    slots = _rolling_slots(state.clock.seen, span, k.shape[1], window)
-    one = k.shape[1] == 1
-    held = None if state.positions is None else _room_for_positions(state.positions, state.clock, ticks)
+    ticks, after = span.ticks, span.after
+    slots = _rolling_slots(state, span, k.shape[1])
     # Before the buffers may be written to.
-    earlier = None if one or span.fresh else _earlier(replace(state, positions=held), k, v, ticks)
+    earlier = None if k.shape[1] == 1 or span.fresh else _earlier(state, k, v, span)
     keys, values = (_write(buffer, chunk.transpose(1, 2), slots, ticks)
                     for buffer, chunk in ((state.keys, k), (state.values, v)))
-    positions = None if held is None else _write_positions(held, slots, ticks)
-    new = RollingState(after, keys, values, positions)
+    new = replace(state, clock=after, keys=keys, values=values)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)
     if earlier is not None:
         return Stored(*earlier, new)
     # The slot just overwritten held the token that the window has left behind.
-    known = _rolling_keys(span, window)
-    if positions is not None:
-        known = replace(known, position=positions)
-    return Stored(keys.transpose(1, 2), values.transpose(1, 2), known, new)
+    return Stored(keys.transpose(1, 2), values.transpose(1, 2), _rolling_keys(span, state.window, state.first), new)
 
 
-def _rolling_slots(seen: Tensor, span: Span, steps: int, window: int) -> Slots:
-    """Slot s takes the newest token whose order is s modulo W."""
-    ticks, after = span.ticks, span.after
+def _rolling_slots(state: RollingState, span: Span, steps: int) -> Slots:
+    """Slot n + s takes the newest token whose order is s modulo W."""
+    ticks, after, window, first = span.ticks, span.after, state.window, state.first
     level = steps == 1 and span.full and span.uniform and span.bound is not None
+    past = span.full and span.uniform and span.bound is not None and span.bound - steps >= first
 
     def index() -> Tensor:
-        return torch.remainder(ticks.order, window)
+        return first + torch.remainder(ticks.order, window)
 
     def source() -> Tensor:
-        return _slot_orders(after.seen, window) - seen[:, None]
+        held = held_orders(after, window, first)
+        place = held - span.before.seen[:, None]
+        return place if first == 0 else place.where(held < after.seen[:, None], -1)
 
-    return Slots((span.bound - 1) % window if level and span.bound is not None else None,
-                 partial(ticks.once, ("rolling slots", window), index),
-                 partial(ticks.once, ("rolling source", window), source), "rolling")
+    name = ("rolling", window, first)
+    return Slots(first + (span.bound - 1) % window if level and span.bound is not None else None,
+                 partial(ticks.once, (name, "slots"), index), partial(ticks.once, (name, "source"), source), name,
+                 0 if past else first, window)
 
 
-def _rolling_keys(span: Span, window: int) -> Keys:
-    """What is known of the W slots after one token."""
-    ticks, after, name = span.ticks, span.after, ("rolling", window)
+def _rolling_keys(span: Span, window: int, first: int) -> Keys:
+    """What is known of the n + W slots after one token."""
+    ticks, after, name = span.ticks, span.after, ("rolling", window, first)
 
     def known() -> Keys:
-        now = _slot_orders(after.seen, window)
-        return Keys(now, now, None, now >= 0, name)
+        order = held_orders(after, window, first)
+        return Keys(order, _positions(after, order, first), None, _held(order, after, window, first), name)
 
     return ticks.once(name, known)
 
 
-def _earlier(state: RollingState, k: Tensor, v: Tensor, ticks: Ticks) -> tuple[Tensor, Tensor, Keys]:
-    """The keys and values of the window before a chunk of several tokens, and the chunk's own."""
-    before = _slot_orders(state.clock.seen, state.keys.shape[2])
-    held = (before >= 0) & (before < state.clock.seen[:, None])
-    own = torch.ones_like(ticks.order, dtype=torch.bool) if ticks.valid is None else ticks.valid
-    valid = torch.cat([held, own], 1)
-    order = torch.cat([before, ticks.order], 1)
-    place = order if state.positions is None else torch.cat([state.positions, _own_positions(ticks, k.shape[0])], 1)
-    return (torch.cat([state.keys.transpose(1, 2), k.to(state.keys.dtype)], 1),
-            torch.cat([state.values.transpose(1, 2), v.to(state.values.dtype)], 1), Keys(order, place, None, valid))
+def _held(order: Tensor, clock: Clock, window: int, first: int) -> Tensor:
+    """[B,n+W]: which slots hold a token, those of the document's first tokens only what the window has left behind."""
+    recent = order[:, first:] >= 0
+    return recent if first == 0 else torch.cat([order[:, :first] < clock.seen[:, None] - window, recent], 1)
 
 
-def _slot_orders(seen: Tensor, window: int) -> Tensor:
-    """[B,W]: the order of the newest token that slot s can hold once ``seen`` tokens came; negative for none."""
-    last = seen[:, None] - 1
-    return last - torch.remainder(last - torch.arange(window, device=seen.device)[None], window)
+def _earlier(state: RollingState, k: Tensor, v: Tensor, span: Span) -> tuple[Tensor, Tensor, Keys]:
+    """The document's first tokens and those of the window before a chunk of several tokens, in their order, and the
+    chunk's own."""
+    window, first = state.window, state.first
+    index, known = _earlier_keys(span, window, first)
+
+    def rows(buffer: Tensor, chunk: Tensor) -> Tensor:
+        held = buffer.gather(2, index[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3]))
+        return torch.cat([held.transpose(1, 2), chunk.to(buffer.dtype)], 1)
+
+    return rows(state.keys, k), rows(state.values, v), known
+
+
+def _earlier_keys(span: Span, window: int, first: int) -> tuple[Tensor, Keys]:
+    """The slots [B,n+W] in which what came before a chunk lies, in order, and what is known of that and the chunk."""
+    ticks, before, name = span.ticks, span.before, ("earlier", window, first)
+
+    def known() -> tuple[Tensor, Keys]:
+        recent = before.seen[:, None] - window + torch.arange(window, device=before.seen.device)
+        early = torch.arange(first, device=recent.device).expand(len(recent), -1)
+        order = torch.cat([before.begin[:, None] + early, recent], 1)
+        own = torch.ones_like(ticks.order, dtype=torch.bool) if ticks.valid is None else ticks.valid
+        position = _positions(before, order, first)
+        return (torch.cat([early, first + torch.remainder(recent, window)], 1),
+                Keys(torch.cat([order, ticks.order], 1), _joined(position, ticks), None,
+                     torch.cat([_held(order, before, window, first), own], 1), name, first + window))
+
+    return ticks.once(name, known)
+
+
+def _joined(position: Tensor, ticks: Ticks) -> Tensor:
+    """Positions of earlier keys and of a chunk's; of another rank where no layer asks, and then not wanted."""
+    own = ticks.position
+    if own.dim() != position.dim():
+        return torch.cat([position, ticks.order], 1)
+    return torch.cat([position, own.expand(len(position), *own.shape[1:])], 1)

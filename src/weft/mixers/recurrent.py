@@ -21,6 +21,7 @@ from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
+from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.ops.recurrence import after_count
 
@@ -69,13 +70,13 @@ class Recurrent(Layer, ABC):
     def __init__(self, d_model: int, d_hidden: int | None, bias: bool) -> None:
         super().__init__()
         self.d_hidden = d_model if d_hidden is None else d_hidden
-        self.input = nn.Linear(d_model, self.gates * self.d_hidden, bias=bias)
+        self.input = Linear(d_model, self.gates * self.d_hidden, bias=bias)
         self.recurrent_weight = nn.Parameter(self.input.weight.new_empty(self.gates * self.d_hidden, self.d_hidden))
         bound = 1 / math.sqrt(self.d_hidden)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
         same = self.d_hidden == d_model
-        self.output = nn.Identity() if same else nn.Linear(self.d_hidden, d_model, bias=False)
+        self.output = nn.Identity() if same else Linear(self.d_hidden, d_model, bias=False)
 
     @abstractmethod
     def scan(self, projected: Float[Tensor, "T B G"], before: tuple[Tensor, ...],

@@ -19,11 +19,12 @@ from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
+from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.ops.activations import ACTIVATIONS, Activation
 from weft.ops.hippo import Initialisation, diagonal_modes
-from weft.ops.packed_convolution import packed_convolution
-from weft.ops.s4d import Discretisation, Modes, absorb, convolve, discretise, kernel, response, steps
+from weft.ops.s4d import Discretisation, Modes, discretise
+from weft.ops.s4d_chunk import S4D_CHUNK, S4DCall
 
 
 @register
@@ -102,7 +103,7 @@ class S4D(Layer):
         self.b = nn.Parameter(b.to(like).repeat(d_model, 1, 1))
         self.c = nn.Parameter(torch.randn(d_model, config.d_state // 2, 2) / math.sqrt(2))
         self.skip = nn.Parameter(torch.randn(d_model))
-        self.mix = nn.Linear(d_model, 2 * d_model if config.mixing == "glu" else d_model)
+        self.mix = Linear(d_model, 2 * d_model if config.mixing == "glu" else d_model)
 
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         return self.log_dt, self.log_decay, self.frequency, self.b
@@ -137,43 +138,11 @@ class S4D(Layer):
         modes = self.discrete()
         u = x.to(modes.angle.dtype)
         before = None if carried is None else carried.to(u.dtype)
-        work = _packed if span.packed else _chunk
-        y, after = work(modes, u, before, span)
+        starts = span.ticks.starts().expand(x.shape[0], -1) if span.packed else None
+        if starts is not None and span.ticks.valid is not None:
+            starts = starts & span.ticks.valid
+        y, after = S4D_CHUNK(S4DCall(u, modes, before, span.fresh, starts, span.count))
         return y + self.skip.to(u.dtype) * u, after
 
     def _mix(self, y: Tensor) -> Tensor:
         return F.glu(self.mix(y), dim=-1) if self.config.mixing == "glu" else self.mix(y)
-
-
-def _chunk(modes: Modes, x: Tensor, before: Tensor | None, span: Span) -> tuple[Tensor, Tensor | None]:
-    """2 Re(C x) [B,T,H] and the modes after each row's count."""
-    u = x.transpose(1, 2).contiguous()
-    if before is None:
-        return convolve(modes, u).transpose(1, 2), None
-    if u.shape[2] == 1:
-        y, after = steps(modes, u, before)
-        if span.count is not None:
-            after = torch.where((span.count > 0)[:, None, None, None], after, before)
-        return y.transpose(1, 2), after
-    y = convolve(modes, u)
-    if not span.fresh:
-        y = y + response(modes, before, u.shape[2])
-    return y.transpose(1, 2), absorb(modes, u, None if span.fresh else before, span.count)
-
-
-def _packed(modes: Modes, x: Tensor, before: Tensor | None, span: Span) -> tuple[Tensor, Tensor | None]:
-    """`_chunk` where documents begin inside: the carried state is heard until the first of them begins, and what is
-    left is of the last one."""
-    starts = span.ticks.starts().expand(x.shape[0], -1)
-    starts = starts if span.ticks.valid is None else starts & span.ticks.valid
-    before = None if before is None else before.masked_fill(starts[:, :1, None, None], 0)
-    if x.shape[1] == 1:
-        return _chunk(modes, x, before, span)
-    y = packed_convolution(x, kernel(modes, x.shape[1]), starts, span.count)
-    if before is None:
-        return y, None
-    begun = starts.cumsum(1)
-    heard = response(modes, before, x.shape[1]).transpose(1, 2)
-    last = x.masked_fill((begun < begun[:, -1:])[..., None], 0).transpose(1, 2)
-    found = absorb(modes, last, before.masked_fill((begun[:, -1:] > 0)[..., None, None], 0), span.count)
-    return y + heard.masked_fill((begun > 0)[..., None], 0), found

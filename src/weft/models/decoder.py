@@ -22,6 +22,8 @@ from weft.core.span import Memory, Span
 from weft.core.state import child_field
 from weft.heads.base import ClassifierConfig, HeadConfig
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
+from weft.linear.linear import Linear
+from weft.linear.rewrite import rewritten
 from weft.models.stack import Blocks, build_stack
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
@@ -136,7 +138,7 @@ class Embedding(nn.Module):
         width = dims.d_model - self.position.width
         narrow = settings.d_embedding
         self.tokens = nn.Embedding(dims.vocab_size, width if narrow is None else narrow)
-        self.projection = None if narrow is None else nn.Linear(narrow, width, bias=False)
+        self.projection = None if narrow is None else Linear(narrow, width, bias=False)
         nn.init.normal_(self.tokens.weight, std=settings.deviation(self.tokens.embedding_dim))
         self.scale, self.round_scale = settings.factor(self.tokens.embedding_dim), settings.round_scale
         self.norm = settings.norm.build(dims.at("embedding", "norm"))
@@ -167,7 +169,7 @@ class DecoderConfig(StackedConfig):
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig()
 
     def build(self, dims: Dims | None = None) -> Decoder:
-        return Decoder(self)
+        return rewritten(Decoder(self), self.rewrites)
 
     @classmethod
     def examples(cls) -> list[Self]:

@@ -10,6 +10,7 @@ from weft.core.config import Dims, PartField, rule
 from weft.core.model import Encoded, Encoder, EncoderInputs
 from weft.core.registry import register
 from weft.core.span import Memory, Span
+from weft.linear.rewrite import rewritten
 from weft.models.decoder import Decoder, DecoderConfig
 from weft.models.encoder import TokenEncoder, TokenEncoderConfig
 
@@ -35,10 +36,13 @@ class EncoderDecoderConfig(DecoderConfig):
         if self.tied_source and self.encoder.vocab_size != self.vocab_size:
             raise rule("tied_source", f"source vocabulary {self.encoder.vocab_size}, target {self.vocab_size}.",
                        "Share one vocabulary, or untie.")
+        if self.encoder.rewrites:
+            raise rule("encoder.rewrites", "the encoder's maps are rewritten with the model's.",
+                       "Write them under the model's own rewrites, for maps such as encoder.* .")
         return self
 
     def build(self, dims: Dims | None = None) -> EncoderDecoder:
-        return EncoderDecoder(self)
+        return rewritten(EncoderDecoder(self), self.rewrites)
 
     @classmethod
     def examples(cls) -> list[Self]:

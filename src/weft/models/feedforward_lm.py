@@ -13,6 +13,8 @@ from weft.core.config import Dims, PartField
 from weft.core.model import ModelConfig
 from weft.core.registry import register
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
+from weft.linear.linear import Linear
+from weft.linear.rewrite import rewritten
 from weft.models.fixed_context import FixedContextModel
 from weft.ops.dropout import Dropout
 
@@ -45,7 +47,7 @@ class FeedForwardLMConfig(ModelConfig):
     std: float = Field(default=0.1, gt=0)
 
     def build(self, dims: Dims | None = None) -> FeedForwardLM:
-        return FeedForwardLM(self)
+        return rewritten(FeedForwardLM(self), self.rewrites)
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -70,7 +72,7 @@ class FeedForwardLM(FixedContextModel):
         self.start_embedding = nn.Parameter(torch.empty(config.d_embedding))
         nn.init.normal_(self.tokens.weight, std=config.std)
         nn.init.normal_(self.start_embedding, std=config.std)
-        self.hidden_layer = nn.Linear(width, config.d_hidden)
+        self.hidden_layer = Linear(width, config.d_hidden)
         self.direct = config.direct
         self.dropout = Dropout(config.dropout)
         dims = Dims(config.d_hidden + (width if config.direct else 0), config.vocab_size, config.context,

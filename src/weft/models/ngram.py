@@ -17,8 +17,9 @@ from weft.core.model import Counted, ModelConfig, Readout, Resizable
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.core.traits import Trait
+from weft.linear.rewrite import rewritten
 from weft.models.fixed_context import FixedContextModel
-from weft.ops.ngram import (
+from weft.ngram import (
     NgramCounts,
     NgramTable,
     TableLevel,
@@ -68,7 +69,7 @@ class NgramConfig(ModelConfig):
         return self
 
     def build(self, dims: Dims | None = None) -> NgramModel:
-        return NgramModel(self)
+        return rewritten(NgramModel(self), self.rewrites)
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -186,6 +187,9 @@ class NgramReadout(Readout):
 
     def _hold(self, name: str, array: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)))
+
+    def same_dtype(self) -> tuple[Tensor, ...]:
+        return tuple(self.buffers(recurse=False))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves and casts pass by: see the class."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from weft.blocks.base import Composite, build_all
+from weft.core.channels import require_given
 from weft.core.config import Dims, PartConfig, PartField, expand
+from weft.core.declarations import Kept
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.span import Span
@@ -23,24 +25,31 @@ Blocks: TypeAlias = list[Annotated[PartConfig, PartField("block", repeats=True)]
 class Stack(Composite):
     """Blocks one after another."""
 
-    keep: Literal["everything", "costly", "inputs"] = "everything"
-    """What is kept for the backward pass: all that it wants; only what is not `cheap` to make again (the compiler
-    decides for itself); or of each block only its input, and it is run again, with the same random numbers."""
+    kept_activations: Kept = "everything"
+    """What is not `cheap` to make again the compiler decides for itself; blocks are run again with the same random
+    numbers."""
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
-        keep = self.keep if torch.is_grad_enabled() else "everything"
+        keep = self.kept_activations if torch.is_grad_enabled() else "everything"
         lean = keep == "costly" and x.numel() >= LEAST and not torch.compiler.is_compiling()
         outs: list[Output[LayerState]] = []
         with dropping_cheap() if lean else nullcontext():
             for block, own in zip(self.children_layers(), self.states(state), strict=True):
                 out: Output[LayerState] = (checkpoint(block, x, own, span, use_reentrant=False) if keep == "inputs"
                                            else block(x, own, span))
+                span = span.passing(out.given) if out.given else span
                 outs.append(out)
                 x = out.y
         return self.together(state, outs, x, span)
 
 
 def build_stack(blocks: list[PartConfig], dims: Dims) -> Stack:
-    """The stack, each block knowing its index and the number of blocks; the problems of all are raised together."""
+    """The stack, each block knowing its index and the number of blocks; the problems of all are raised together.
+
+    Raises:
+        ConfigError: a part of a block cannot be built, or takes from an earlier layer what it would not get.
+    """
     parts = [(("blocks", *place), part) for place, part in expand(blocks)]
-    return Stack(build_all(parts, dims, numbered=True))
+    stack = Stack(build_all(parts, dims, numbered=True))
+    require_given(stack.ends([dims.at(*place).path for place, _ in parts]))
+    return stack

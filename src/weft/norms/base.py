@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -15,6 +14,8 @@ from weft.core.layer import Part
 
 class Norm(Part):
     """A map of vectors along the last dimension that keeps their number and size."""
+
+    role = "norms"
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
@@ -38,13 +39,3 @@ class NormConfig(PartConfig):
     def build_size(self, size: int) -> Norm:
         """The norm of vectors of ``size`` features (heads, inner streams)."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
-
-
-def widen(x: Tensor) -> Tensor:
-    """``x`` in float32, or in its own dtype if that is wider: means and variances of narrower floats lose too much."""
-    return x if x.dtype == torch.float32 else x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def widen_optional(x: Tensor | None) -> Tensor | None:
-    """`widen` of a parameter that may be absent."""
-    return None if x is None else widen(x)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from weft.core.registry import register
 from weft.core.traits import Trait
-from weft.norms.base import Norm, NormConfig, widen
+from weft.norms.base import Norm, NormConfig
+from weft.ops.operator import widen
 
 
 class BatchNorm(Norm):

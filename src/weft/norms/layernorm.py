@@ -8,12 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from weft.core.registry import register
-from weft.norms.base import Norm, NormConfig, widen, widen_optional
-from weft.ops.operator import transformed
-from weft.ops.rematerialize import cheap
+from weft.norms.base import Norm, NormConfig
+from weft.ops.layer_norm import layer_norm
 
 
 class LayerNorm(Norm):
@@ -32,26 +30,7 @@ class LayerNorm(Norm):
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
-        wide, dtype = widen(x), x.dtype
-
-        def normalised() -> Tensor:
-            weight, bias = widen_optional(self.weight), widen_optional(self.bias)
-            work = _written_out if transformed() else _fused
-            return work(wide, weight, bias, self.eps).to(dtype)
-
-        return cheap(normalised(), normalised)
-
-
-def _fused(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
-
-
-def _written_out(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """For `torch.func`, whose second derivatives of the fused operator are wrong by the weight's (torch 2.13)."""
-    centred = x - x.mean(-1, keepdim=True)
-    y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
+        return layer_norm(x, self.weight, self.bias, self.eps)
 
 
 @register

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from weft.core.config import rule
 from weft.core.registry import register
-from weft.norms.base import Norm, NormConfig, widen
+from weft.norms.base import Norm, NormConfig
+from weft.ops.operator import widen
 from weft.ops.rms_norm import rms_norm
 
 

@@ -2,171 +2,227 @@
 
     softcap(scale * q.k + bias) -> mask -> softmax -> weighted values          (Vaswani et al. 2017, equation 1)
 
-The backends take the same `AttentionInputs` and declare in `OFFERS` what they can express; `choose` picks by shapes
-and plain facts, never by reading a tensor. Query heads share key/value heads in consecutive groups (Ainslie et al.
-2023); no backend here repeats keys.
+The call is symbolic: what may be seen and what is added to the scores are written out by the form that is chosen, as
+far as it needs them. Query heads share key/value heads in consecutive groups (Ainslie et al. 2023); no form repeats
+keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.core.errors import UnsupportedError
+from weft.core.clock import Keys
+from weft.core.span import WHOLE
+from weft.masks import Causal, GlobalTokens, Mask, Window
+from weft.masks.visible import Everything, Rule, Visible, visible
+from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
-from weft.ops.operator import transformed
-
-Backend = Literal["auto", "reference", "sdpa"]
-Feature = Literal["softcap", "value_terms", "weights"]
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.score_terms import ScoreTerm, WrittenTerm, joined
+from weft.ops.thresholds import threshold
 
 
 @dataclass(frozen=True)
-class AttentionInputs:
-    """One call. ``causal`` and ``allowed`` exclude each other; with neither, every key is seen.
+class AttentionCall:
+    """One call.
 
     Attributes:
         q, k, v: queries [B,T,H,E], keys [B,S,K,E], values [B,S,K,F]; H is a multiple of K.
         scale: factor on q.k.
-        bias: added to the scaled scores, [#B,#H,T,S].
-        allowed: True where a query may see a key, [#B,#H,T,S].
-        causal: T == S and query i sees keys 0..i.
+        visible: which keys each query may see.
+        terms: added to the scaled scores.
         softcap: c in c * tanh(score / c); None for none.
+        sinks: a further score of each head, of a key that has no value: it takes weight and adds nothing to the
+            output (gpt-oss; Xiao et al. 2024, section 3.3, have a learned key).
         dropout: probability with which a weight is dropped.
         value_terms: what a position scheme adds to the output, from the weights [B,H,T,S].
+        record: takes the weights [B,H,T,S], before any are dropped.
     """
 
     q: Float[Tensor, "B T H E"]
     k: Float[Tensor, "B S K E"]
     v: Float[Tensor, "B S K F"]
     scale: float
-    bias: Float[Tensor, "#B #H T S"] | None = None
-    allowed: Bool[Tensor, "#B #H T S"] | None = None
-    causal: bool = False
+    visible: Visible = Everything()
+    terms: tuple[ScoreTerm, ...] = ()
     softcap: float | None = None
+    sinks: Float[Tensor, " H"] | None = None
     dropout: float = 0.0
     value_terms: Callable[[Tensor], Tensor | None] | None = None
+    record: Callable[[Tensor], None] | None = None
 
-    def needs(self) -> frozenset[Feature]:
-        """Features beyond masks, biases and shared heads that this call requires."""
-        found: set[Feature] = set()
-        if self.softcap is not None:
-            found.add("softcap")
-        if self.value_terms is not None:
-            found.add("value_terms")
-        return frozenset(found)
+    def needs_weights(self) -> bool:
+        """Something reads the weights of all pairs."""
+        return self.value_terms is not None or self.record is not None
 
 
-OFFERS: dict[str, frozenset[Feature]] = {
-    "reference": frozenset({"softcap", "value_terms", "weights"}),
-    "sdpa": frozenset(),
-}
-
-
-def attend(call: AttentionInputs, backend: Backend = "auto") -> Float[Tensor, "B T H F"]:
-    """The attention of ``call`` by the named backend, or by the one that `choose` picks.
-
-    Raises:
-        UnsupportedError: the named backend cannot express the call.
-    """
-    name, _ = choose(call, backend)
-    if name == "reference":
-        return reference(call)
-    return sdpa(call) if name == "sdpa" else grouped_rows(call)
-
-
-def choose(call: AttentionInputs, backend: Backend = "auto") -> tuple[str, str]:
-    """The backend that will serve and the reason, from shapes and facts alone."""
-    needs = call.needs()
-    if backend != "auto":
-        lacking = sorted(needs - OFFERS[backend])
-        if lacking:
-            raise UnsupportedError(f"the backend {backend!r} cannot express {', '.join(lacking)}.",
-                                   where="backend", remedy="Use 'auto' or 'reference'.")
-        return backend, "named by the user"
-    if needs - OFFERS["sdpa"]:
-        return "reference", f"only the reference expresses {', '.join(sorted(needs))}"
-    if transformed():
-        return "reference", "torch.func knows no second derivatives of the fused kernel"
-    if call.q.shape[1] == 1 and call.q.device.type == "cpu" and not torch.is_grad_enabled():
-        return "grouped_rows", "one query on a CPU: the queries of a group as rows read each key once"
-    if call.bias is not None and call.bias.requires_grad and call.q.device.type == "cpu":
-        return "reference", "SDPA takes the slow math path for a bias that needs a gradient"
-    return "sdpa", "the fused kernel expresses all of the call"
-
-
-def reference(call: AttentionInputs) -> Float[Tensor, "B T H F"]:
+def reference(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     """Every stage written out; the query heads of a group are rows against their one key head."""
     heads, groups = call.q.shape[2], call.k.shape[2]
     q = call.q.unflatten(2, (groups, heads // groups))
     scores = torch.einsum("btkge,bske->bkgts", q, call.k).flatten(1, 2) * call.scale
-    if call.bias is not None:
-        scores = scores + call.bias
+    bias = joined(call.terms)
+    if bias is not None:
+        scores = scores + bias
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
-    weights = dropout(_normalise(scores, _visible(call)), call.dropout)
+    weights = _normalise(scores, _allowed(call), call.sinks)
+    if call.record is not None:
+        call.record(weights)
+    weights = dropout(weights, call.dropout)
     mixed = torch.einsum("bkgts,bskf->btkgf", weights.unflatten(1, (groups, heads // groups)), call.v).flatten(2, 3)
     terms = None if call.value_terms is None else call.value_terms(weights)
     return mixed if terms is None else mixed + terms
 
 
-def sdpa(call: AttentionInputs) -> Float[Tensor, "B T H F"]:
+def sdpa(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     """`torch.nn.functional.scaled_dot_product_attention`, with a bias and a mask folded into one additive mask."""
     q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
     shared = q.shape[1] != k.shape[1]
-    visible = None if call.causal and call.bias is None else _visible(call)
-    seen = None if visible is None or call.causal else visible.any(-1, keepdim=True)
-    if visible is not None and seen is not None:
-        visible = visible | ~seen
-    mask = _additive(call.bias, visible, q.dtype)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=call.dropout,
-                                       is_causal=call.causal and call.bias is None, scale=call.scale,
-                                       enable_gqa=shared)
+    bias = joined(call.terms)
+    plain = call.visible.causal and bias is None
+    allowed = None if plain else _allowed(call)
+    seen = None if allowed is None or call.visible.causal else allowed.any(-1, keepdim=True)
+    if allowed is not None and seen is not None:
+        allowed = allowed | ~seen
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=_additive(bias, allowed, q.dtype), dropout_p=call.dropout,
+                                       is_causal=plain, scale=call.scale, enable_gqa=shared)
     if seen is not None:
         y = torch.where(seen, y, torch.zeros((), dtype=y.dtype, device=y.device))
     return y.transpose(1, 2)
 
 
-def grouped_rows(call: AttentionInputs) -> Float[Tensor, "B 1 H F"]:
+def grouped_rows(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
     """SDPA for one query a head, without a backward pass: the H/K query heads of a group are the rows of one query
     matrix, so that their keys are read once, for all of them."""
     batch, _, heads, size = call.q.shape
     groups = call.k.shape[2]
     rows = call.q.reshape(batch, groups, heads // groups, size)
-    mask = _additive(call.bias, call.allowed, call.q.dtype)
+    allowed = None if call.visible.causal else call.visible.dense()
+    mask = _additive(joined(call.terms), allowed, call.q.dtype)
     if mask is not None and mask.dtype == torch.bool:  # the kernel would do it, for every layer
         mask = torch.zeros((), dtype=call.q.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
     if mask is not None and mask.shape[1] > 1:
         mask = mask.reshape(mask.shape[0], groups, heads // groups, mask.shape[-1])
     y = F.scaled_dot_product_attention(rows, call.k.transpose(1, 2), call.v.transpose(1, 2), attn_mask=mask,
                                        scale=call.scale).reshape(batch, 1, heads, call.v.shape[3])
-    return y if call.allowed is None else y.masked_fill_(~call.allowed.any(-1).transpose(1, 2)[..., None], 0.0)
+    return y if allowed is None else y.masked_fill_(~allowed.any(-1).transpose(1, 2)[..., None], 0.0)
 
 
-def _visible(call: AttentionInputs) -> Tensor | None:
-    if not call.causal:
-        return call.allowed
+def by_blocks(call: AttentionCall) -> Float[Tensor, "B T H F"]:
+    """Blocks of queries, each against the keys of its band; see `weft.ops.banded_attention`."""
+    offset = call.visible.offset
+    assert offset is not None, "the form serves calls whose keys lie in order"
+    return banded(call.q, call.k, call.v, call.visible, call.terms, offset=offset, scale=call.scale,
+                  softcap=call.softcap, sinks=call.sinks, rate=call.dropout)
+
+
+def _allowed(call: AttentionCall) -> Tensor | None:
+    if not call.visible.causal:
+        return call.visible.dense()
     steps = call.q.shape[1]
     return torch.ones(steps, steps, dtype=torch.bool, device=call.q.device).tril()
 
 
-def _normalise(scores: Tensor, visible: Tensor | None) -> Tensor:
+def _normalise(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Tensor:
     """Softmax over the visible keys, in float32 or better; a query that sees none gets zero weights."""
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if visible is None:
+    if sinks is not None:
+        column = sinks.to(wide.dtype)[:, None, None].expand(*wide.shape[:-1], 1)
+        hidden = wide if allowed is None else wide.masked_fill(~allowed, -torch.inf)
+        return torch.cat([column, hidden], -1).softmax(-1)[..., 1:].to(scores.dtype)
+    if allowed is None:
         return wide.softmax(-1).to(scores.dtype)
-    hidden = wide.masked_fill(~visible, -torch.inf)
-    weights = hidden.masked_fill(~visible.any(-1, keepdim=True), 0.0).softmax(-1)
-    return weights.masked_fill(~visible, 0.0).to(scores.dtype)
+    hidden = wide.masked_fill(~allowed, -torch.inf)
+    weights = hidden.masked_fill(~allowed.any(-1, keepdim=True), 0.0).softmax(-1)
+    return weights.masked_fill(~allowed, 0.0).to(scores.dtype)
 
 
-def _additive(bias: Tensor | None, visible: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _additive(bias: Tensor | None, allowed: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if bias is None:
-        return visible
+        return allowed
     bias = bias.to(dtype)
-    return bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+    return bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
+
+
+def _beyond_library(call: AttentionCall) -> str | None:
+    """Why PyTorch's fused attention cannot serve."""
+    if call.softcap is not None:
+        return "it knows no softcap"
+    if call.sinks is not None:
+        return "it knows no sinks"
+    return "it gives no weights" if call.needs_weights() else None
+
+
+def _slow_in_library(call: AttentionCall) -> str | None:
+    if call.q.device.type == "cpu" and torch.is_grad_enabled() and any(term.learns for term in call.terms):
+        return "on a CPU a bias that needs a gradient takes its slow path"
+    return None
+
+
+def _beyond_rows(call: AttentionCall) -> str | None:
+    if call.q.shape[1] != 1:
+        return "there are several queries"
+    return "it drops no weights" if call.dropout else _beyond_library(call)
+
+
+def _beyond_blocks(call: AttentionCall) -> str | None:
+    if call.needs_weights():
+        return "it never holds all weights"
+    if call.visible.offset is None:
+        return "the keys do not lie in the order of tokens"
+    if call.visible.band().ahead is None:
+        return "the mask does not bound the later keys that are seen"
+    return "there are no queries" if call.q.shape[1] == 0 else None
+
+
+def _wide_band(call: AttentionCall) -> str | None:
+    """Blocks pay for bands that hide most keys, and where the library's kernel does not serve."""
+    steps, keys = call.q.shape[1], call.k.shape[1]
+    if steps < 2 * ROWS:
+        return "the chunk is short"
+    if _beyond_library(call) is not None or _slow_in_library(call) is not None:
+        return None
+    size = call.visible.band().size
+    if size is None or threshold("attention.band") * (size + ROWS) > keys:
+        return "the mask hides too few keys"
+    return None
+
+
+def _examples(make: Make) -> Iterator[AttentionCall]:
+    def inputs(steps: int, heads: int = 2, kv_heads: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+        return make(2, steps, heads, 3), make(2, steps, kv_heads, 3), make(2, steps, kv_heads, 5)
+
+    def under(mask: Mask, q: Tensor) -> Visible:
+        span = WHOLE.resolve(None, q)
+        return visible(Rule.of(mask, q.shape[2]), Keys.of(span.ticks), span)
+
+    for steps, mask in ((1, Causal()), (7, Causal()), (2 * ROWS + 5, Window(3)), (2 * ROWS, Window(ROWS + 1)),
+                        (2 * ROWS + 1, Causal() & (Window(4) | GlobalTokens(0)))):
+        q, k, v = inputs(steps)
+        yield AttentionCall(q, k, v, 0.7, under(mask, q))
+    q, k, v = inputs(2 * ROWS + 5, 4)
+    yield AttentionCall(q, k, v, 0.7, under(Causal(), q), (WrittenTerm(make(1, 4, q.shape[1], q.shape[1])),))
+    yield AttentionCall(q, k, v, 0.7, under(Window(9), q), softcap=2.0, sinks=make(4))
+    q, k, v = inputs(1, 4)
+    yield AttentionCall(q, make(2, 6, 2, 3), make(2, 6, 2, 5), 0.7)
+
+
+ATTENTION = OPERATIONS.add(Operation(
+    "attention", "softmax(scale q.k + bias, masked) v",
+    Form(REFERENCE, reference, "every stage written out", known_as=("naive", "eager", "math")),
+    Form("grouped_rows", grouped_rows, "one query: the queries of a group as rows read each key once",
+         devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
+    Form("banded", by_blocks, "blocks of queries against the keys of their band", transformed=False,
+         serves=_beyond_blocks, worth=_wide_band, flops={"weft.banded_attention": banded_flops,
+                                                         "weft.banded_attention_backward": banded_backward_flops},
+         known_as=("window", "local", "sliding", "blocks")),
+    Form("sdpa", sdpa, "PyTorch's fused kernel", transformed=False, serves=_beyond_library, worth=_slow_in_library,
+         known_as=("flash", "fused", "library", "torch")),
+    subject="q", examples=_examples, known_as=("scores", "sdpa")))

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.operator import Kernel, differentiate, operator, transformed
-from weft.ops.recurrence import found, resets
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.operator import Kernel, differentiate, operator
+from weft.ops.recurrence import found, one_step, resets, scan_flops, some_starts
 
 Activation = Literal["tanh", "sigmoid", "relu"]
+
+
+class ElmanCall(NamedTuple):
+    """The arguments of `elman_steps`."""
+
+    projected: Float[Tensor, "T B H"]
+    weight: Float[Tensor, "H H"]
+    h: Float[Tensor, "B H"]
+    activation: Activation
+    starts: Bool[Tensor, "T B"] | None
 
 
 def elman_steps(projected: Float[Tensor, "T B H"], weight: Float[Tensor, "H H"], h: Float[Tensor, "B H"],
@@ -36,9 +48,15 @@ def elman_steps(projected: Float[Tensor, "T B H"], weight: Float[Tensor, "H H"],
 def elman_scan(projected: Float[Tensor, "T B H"], weight: Float[Tensor, "H H"], h: Float[Tensor, "B H"],
                activation: Activation, starts: Bool[Tensor, "T B"] | None = None) -> Float[Tensor, "T B H"]:
     """`elman_steps`, fast over many steps."""
-    if projected.shape[0] == 1 or transformed():
-        return elman_steps(projected, weight, h, activation, starts)
-    outputs: Tensor = _forward(projected, weight, h, starts, activation)
+    return ELMAN_SCAN(ElmanCall(projected, weight, h, activation, starts))
+
+
+def _steps(call: ElmanCall) -> Tensor:
+    return elman_steps(*call)
+
+
+def _scan(call: ElmanCall) -> Tensor:
+    outputs: Tensor = _forward(call.projected, call.weight, call.h, call.starts, call.activation)
     return outputs
 
 
@@ -112,3 +130,18 @@ def _gradient(ctx: Any, grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
 _forward = operator("elman_scan", _run, _run_shapes)
 _backward = operator("elman_scan_backward", _run_backward, _backward_shapes)
 differentiate("elman_scan", _gradient, _save)
+
+
+def _examples(make: Make) -> Iterator[ElmanCall]:
+    for activation in get_args(Activation):
+        yield ElmanCall(make(6, 3, 4), make(4, 4), make(3, 4), activation, some_starts(6, 3))
+    yield ElmanCall(make(33, 2, 3), make(3, 3), make(2, 3), "tanh", None)
+    yield ElmanCall(make(1, 2, 3), make(3, 3), make(2, 3), "tanh", None)
+
+
+ELMAN_SCAN = OPERATIONS.add(Operation(
+    "elman_scan", "the Elman network's recurrence over a chunk",
+    Form(REFERENCE, _steps, "step by step"),
+    Form("scan", _scan, "one operator, whose backward pass makes one product for the weight's gradient",
+         transformed=False, worth=one_step, flops=scan_flops("elman")),
+    subject="projected", examples=_examples, known_as=("elman",)))

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.operator import differentiate, operator, transformed
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.operator import differentiate, operator
 
 
-def direct_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) -> Float[Tensor, "B H T"]:
-    """y_t = sum_{l <= t} k_l u_{t-l}, term by term: what `fft_convolution` computes, in O(T^2)."""
+class ConvolutionCall(NamedTuple):
+    """The arguments of `fft_convolution`."""
+
+    u: Float[Tensor, "B H T"]
+    kernel: Float[Tensor, "H T"]
+
+
+def _direct(call: ConvolutionCall) -> Tensor:
+    u, kernel = call
     steps = u.shape[2]
     lags = torch.arange(steps, device=u.device)[:, None] - torch.arange(steps, device=u.device)
     matrix = kernel[:, lags.clamp(min=0)].masked_fill(lags < 0, 0)  # [H,T,S]
@@ -20,14 +30,43 @@ def direct_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) 
 
 
 def fft_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) -> Float[Tensor, "B H T"]:
-    """`direct_convolution` by the Fourier transform, zero-padded so that nothing wraps around.
+    """y_t = sum_{l <= t} k_l u_{t-l}, by the Fourier transform, zero-padded so that nothing wraps around.
 
     The error is about machine epsilon times the largest output, not times each output: far smaller ones are lost.
     Computes in the dtype given, which must be float32 or float64. One operator to the compiler, which makes no code
     for complex numbers; the backward transforms again, so that no spectrum is kept.
     """
-    y: Tensor = run(u, kernel) if transformed() else _forward(u, kernel)
+    return FFT_CONVOLUTION(ConvolutionCall(u, kernel))
+
+
+def _transforms(call: ConvolutionCall) -> Tensor:
+    return run(*call)
+
+
+def _operator(call: ConvolutionCall) -> Tensor:
+    y: Tensor = _forward(*call)
     return y
+
+
+def fourier(size: int, count: int) -> int:
+    """Operations of ``count`` complex transforms of ``size``: 5 n log2 n each, the count by which transforms are
+    compared (Frigo and Johnson 2005, section 2)."""
+    return round(5 * count * size * math.log2(size)) if size > 1 else 0
+
+
+def _flops(u: Tensor, kernel: Tensor) -> int:
+    """Real transforms of B H rows and H kernels, and B H back."""
+    return _real_transforms(u, 2 * u.shape[0] + 1)
+
+
+def _backward_flops(grad: Tensor, u: Tensor, kernel: Tensor) -> int:
+    """Transforms of B H gradients, B H rows and H kernels, and B H + H back."""
+    return _real_transforms(u, 3 * u.shape[0] + 2)
+
+
+def _real_transforms(u: Tensor, times: int) -> int:
+    """``times`` transforms for each of H channels, zero-padded to twice the tokens."""
+    return fourier(transform_size(2 * u.shape[2] - 1), times * u.shape[1]) // 2
 
 
 def transform_size(least: int) -> int:
@@ -82,3 +121,17 @@ def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
 _forward = operator("fft_convolution", run, _shapes)
 _backward = operator("fft_convolution_backward", run_backward, _backward_shapes)
 differentiate("fft_convolution", _gradient, _save)
+
+
+def _examples(make: Make) -> Iterator[ConvolutionCall]:
+    for steps in (1, 6, 33):
+        yield ConvolutionCall(make(2, 3, steps), make(3, steps))
+
+
+FFT_CONVOLUTION = OPERATIONS.add(Operation(
+    "fft_convolution", "a causal convolution with a kernel as long as the sequence",
+    Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
+    Form("transforms", _transforms, "Fourier transforms, as PyTorch's operators"),
+    Form("operator", _operator, "Fourier transforms, as one operator that keeps no spectrum", transformed=False,
+         flops={"weft.fft_convolution": _flops, "weft.fft_convolution_backward": _backward_flops}),
+    subject="u", examples=_examples, known_as=("fft", "long_convolution")))

@@ -3,25 +3,41 @@ to write it to memory and read it back. For the same reason the product itself i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
-from weft.ops.operator import again, transformed
+from weft.ops.activations import identity
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.operator import again
 from weft.ops.rematerialize import cheap
+
+
+class GatedProductCall(NamedTuple):
+    """The arguments of `gated_product`."""
+
+    gate: Float[Tensor, "... F"]
+    up: Float[Tensor, "... F"]
+    activation: Callable[[Tensor], Tensor]
 
 
 def gated_product(gate: Float[Tensor, "... F"], up: Float[Tensor, "... F"],
                   activation: Callable[[Tensor], Tensor]) -> Float[Tensor, "... F"]:
     """``activation(gate) * up``; the activation works on each number by itself."""
-    kept = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # which decides itself what to keep
-    if not kept or transformed():
-        return activation(gate) * up
-    y: Tensor = _GatedProduct.apply(gate, up, activation)  # type: ignore[no-untyped-call]
-    return cheap(y, lambda: _product(gate, up, activation))
+    return GATED_PRODUCT(GatedProductCall(gate, up, activation))
+
+
+def _plain(call: GatedProductCall) -> Tensor:
+    return call.activation(call.gate) * call.up
+
+
+def _lean(call: GatedProductCall) -> Tensor:
+    y: Tensor = _GatedProduct.apply(*call)  # type: ignore[no-untyped-call]
+    return cheap(y, lambda: _product(*call))
 
 
 def _product(gate: Tensor, up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
@@ -52,3 +68,16 @@ class _GatedProduct(torch.autograd.Function):
             active = ctx.activation(leaf)
         dgate, = torch.autograd.grad(active, leaf, dy * up)
         return dgate, _times(active.detach(), dy, fresh=active is not leaf), None
+
+
+def _examples(make: Make) -> Iterator[GatedProductCall]:
+    for activation in (F.silu, torch.sigmoid, identity):
+        yield GatedProductCall(make(2, 3, 5), make(2, 3, 5), activation)
+
+
+GATED_PRODUCT = OPERATIONS.add(Operation(
+    "gated_product", "activation(gate) up",
+    Form(REFERENCE, _plain, "the two operators, which a compiler fuses"),
+    Form("lean", _lean, "only the two inputs are kept for the backward pass", gradients="with", compiled=False,
+         transformed=False),
+    subject="gate", examples=_examples, known_as=("glu", "swiglu")))

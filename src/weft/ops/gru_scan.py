@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.operator import Kernel, differentiate, operator, transformed
-from weft.ops.recurrence import found, resets
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.operator import Kernel, differentiate, operator
+from weft.ops.recurrence import found, one_step, resets, scan_flops, some_starts
+
+
+class GRUCall(NamedTuple):
+    """The arguments of `gru_steps`."""
+
+    projected: Float[Tensor, "T B 3H"]
+    weight: Float[Tensor, "3H H"]
+    bias: Float[Tensor, " H"]
+    h: Float[Tensor, "B H"]
+    starts: Bool[Tensor, "T B"] | None
 
 
 def gru_steps(projected: Float[Tensor, "T B 3H"], weight: Float[Tensor, "3H H"], bias: Float[Tensor, " H"],
@@ -37,9 +49,15 @@ def gru_steps(projected: Float[Tensor, "T B 3H"], weight: Float[Tensor, "3H H"],
 def gru_scan(projected: Float[Tensor, "T B 3H"], weight: Float[Tensor, "3H H"], bias: Float[Tensor, " H"],
              h: Float[Tensor, "B H"], starts: Bool[Tensor, "T B"] | None = None) -> Float[Tensor, "T B H"]:
     """`gru_steps`, fast over many steps."""
-    if projected.shape[0] == 1 or transformed():
-        return gru_steps(projected, weight, bias, h, starts)
-    outputs: Tensor = _forward(projected, weight, bias, h, starts)[0]
+    return GRU_SCAN(GRUCall(projected, weight, bias, h, starts))
+
+
+def _steps(call: GRUCall) -> Tensor:
+    return gru_steps(*call)
+
+
+def _scan(call: GRUCall) -> Tensor:
+    outputs: Tensor = _forward(*call)[0]
     return outputs
 
 
@@ -144,12 +162,25 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _gradient(ctx: Any, grad_outputs: Tensor | None, grad_gates: Tensor | None) -> tuple[Tensor | None, ...]:
-    outputs = ctx.saved_tensors[-2]
+    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
     work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
-    given = torch.zeros_like(outputs) if grad_outputs is None else grad_outputs
-    return *work(given, *ctx.saved_tensors, grad_gates), None
+    given = torch.zeros_like(saved[-2]) if grad_outputs is None else grad_outputs
+    return *work(given, *saved, grad_gates), None
 
 
 _forward = operator("gru_scan", _run, _run_shapes)
 _backward = operator("gru_scan_backward", _run_backward, _backward_shapes)
 differentiate("gru_scan", _gradient, _save)
+
+
+def _examples(make: Make) -> Iterator[GRUCall]:
+    for steps, starts in ((6, some_starts(6, 3)), (33, None), (1, None)):
+        yield GRUCall(make(steps, 3, 12), make(12, 4), make(4), make(3, 4), starts)
+
+
+GRU_SCAN = OPERATIONS.add(Operation(
+    "gru_scan", "the GRU's recurrence over a chunk",
+    Form(REFERENCE, _steps, "step by step"),
+    Form("scan", _scan, "one operator, whose backward pass makes one product for the weight's gradient",
+         transformed=False, worth=one_step, flops=scan_flops("gru")),
+    subject="projected", examples=_examples, known_as=("gru",)))

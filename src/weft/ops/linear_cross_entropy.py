@@ -14,6 +14,7 @@ held for all tokens (the idea of Hsu et al. 2024, Liger Kernel, section 3.2; Wij
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +22,10 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from weft.core.errors import UnsupportedError
-from weft.ops.linear_log_prob import linear_logits
-from weft.ops.operator import differentiate, operator, transformed
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.linear_log_prob import capped, linear_logits
+from weft.ops.operator import differentiate, operator
+from weft.ops.products import forward_product, input_product, weight_product
 from weft.ops.wide_linear import widens
 
 PIECE_ENTRIES = 1 << 22
@@ -39,6 +42,20 @@ class CrossEntropy(NamedTuple):
 
     nats: Float[Tensor, ""]
     loss: Float[Tensor, ""]
+
+
+class CrossEntropyCall(NamedTuple):
+    """The arguments of `linear_cross_entropy`."""
+
+    h: Float[Tensor, "B T D"]
+    weight: Float[Tensor, "V D"]
+    bias: Float[Tensor, " V"] | None
+    targets: Int64[Tensor, "B T"]
+    scored: Bool[Tensor, "B T"]
+    softcap: float | None = None
+    smoothing: float = 0.0
+    z_loss: float = 0.0
+    piece_entries: int = PIECE_ENTRIES
 
 
 def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"] | None,
@@ -60,8 +77,11 @@ def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"]
         z_loss: weight of (log Z)^2.
         piece_entries: logits held at once; a piece is never less than one token.
     """
-    if transformed():
-        return _plain(linear_logits(h, weight, bias, softcap), targets, scored, smoothing, z_loss)
+    return CROSS_ENTROPY(CrossEntropyCall(h, weight, bias, targets, scored, softcap, smoothing, z_loss, piece_entries))
+
+
+def _pieces(call: CrossEntropyCall) -> CrossEntropy:
+    h, weight, bias, targets, scored, softcap, smoothing, z_loss, piece_entries = call
     learned = [x for x in (h, weight, bias) if x is not None]
     gradients = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
     step = max(1, piece_entries // weight.shape[0])
@@ -70,8 +90,10 @@ def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"]
     return CrossEntropy(found[0].detach(), found[1])
 
 
-def _plain(z: Tensor, targets: Tensor, scored: Tensor, smoothing: float, z_loss: float) -> CrossEntropy:
+def _at_once(call: CrossEntropyCall) -> CrossEntropy:
     """Both sums, from all logits."""
+    targets, scored, smoothing, z_loss = call.targets, call.scored, call.smoothing, call.z_loss
+    z = linear_logits(call.h, call.weight, call.bias, call.softcap)
     z = z.to(torch.promote_types(z.dtype, torch.float32))
     log_z = z.logsumexp(-1)
     nats = log_z - z.gather(-1, targets[..., None])[..., 0]
@@ -87,7 +109,7 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
         h, weight, bias = h.float(), weight.float(), None if bias is None else bias.float()
     for start in range(0, h.shape[0], step):
         rows = slice(start, start + step)
-        z = linear_logits(h[rows], weight, bias, softcap).to(nats.dtype)
+        z = capped(forward_product(h[rows], weight, bias), softcap).to(nats.dtype)
         p, log_z = _softmax(z)
         goals, counts = targets[rows, None], scored[rows, None].to(h.dtype)
         plain = log_z - z.gather(1, goals)[:, 0]
@@ -100,19 +122,11 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
         loss += torch.where(scored[rows], own, 0.0).sum()
         if gradients:
             dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap).to(h.dtype)
-            torch.mul(dz @ weight, counts, out=dh[rows])
-            _add_product(dweight, dz.t(), h[rows] * counts)
+            torch.mul(input_product(dz, weight), counts, out=dh[rows])
+            dweight += weight_product(dz, h[rows] * counts)
             if bias is not None:
                 dbias += (counts.t() @ dz)[0]
     return nats, loss, dh, dweight, dbias
-
-
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """``total`` += a b, in one operation where nothing is widened."""
-    if a.dtype == total.dtype:
-        total.addmm_(a, b)
-    else:
-        total += a @ b
 
 
 def _softmax(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,3 +183,24 @@ def _gradient(ctx: Any, _nats: None, dloss: Tensor | None, *twice: Tensor | None
 
 _summed = operator("linear_cross_entropy", _kernel, _shapes)
 differentiate("linear_cross_entropy", _gradient, _save)
+
+
+def _flops(h: Tensor, weight: Tensor, *others: Any) -> int:
+    """The logits; with gradients, those of h and of the matrix too."""
+    return 2 * h.shape[0] * weight.numel() * (3 if others[-1] else 1)
+
+
+def _examples(make: Make) -> Iterator[CrossEntropyCall]:
+    for bias, softcap, smoothing, z_loss in ((None, None, 0.0, 0.0), (make(11), 3.0, 0.1, 0.01)):
+        for entries in (PIECE_ENTRIES, 22):  # all tokens together, and two at a time
+            targets = torch.arange(14).view(2, 7) % 11
+            yield CrossEntropyCall(make(2, 7, 5), make(11, 5), bias, targets, targets % 4 != 3, softcap, smoothing,
+                                   z_loss, entries)
+
+
+CROSS_ENTROPY = OPERATIONS.add(Operation(
+    "cross_entropy", "the cross-entropy of a linear readout",
+    Form(REFERENCE, _at_once, "all logits at once, with every derivative"),
+    Form("pieces", _pieces, "some tokens at a time, with their gradients worked out on the way", transformed=False,
+         flops={"weft.linear_cross_entropy": _flops}, known_as=("fused", "chunked")),
+    subject="h", examples=_examples, known_as=("loss", "linear_cross_entropy")))

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.operator import Kernel, differentiate, operator, transformed
-from weft.ops.recurrence import found, resets
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.operator import Kernel, differentiate, operator
+from weft.ops.recurrence import found, one_step, resets, scan_flops, some_starts
+
+
+class LSTMCall(NamedTuple):
+    """The arguments of `lstm_steps`."""
+
+    projected: Float[Tensor, "T B 4H"]
+    weight: Float[Tensor, "4H H"]
+    h: Float[Tensor, "B H"]
+    c: Float[Tensor, "B H"]
+    starts: Bool[Tensor, "T B"] | None
 
 
 def lstm_steps(projected: Float[Tensor, "T B 4H"], weight: Float[Tensor, "4H H"], h: Float[Tensor, "B H"],
@@ -41,9 +53,15 @@ def lstm_steps(projected: Float[Tensor, "T B 4H"], weight: Float[Tensor, "4H H"]
 def lstm_scan(projected: Float[Tensor, "T B 4H"], weight: Float[Tensor, "4H H"], h: Float[Tensor, "B H"],
               c: Float[Tensor, "B H"], starts: Bool[Tensor, "T B"] | None = None) -> tuple[Tensor, Tensor]:
     """`lstm_steps`, fast over many steps."""
-    if projected.shape[0] == 1 or transformed():
-        return lstm_steps(projected, weight, h, c, starts)
-    outputs, cells, _ = _forward(projected, weight, h, c, starts)
+    return LSTM_SCAN(LSTMCall(projected, weight, h, c, starts))
+
+
+def _steps(call: LSTMCall) -> tuple[Tensor, Tensor]:
+    return lstm_steps(*call)
+
+
+def _scan(call: LSTMCall) -> tuple[Tensor, Tensor]:
+    outputs, cells, _ = _forward(*call)
     return outputs, cells
 
 
@@ -156,12 +174,25 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _gradient(ctx: Any, grad_outputs: Tensor | None, grad_cells: Tensor | None,
               grad_gates: Tensor | None) -> tuple[Tensor | None, ...]:
-    blank = ctx.saved_tensors[-2]
-    given = [torch.zeros_like(blank) if grad is None else grad for grad in (grad_outputs, grad_cells)]
+    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
+    given = [torch.zeros_like(saved[-2]) if grad is None else grad for grad in (grad_outputs, grad_cells)]
     work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
-    return *work(*given, *ctx.saved_tensors, grad_gates), None
+    return *work(*given, *saved, grad_gates), None
 
 
 _forward = operator("lstm_scan", _run, _run_shapes)
 _backward = operator("lstm_scan_backward", _run_backward, _backward_shapes)
 differentiate("lstm_scan", _gradient, _save)
+
+
+def _examples(make: Make) -> Iterator[LSTMCall]:
+    for steps, starts in ((6, some_starts(6, 3)), (33, None), (1, None)):
+        yield LSTMCall(make(steps, 3, 16), make(16, 4), make(3, 4), make(3, 4), starts)
+
+
+LSTM_SCAN = OPERATIONS.add(Operation(
+    "lstm_scan", "the LSTM's recurrence over a chunk",
+    Form(REFERENCE, _steps, "step by step"),
+    Form("scan", _scan, "one operator, whose backward pass makes one product for the weight's gradient",
+         transformed=False, worth=one_step, flops=scan_flops("lstm")),
+    subject="projected", examples=_examples, known_as=("lstm",)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -10,7 +11,17 @@ from torch import Tensor
 
 from weft.ops import fft_convolution as whole
 from weft.ops.documents import groups_of
-from weft.ops.operator import Kernel, differentiate, operator, transformed
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.operator import Kernel, differentiate, operator
+
+
+class PackedConvolutionCall(NamedTuple):
+    """The arguments of `packed_convolution`."""
+
+    u: Float[Tensor, "B T H"]
+    kernel: Float[Tensor, "H T"]
+    starts: Bool[Tensor, "B T"]
+    counts: Int64[Tensor, " B"] | None
 
 
 def packed_convolution(u: Float[Tensor, "B T H"], kernel: Float[Tensor, "H T"], starts: Bool[Tensor, "B T"],
@@ -25,8 +36,26 @@ def packed_convolution(u: Float[Tensor, "B T H"], kernel: Float[Tensor, "H T"], 
         starts: where a document begins; a row's first token begins one.
         count: tokens of each row; None: all.
     """
-    run = _run if transformed() else _forward
-    y: Tensor = run(u, kernel, starts, count)
+    return PACKED_CONVOLUTION(PackedConvolutionCall(u, kernel, starts, count))
+
+
+def _direct(call: PackedConvolutionCall) -> Tensor:
+    u, kernel, starts, count = call
+    places = torch.arange(u.shape[1], device=u.device)
+    lags, documents = places[:, None] - places, starts.cumsum(1)
+    inside = (places < u.shape[1])[None] if count is None else places < count[:, None]
+    heard = (lags >= 0) & (documents[:, :, None] == documents[:, None]) & inside[:, :, None] & inside[:, None]
+    # A selection and not a product with zeros, which a number that is none would pass.
+    terms = torch.where(heard[..., None], kernel.t()[lags.clamp(min=0)] * u[:, None], 0.0)  # [B,T,S,H]
+    return terms.sum(2)
+
+
+def _groups(call: PackedConvolutionCall) -> Tensor:
+    return _run(*call)
+
+
+def _operator(call: PackedConvolutionCall) -> Tensor:
+    y: Tensor = _forward(*call)
     return y
 
 
@@ -71,3 +100,18 @@ def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _forward = operator("packed_convolution", _run, _run_shapes)
 _backward = operator("packed_convolution_backward", _run_backward, _backward_shapes)
 differentiate("packed_convolution", _gradient, _save)
+
+
+def _examples(make: Make) -> Iterator[PackedConvolutionCall]:
+    for steps in (7, 37):
+        starts = torch.arange(2 * steps).view(2, steps) % 5 == 2
+        yield PackedConvolutionCall(make(2, steps, 3), make(3, steps), starts, None)
+        yield PackedConvolutionCall(make(2, steps, 3), make(3, steps), starts, torch.tensor([steps - 1, 0]))
+
+
+PACKED_CONVOLUTION = OPERATIONS.add(Operation(
+    "packed_convolution", "a convolution that begins anew with every document",
+    Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
+    Form("groups", _groups, "documents of about one length together, as PyTorch's operators"),
+    Form("operator", _operator, "documents of about one length together, as one operator", transformed=False),
+    subject="u", examples=_examples))

@@ -6,11 +6,14 @@ product for the weight's gradient where automatic differentiation adds up one pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+
+from weft.ops.forms import Formula
 
 
 def resets(starts: Bool[Tensor, "T B"] | None, steps: int) -> Sequence[Tensor | None]:
@@ -32,3 +35,34 @@ def after_count(first: Float[Tensor, "B H"], after: Float[Tensor, "T B H"],
         return after[-1].clone()  # a view would keep the whole chunk alive as long as the state
     every = torch.cat([first[None], after])
     return every.gather(0, count[None, :, None].expand(1, -1, first.shape[1]))[0]
+
+
+class _Scanned(Protocol):
+    """A call of a scan."""
+
+    @property
+    def projected(self) -> Tensor: ...
+
+
+def one_step(call: _Scanned) -> str | None:
+    """Why a scan does not pay."""
+    return "one step is one step" if call.projected.shape[0] == 1 else None
+
+
+def scan_flops(name: str) -> Mapping[str, Formula]:
+    """What ``weft::{name}_scan`` and its backward cost, W being the first argument that is a matrix [G,H]."""
+    def forward(projected: Tensor, weight: Tensor, *_: object) -> int:
+        """W h for every step and row, [T,B,G] and W [G,H]."""
+        return 2 * projected.shape[0] * projected.shape[1] * weight.numel()
+
+    def backward(grad: Tensor, *others: Tensor) -> int:
+        """W^T times the gates' gradients, and the weight's own gradient."""
+        weight = next(each for each in others if each.dim() == 2)
+        return 4 * grad.shape[0] * grad.shape[1] * weight.numel()
+
+    return {f"weft.{name}_scan": forward, f"weft.{name}_scan_backward": backward}
+
+
+def some_starts(steps: int, batch: int) -> Bool[Tensor, "T B"]:
+    """Documents that begin at some of the steps, for examples."""
+    return (torch.arange(steps)[:, None] + torch.arange(batch)) % 4 == 3

@@ -8,44 +8,72 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from collections.abc import Iterator
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.operator import again, transformed
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.operator import again, widen
 from weft.ops.rematerialize import cheap
+from weft.ops.thresholds import threshold
 
-FEW = 8192
+FEW = int(threshold("rms_norm.few"))
 """Numbers up to which the count of operations costs more than their work."""
+
+
+class RMSNormCall(NamedTuple):
+    """The arguments of `rms_norm`."""
+
+    x: Float[Tensor, "... D"]
+    scale: Float[Tensor, " D"] | None
+    eps: float
 
 
 def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, " D"] | None, eps: float) -> Float[Tensor, "... D"]:
     """The normalised vectors, worked out in the dtype of ``scale`` or in float32 if that is wider, and rounded once to
     that of ``x``."""
-    # The compiler fuses the chain and decides itself what to keep; elsewhere than on a CPU there is a fused kernel.
-    fused = torch.compiler.is_compiling() or not (torch.is_grad_enabled() or x.device.type == "cpu")
-    if fused or transformed():
-        return _plain(x, scale, eps)
-    if not torch.is_grad_enabled():
-        return _of_few(x, scale, eps) if x.numel() <= FEW else _normalised(x, scale, eps)[0]
-    y: Tensor = _RMSNorm.apply(x, scale, eps)  # type: ignore[no-untyped-call]
-    return cheap(y, lambda: _normalised(x, scale, eps)[0])
+    return RMS_NORM(RMSNormCall(x, scale, eps))
 
 
-def _of_few(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
+def _written_out(call: RMSNormCall) -> Tensor:
+    wide = widen(call.x)
+    y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + call.eps)
+    return (y if call.scale is None else y * call.scale).to(call.x.dtype)
+
+
+def _library(call: RMSNormCall) -> Tensor:
+    return _plain(call.x, call.scale, call.eps)
+
+
+def _lean(call: RMSNormCall) -> Tensor:
+    y: Tensor = _RMSNorm.apply(*call)  # type: ignore[no-untyped-call]
+    return cheap(y, lambda: _normalised(*call)[0])
+
+
+def _sweep(call: RMSNormCall) -> Tensor:
+    return _normalised(*call)[0]
+
+
+def _pair(call: RMSNormCall) -> Tensor:
     """Layer normalisation of x beside -x, whose mean is 0 and whose variance is mean(x^2): one kernel in place of a
     chain, which also takes narrow floats and rounds them once."""
+    x, scale, eps = call
     size = x.shape[-1]
     twice = None if scale is None else torch.cat([scale, scale])
     return F.layer_norm(torch.cat([x, x.neg()], -1), (2 * size,), twice, None, eps).narrow(-1, 0, size)
 
 
+def _many(call: RMSNormCall) -> str | None:
+    return None if call.x.numel() <= FEW else f"it is for up to {FEW} numbers"
+
+
 def _normalised(x: Tensor, scale: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
     """The normalised vectors and r."""
-    wide = _wide(x)
+    wide = widen(x)
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     floor = torch.full((), eps, dtype=length.dtype, device=length.device)
     r = torch.addcmul(floor, length, length, value=1 / x.shape[-1]).rsqrt_()
@@ -55,12 +83,8 @@ def _normalised(x: Tensor, scale: Tensor | None, eps: float) -> tuple[Tensor, Te
 
 
 def _plain(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
-    y: Tensor = F.rms_norm(_wide(x), x.shape[-1:], scale, eps)
+    y: Tensor = F.rms_norm(widen(x), x.shape[-1:], scale, eps)
     return y if y.dtype == x.dtype else y.to(x.dtype)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float32 else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 @final
@@ -77,9 +101,28 @@ class _RMSNorm(torch.autograd.Function):
         x, scale, r = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives are wanted: the chain has them
             return (*again(_plain(x, scale, ctx.eps), [x, scale], dy), None)
-        n, dy = _wide(x) * r, _wide(dy)
+        n, dy = widen(x) * r, widen(dy)
         product = dy * n
         along = product.mean(-1, keepdim=True) if scale is None else (product @ scale)[..., None] / x.shape[-1]
         dx = (dy.clone() if scale is None else dy * scale).addcmul_(n, along, value=-1).mul_(r)
         return dx.to(x.dtype), None if scale is None else product.flatten(0, -2).sum(0), None
 
+
+
+def _examples(make: Make) -> Iterator[RMSNormCall]:
+    yield RMSNormCall(make(2, 3, 5), make(5), 1e-6)
+    yield RMSNormCall(make(4, 7), None, 0.5)
+    yield RMSNormCall(make(FEW // 64 + 1, 64), make(64), 1e-6)
+
+
+RMS_NORM = OPERATIONS.add(Operation(
+    "rms_norm", "scale x / sqrt(mean(x^2) + eps)",
+    Form(REFERENCE, _written_out, "the formula, operator by operator"),
+    Form("library", _library, "PyTorch's own: fused, or a chain that a compiler fuses", known_as=("torch",)),
+    Form("lean", _lean, "one number a vector is kept for the backward pass", gradients="with", compiled=False,
+         transformed=False),
+    Form("sweep", _sweep, "without a backward pass, in place", devices=frozenset({"cpu"}), gradients="without",
+         compiled=False, transformed=False),
+    Form("pair", _pair, "one kernel, of layer normalisation", devices=frozenset({"cpu"}), gradients="without",
+         compiled=False, transformed=False, worth=_many),
+    subject="x", examples=_examples, known_as=("norm", "rmsnorm")))

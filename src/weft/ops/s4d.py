@@ -71,23 +71,13 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
     return multiply(a, conjugate) / (b ** 2).sum(-1, keepdim=True)
 
 
-def steps(modes: Modes, u: Float[Tensor, "B H T"],
-          state: Float[Tensor, "B H M 2"]) -> tuple[Float[Tensor, "B H T"], Float[Tensor, "B H M 2"]]:
-    """x_t = A x_{t-1} + B u_t, y_t = 2 Re(C x_t), one step at a time."""
-    a, outputs = modes.power(u.new_ones(())), []
-    for now in u.unbind(2):
-        state = multiply(a, state) + modes.b * now[..., None, None]
-        outputs.append(_read(modes.c, state))
-    return torch.stack(outputs, dim=2), state
-
-
-def _read(c: Tensor, state: Tensor) -> Tensor:
+def read(c: Tensor, state: Tensor) -> Tensor:
     """2 Re(sum over modes of c x)."""
     return 2 * (c[..., 0] * state[..., 0] - c[..., 1] * state[..., 1]).sum(-1)
 
 
 def convolve(modes: Modes, u: Float[Tensor, "B H T"]) -> Float[Tensor, "B H T"]:
-    """`steps` from state zero, as a convolution by FFT."""
+    """The outputs from state zero, as a convolution by FFT."""
     return fft_convolution(u, kernel(modes, u.shape[2]))
 
 

@@ -6,12 +6,36 @@ none. So a call in which no document begins is one plain convolution, whatever c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from weft.core.span import Span
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+
+
+class ShortConvolutionCall(NamedTuple):
+    """One call: y_t = b + sum_k W[:, :, k] x_{t - (K-1-k) dilation}.
+
+    Attributes:
+        inputs: the history before the chunk, and the chunk.
+        weight, bias, dilation: as in `causal_convolution`.
+        age: tokens of its document before each token; None where no tap reaches before one.
+    """
+
+    inputs: Float[Tensor, "B P+T D"]
+    weight: Float[Tensor, "G I K"]
+    bias: Float[Tensor, " G"] | None
+    dilation: int
+    age: Float[Tensor, "B T 1"] | None
+
+    def steps(self) -> int:
+        """Tokens of the chunk."""
+        return self.inputs.shape[1] - (self.weight.shape[2] - 1) * self.dilation
 
 
 def blank_history(batch: int, width: int, kernel: int, dilation: int, dtype: torch.dtype,
@@ -34,10 +58,8 @@ def causal_convolution(x: Float[Tensor, "B T D"], weight: Float[Tensor, "G I K"]
         dilation: tokens between taps.
     """
     inputs = _with_history(x, history, (weight.shape[2] - 1) * dilation)
-    if span.packed or x.shape[1] <= 1:
-        return _by_taps(inputs, weight, bias, span, dilation)
-    groups = x.shape[2] // weight.shape[1]
-    return F.conv1d(inputs.transpose(1, 2), weight, bias, dilation=dilation, groups=groups).transpose(1, 2)
+    age = (span.ticks.order - span.ticks.begin)[..., None] if span.packed else None
+    return SHORT_CONVOLUTION(ShortConvolutionCall(inputs, weight, bias, dilation, age))
 
 
 def next_history(x: Float[Tensor, "B T D"], history: Float[Tensor, "B P D"], span: Span) -> Float[Tensor, "B P D"]:
@@ -63,11 +85,16 @@ def _with_history(x: Tensor, history: Tensor | None, reach: int) -> Tensor:
     return torch.cat([history.to(x.dtype), x], dim=1)
 
 
-def _by_taps(inputs: Tensor, weight: Tensor, bias: Tensor | None, span: Span, dilation: int) -> Tensor:
+def _library(call: ShortConvolutionCall) -> Tensor:
+    groups = call.inputs.shape[2] // call.weight.shape[1]
+    return F.conv1d(call.inputs.transpose(1, 2), call.weight, call.bias, dilation=call.dilation,
+                    groups=groups).transpose(1, 2)
+
+
+def _by_taps(call: ShortConvolutionCall) -> Tensor:
     """The sum over taps, each silent where it would reach before the token's document."""
-    taps = weight.shape[2]
-    steps = inputs.shape[1] - (taps - 1) * dilation
-    age = (span.ticks.order - span.ticks.begin)[..., None] if span.packed else None
+    inputs, weight, bias, dilation, age = call
+    taps, steps = weight.shape[2], call.steps()
     total = None if bias is None else bias.expand(inputs.shape[0], steps, -1)
     for tap in range(taps):
         lag = (taps - 1 - tap) * dilation
@@ -78,3 +105,26 @@ def _by_taps(inputs: Tensor, weight: Tensor, bias: Tensor | None, span: Span, di
         total = term if total is None else total + term
     assert total is not None, "a kernel has at least one tap"
     return total
+
+
+def _unfenced(call: ShortConvolutionCall) -> str | None:
+    return None if call.age is None else "it cannot stop at a document that begins inside the chunk"
+
+
+def _several(call: ShortConvolutionCall) -> str | None:
+    return "a sum over taps is less work for one token" if call.steps() <= 1 else None
+
+
+def _examples(make: Make) -> Iterator[ShortConvolutionCall]:
+    for steps, dilation in ((1, 2), (9, 1), (9, 4)):
+        age = torch.arange(steps)[None, :, None] % 5
+        for inner, packed in ((4, False), (1, False), (4, True), (1, True)):
+            yield ShortConvolutionCall(make(2, steps + 2 * dilation, 4), make(4, inner, 3), make(4), dilation,
+                                       age if packed else None)
+
+
+SHORT_CONVOLUTION = OPERATIONS.add(Operation(
+    "short_convolution", "a causal convolution of a few taps, full or depthwise",
+    Form(REFERENCE, _by_taps, "a sum over taps", known_as=("taps",)),
+    Form("library", _library, "PyTorch's own", serves=_unfenced, worth=_several, known_as=("conv1d", "torch")),
+    subject="inputs", examples=_examples, known_as=("convolution",)))

@@ -34,10 +34,11 @@ def widens(x: Tensor) -> bool:
 
 def wide_linear(x: Float[Tensor, "... in"], weight: Float[Tensor, "out in"],
                 bias: Float[Tensor, " out"] | None = None) -> Float[Tensor, "... out"]:
-    """x W^T + b, and its gradients, as products in float32, each rounded once to the dtype of what it belongs to. For
-    the backward pass the narrow tensors are kept; wide ones exist for some rows at a time."""
+    """x W^T + b, and its gradients, as products in float32 or wider, each rounded once to the dtype of what it belongs
+    to. For the backward pass the narrow tensors are kept; wide ones exist for some rows at a time."""
     if transformed():
-        return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+        wide = _wide(x)
+        return F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide)).to(x.dtype)
     y: Tensor = _WideLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return y
 
@@ -48,7 +49,7 @@ class _WideLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.biased = bias is not None
-        wide, b = weight.float(), None if bias is None else bias.float()
+        wide, b = weight.to(_wide(x)), None if bias is None else bias.to(_wide(x))
         return _by_rows(x, lambda rows: F.linear(rows, wide, b), weight.shape[0], _rows(weight))
 
     @staticmethod
@@ -56,16 +57,20 @@ class _WideLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dx = dweight = None
         if ctx.needs_input_grad[0]:
-            wide = weight.float()
+            wide = weight.to(_wide(weight))
             dx = _by_rows(dy, lambda rows: rows @ wide, weight.shape[1], _rows(weight))
         if ctx.needs_input_grad[1]:
-            total = torch.zeros_like(weight, dtype=torch.float32)
+            total = torch.zeros_like(weight, dtype=_wide(weight))
             pieces = (t.reshape(-1, t.shape[-1]).split(_rows(weight)) for t in (dy, x))
             for d, taken in zip(*pieces, strict=True):
-                total.addmm_(d.float().t(), taken.float())
+                total.addmm_(d.to(total.dtype).t(), taken.to(total.dtype))
             dweight = total.to(weight.dtype)
         flat = dy.reshape(-1, weight.shape[0])
-        return dx, dweight, flat.sum(0, dtype=torch.float32).to(weight.dtype) if ctx.biased else None
+        return dx, dweight, flat.sum(0, dtype=_wide(weight)).to(weight.dtype) if ctx.biased else None
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _rows(weight: Tensor) -> int:
@@ -77,9 +82,9 @@ def _by_rows(x: Tensor, of: Callable[[Tensor], Tensor], size: int, rows: int) ->
     """``of`` the vectors of ``x`` in float32, vectors of ``size`` that are rounded; ``rows`` at a time."""
     flat = x.reshape(-1, x.shape[-1])
     if flat.shape[0] <= rows:
-        return of(flat.float()).to(x.dtype).view(*x.shape[:-1], size)
+        return of(flat.to(_wide(x))).to(x.dtype).view(*x.shape[:-1], size)
     y = x.new_empty(flat.shape[0], size)
     for start in range(0, flat.shape[0], rows):
         piece = slice(start, start + rows)
-        y[piece] = of(flat[piece].float())
+        y[piece] = of(flat[piece].to(_wide(x)))
     return y.view(*x.shape[:-1], size)

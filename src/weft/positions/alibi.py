@@ -90,6 +90,10 @@ class Alibi(PositionScheme):
         self.divisor, self.rounding = divisor, rounding
         self.minus_slopes = Constant([-slope for slope in slopes])
 
+    @property
+    def relative(self) -> bool:
+        return self.rounding == "none"
+
     def bias(self, q: Float[Tensor, "B T H E"], k: Tensor, ticks: Ticks, keys: Keys) -> Float[Tensor, "#B H T S"]:
         dtype = angle_dtype(q)
         i = one_dimensional(ticks.position, "alibi").to(dtype)

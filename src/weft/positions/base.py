@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, final
 
+import torch
 from torch import Tensor
 
-from weft.core.clock import Keys, Ticks
+from weft.core.clock import OWN, Keys, Ticks
 from weft.core.config import Dims, PartConfig
 from weft.core.layer import Part
+from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
+from weft.ops.score_terms import ScoreTerm, slid
 
 Point = Literal["embeddings", "queries_keys", "scores", "values"]
 
@@ -28,7 +31,15 @@ Point = Literal["embeddings", "queries_keys", "scores", "values"]
 class PositionScheme(Part):
     """Base of position schemes; subclasses override the points that ``acts_on`` names."""
 
+    role = "positions"
+
     acts_on: ClassVar[frozenset[Point]] = frozenset()
+
+    @property
+    def relative(self) -> bool:
+        """`bias` depends on the difference of the two positions and on nothing else, so that it is worked out once for
+        each distance instead of each pair."""
+        return False
 
     @property
     def width(self) -> int:
@@ -52,14 +63,15 @@ class PositionScheme(Part):
         """The factor on q.k that the scheme prescribes; None leaves the attention's own."""
         return None
 
-    def bias(self, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> Tensor | None:
-        """What is added to the scaled scores, [#B,H,T,S]; None for nothing.
+    def bias(self, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> Tensor:
+        """What is added to the scaled scores, [#B,H,T,S]: of each query and key by themselves, so that it may be asked
+        of some of them.
 
         Args:
             q: projected queries [B,T,H,E].
             k: projected keys [B,S,K,E].
         """
-        return None
+        raise NotImplementedError(f"{type(self).__name__} acts on scores and does not say how")
 
     def value_terms(self, weights: Tensor, ticks: Ticks, keys: Keys) -> Tensor | None:
         """What is added to the attention's output, [B,T,H,E], from its weights [B,H,T,S]; None for nothing."""
@@ -82,3 +94,46 @@ class PositionConfig(PartConfig):
     def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> PositionScheme:
         """The scheme for an attention of ``n_heads`` query heads of size ``d_head``."""
         return self.build(dims)
+
+
+@final
+class PositionTerm(ScoreTerm):
+    """What a scheme adds to the scores of a call.
+
+    Args:
+        scheme: one that acts on scores.
+        q: queries [B,T,H,E].
+        k: keys [B,S,K,E].
+        ticks: of the queries.
+        keys: of the keys.
+    """
+
+    def __init__(self, scheme: PositionScheme, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> None:
+        self.scheme, self.q, self.k, self.ticks, self.keys = scheme, q, k, ticks, keys
+        # Of the chunk's own tokens, whose distances are those of their orders.
+        self._slides = scheme.relative and keys.layout == OWN and ticks.coordinates is None
+        learned = any(parameter.requires_grad for parameter in scheme.parameters())
+        self.learns = torch.is_grad_enabled() and (learned or (not scheme.relative and (q.requires_grad or
+                                                                                       k.requires_grad)))
+
+    def dense(self) -> Tensor:
+        steps, keys = self.q.shape[1], self.k.shape[1]
+        if self._slides and steps > 1:
+            return slid(self._by_distance(1 - steps, steps + keys - 1), steps, keys)
+        return self.scheme.bias(self.q, self.k, self.ticks, self.keys)
+
+    def at(self, queries: slice, keys: Parts) -> Tensor:
+        return self.scheme.bias(self.q[:, queries], picked(self.k, 1, keys), ticks_at(self.ticks, queries),
+                                keys_at(self.keys, keys))
+
+    def same(self, grid: Grid) -> Tensor | None:
+        if not self._slides or grid.first:
+            return None
+        return slid(self._by_distance(2 - grid.size - grid.rows, grid.rows + grid.width - 1), grid.rows, grid.width)
+
+    def _by_distance(self, least: int, count: int) -> Tensor:
+        """[#B,H,L]: of key position less query position from ``least`` on."""
+        order = torch.arange(count, device=self.ticks.order.device)[None]
+        zero = torch.zeros_like(order[:, :1])
+        ticks = Ticks(zero - least, zero, zero, zero + count, None, None, packed=False)
+        return self.scheme.bias(self.q[:, :1], self.k[:, :1], ticks, Keys(order, order))[:, :, 0]

@@ -6,7 +6,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from weft.core.layer import Part
 
 Numbers = Sequence[float] | Sequence[Sequence[float]]
 
@@ -16,7 +18,7 @@ def angle_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-class Constant(nn.Module):
+class Constant(Part):
     """A fixed tensor that follows the model's device and not its dtype, and is not saved with the weights.
 
     A buffer alone would be rounded by ``model.to(torch.bfloat16)`` and would hold nothing after ``to_empty``; this one
@@ -40,7 +42,10 @@ class Constant(nn.Module):
         """Equal for equal numbers."""
         return tuple(tuple(row) if isinstance(row, Sequence) else row for row in self.values)
 
+    def same_dtype(self) -> tuple[Tensor, ...]:
+        return (self.numbers,)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)
         self.numbers = torch.tensor(self.values, dtype=torch.float32, device=self.numbers.device)
         return self

@@ -29,10 +29,10 @@ from weft.data.labelled import (
 from weft.data.records import Fields, Record, text_of
 from weft.data.rows import values_of
 from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.classes import ClassCounts
 from weft.tasks.material import Material, Texts
-from weft.tasks.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.records import Reread, held_out_records, read_parts, record_material
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer

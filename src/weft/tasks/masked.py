@@ -21,9 +21,9 @@ from weft.core.span import Span
 from weft.data import Batch, Batches, PackedBatches, Repeated, TokenStream
 from weft.data.masking import Masking
 from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, spread
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, held_out_text, text_material
-from weft.tasks.measuring import evaluating, finite, spread
 from weft.tasks.objective import cross_entropy
 from weft.tasks.text import span_of, text_batches
 from weft.tasks.validation import Validation

@@ -11,8 +11,6 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.core.config import Settings
 from weft.core.model import Readout
-from weft.core.rewrites import untouched
-from weft.heads.readout import LinearReadout
 from weft.ops.linear_cross_entropy import CrossEntropy
 
 PIECE_TOKENS = 512
@@ -41,12 +39,13 @@ def cross_entropy(readout: Readout, h: Float[Tensor, "B T D"], targets: Int64[Te
                   scored: Bool[Tensor, "B T"], settings: ObjectiveSettings) -> CrossEntropy:
     """The sums over ``scored`` tokens of the negative log-likelihood and of what ``settings`` minimise.
 
-    A linear readout has a fused form, where it is `untouched`. Any other is asked for its log-probabilities, or, where
-    log Z or all classes enter, for its logits, a piece of the tokens at a time.
+    A readout may have a form of its own (`Readout.cross_entropy`). Any other is asked for its log-probabilities, or,
+    where log Z or all classes enter, for its logits, a piece of the tokens at a time.
     """
     readout, h = readout.inner(h)
-    if isinstance(readout, LinearReadout) and untouched(readout, LinearReadout):
-        return readout.cross_entropy(h, targets, scored, smoothing=settings.label_smoothing, z_loss=settings.z_loss)
+    fused = readout.cross_entropy(h, targets, scored, smoothing=settings.label_smoothing, z_loss=settings.z_loss)
+    if fused is not None:
+        return CrossEntropy(*fused)
     if settings.plain:
         nats = -torch.where(scored, readout.log_prob(h, targets), 0.0).sum()
         return CrossEntropy(nats.detach(), nats)

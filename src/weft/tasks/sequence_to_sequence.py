@@ -25,9 +25,9 @@ from weft.data.records import Fields, Record, text_of
 from weft.data.rows import values_of
 from weft.data.sequences import Padded, RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
 from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, Texts
-from weft.tasks.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.objective import cross_entropy
 from weft.tasks.records import Reread, held_out_records, read_parts, record_material
 from weft.tasks.validation import Validation

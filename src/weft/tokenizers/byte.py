@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.tokenizers.base import Tokenizer, utf8
+from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
 from weft.tokenizers.specials import END_OF_DOCUMENT
 from weft.tokenizers.streaming import StreamDecoder
@@ -59,6 +59,10 @@ class ByteTokenizer(Tokenizer):
 
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
         return np.not_equal(check_ids(ids, self.vocab_size), END_ID).astype(np.int32)
+
+    def measure(self, text: str) -> Encoded:
+        ids = self.encode_array(text)
+        return Encoded(ids, np.ones_like(ids))
 
     def stream(self, *, specials: bool = False) -> StreamDecoder:
         return self._table.stream(specials=specials)

@@ -23,8 +23,8 @@ from weft.disk.ownership import enumerated
 
 OWN = "weft"
 ROOT = Path(__file__).parents[1]
-NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "cli", "comparison", "families", "laws", "preset_files",
-                     "serving"})
+NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "chat", "cli", "comparison", "drawing", "families",
+                     "interop", "laws", "preset_files", "serving"})
 """What no run's weights depend on: front ends, studies, foreign formats, and the laws."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 DIGITS = 16
@@ -54,7 +54,7 @@ def code_of(config: BaseModel, *, plugins: Iterable[str | Path] | None = None,
 @cache
 def weft_code() -> Mapping[str, str]:
     """Weft's own files as they were when this process first asked."""
-    files = {path.relative_to(ROOT): path for path in sorted(ROOT.rglob("*.py"))}
+    files = {path.relative_to(ROOT): path for path in sorted([*ROOT.rglob("*.py"), ROOT / "ops" / "thresholds.json"])}
     return MappingProxyType({f"{OWN}/{name.as_posix()}": digest(path) for name, path in files.items()
                              if name.parts[0] not in NOT_RUN})
 

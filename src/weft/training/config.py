@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from weft.core.config import PartField, Settings, rule
 from weft.core.model import MODELS, ModelConfig
 from weft.data.settings import DataSettings as DataSettings
+from weft.ops.forms import OPERATIONS
 from weft.tasks import ObjectiveSettings, Task, TaskConfig, TaskSettings
 from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
@@ -130,6 +132,7 @@ class RunConfig(Settings):
             see `weft.training.starting`; None: it begins with random ones.
         task: what the model is trained and measured on.
         seed: of the initial weights and of dropout.
+        kernels: the form by which an operation is computed, ``{attention: reference}``; the others are chosen.
     """
 
     model: Annotated[ModelConfig, PartField(*MODELS)]
@@ -140,6 +143,17 @@ class RunConfig(Settings):
     training: TrainingSettings = TrainingSettings()
     report: ReportSettings = ReportSettings()
     seed: int = Field(default=0, ge=0)
+    kernels: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("kernels")
+    @classmethod
+    def _known_forms(cls, value: dict[str, str]) -> dict[str, str]:
+        problems = OPERATIONS.problems(value)
+        if problems:
+            raise PydanticCustomError("weft_rule", "{what}", {
+                "what": "; ".join(what for _, what in problems),
+                "problems": [((name,), what) for name, what in problems]})
+        return value
 
     @model_validator(mode="after")
     def _documents_start_afresh(self) -> Self:

@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from weft.core.layer import Part
+from weft.core.layer import kept_dtypes
 from weft.core.model import Model
-from weft.core.rewrites import untouched
-from weft.ops.wide_linear import wide_linear, widens
-
-
-@final
-class WideLinear(nn.Linear):
-    """A linear map of bfloat16 numbers that multiplies in float32 and rounds once. It takes another's parameters."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
-        self.weight, self.bias = linear.weight, linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [...,in] to [...,out]."""
-        return wide_linear(x, self.weight, self.bias)
-
-
-def widen(model: nn.Module, wanted: Callable[[Tensor], bool] = widens) -> None:
-    """Put a `WideLinear` in the place of every `untouched` linear map whose weight is so, with the same parameters in
-    the same order."""
-    for module in list(model.modules()):
-        children = vars(module)["_modules"]  # `named_children` leaves out a module that stands there twice
-        for name, child in list(children.items()):
-            if isinstance(child, nn.Linear) and untouched(child, nn.Linear) and wanted(child.weight):
-                children[name] = WideLinear(child)
 
 
 def narrowed(model: Model, dtype: torch.dtype) -> Model:
     """A copy in ``dtype`` but for what stays `exact`, made without one that is as wide as the model."""
-    exact = {id(tensor) for part in model.modules() if isinstance(part, Part) for tensor in part.exact()}
+    exact = kept_dtypes(model).exact
     weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
                                    requires_grad=p.requires_grad) for p in model.parameters()}
     return deepcopy(model, weights).to(dtype)
@@ -52,8 +26,8 @@ class Precision:
 
     In float32 and float64 they are the same. In bfloat16 (8 bits of mantissa, so that an update below 1/256 of a
     weight would vanish) the computing model is a copy, refreshed after every update; what a part declares as `exact`,
-    such as the modes of a state-space model, is as exact in it. Its linear maps multiply in
-    float32 where the processor has no instructions for bfloat16.
+    such as the modes of a state-space model, is as exact in it. Linear maps multiply in float32
+    where the processor has no instructions for bfloat16 (the form ``wide`` of `weft.ops.linear`).
 
     Args:
         model: weights to train, in float32 or float64.
@@ -63,8 +37,6 @@ class Precision:
     def __init__(self, model: Model, dtype: torch.dtype) -> None:
         self.model = model if dtype == torch.bfloat16 else model.to(dtype)
         self.working = narrowed(model, dtype) if dtype == torch.bfloat16 else self.model
-        if self.working is not self.model:
-            widen(self.working)
 
     def collect_gradients(self) -> None:
         """Move the copy's gradients to the weights, and its buffers (running statistics) with them."""

@@ -14,6 +14,8 @@ from weft.core.errors import CheckpointError, ConfigError
 from weft.core.layer import traits_of
 from weft.core.model import Model, parameter_count
 from weft.core.traits import Trait
+from weft.linear.rewrite import require_rewritten
+from weft.ops.forms import forced
 from weft.tasks import Material, Validation
 from weft.tokenizers import Tokenizer
 from weft.training.budget import settle_steps, tokens_per_step
@@ -91,7 +93,7 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         record = _record(config, folder, world)
         terms = _terms(config, record, world, allow_inexact=allow_inexact)
         told = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
-        with terms.compute.apply(), Sinks(config, folder.path, told) as sinks:
+        with terms.compute.apply(), forced(config.kernels), Sinks(config, folder.path, told) as sinks:
             run = _prepared(config, folder, world, record, on_event, sinks)
             return _result(run, _train(run, terms, record))
 
@@ -106,6 +108,7 @@ def build_model(config: RunConfig) -> Model:
     if not isinstance(model, Model):
         raise ConfigError([f"model: what a {config.model.kind!r} builds is no weft.core.model.Model. Derive it from "
                            "LanguageModel or Encoder."])
+    require_rewritten(model)
     return model
 
 

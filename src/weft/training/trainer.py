@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -12,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.errors import ConfigError, DivergedError
-from weft.core.layer import traits_of
+from weft.core.layer import traits_of, with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
-from weft.models.stack import Stack
+from weft.ops.forms import forced
 from weft.tasks import Examples, Task
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
@@ -26,6 +27,7 @@ from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World, require_divisible, require_parallel
 from weft.training.precision import Precision
+from weft.training.products import products_of
 
 CARRIED = "carried."
 FIRST_LOSS = "first_loss"
@@ -72,14 +74,15 @@ class Trainer:
         require_parallel(model, self.world.size)
         self.task = config.made_task()
         require_possible(config, self.task, model)
-        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device) if compute is None else compute
+        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device,
+                                      products=partial(products_of, config)) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)
         self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
         self.batches = self.task.batches(examples)
-        for stack in _stacks(self.precision.working):
-            stack.keep = "inputs" if settings.compute.checkpoint_activations else "costly"
+        for part in with_boundaries(self.precision.working):
+            part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
         forward = forward_of(self.task, self.precision.working)
         self._forward = compiled(forward) if self.compute.compile else forward
         self.step, self.seconds = 0, 0.0
@@ -93,7 +96,7 @@ class Trainer:
             DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
                 weights are then those before the step.
         """
-        with self.compute.apply():
+        with self.compute.apply(), forced(self.config.kernels):
             return self._advance()
 
     def _advance(self) -> StepReport:
@@ -151,10 +154,6 @@ class Trainer:
                                 f"uniform guess has {uniform:.2f}.", step=self.step)
 
 
-def _stacks(model: Model) -> list[Stack]:
-    return [module for module in model.modules() if isinstance(module, Stack)]
-
-
 def seed_step(seed: int, step: int, rank: int = 0, *, device: torch.device) -> None:
     """Seed torch for one step of one rank, so that dropout does not depend on where a run was interrupted, and does
     not repeat from rank to rank. Only the processor and ``device`` are seeded: asking every kind of device takes as
@@ -174,7 +173,7 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
     problems = task.problems(model)
     if config.training.compute.checkpoint_activations:
         where = "training.compute.checkpoint_activations"
-        if not _stacks(model):
+        if not with_boundaries(model):
             problems.append(f"{where}: this model has no blocks whose activations could be computed again. Leave it "
                             "out.")
         if Trait.BATCH_STATISTICS in traits_of(model):

@@ -1,0 +1,172 @@
+"""Linear maps laid out for steps of few tokens. Which layout is fastest depends on the processor, the shape and the
+number of rows, by factors of up to two, so it is measured, and against the map as it is."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+
+from weft.core.model import LanguageModel
+from weft.linear.inference import checked_inference_form, inference_form
+from weft.linear.linear import Linear, Rewritten, allowed
+from weft.ops.linear import linear
+
+Layout = Literal["plain", "columns", "packed"]
+L = TypeVar("L", bound=LanguageModel)
+
+WORTH = 1.15
+"""How many times faster than plain a layout must be, by the median of its turns, to be chosen."""
+TURNS = 7
+"""Of each layout, taken in turns; a layout is chosen only if it is faster than plain in all but one."""
+SAMPLE_BYTES = 1 << 28
+"""Matrices of one shape that are multiplied one after another: more than a cache holds, so that they come from memory
+as they do in a step of a whole model. Where a shape has fewer, as many as the model has."""
+
+
+@final
+class LaidLinear(Rewritten):
+    """A linear map with a layout for ``rows`` tokens.
+
+    ``columns``: the matrix has its columns side by side. ``packed``: beside the matrix stands a float32 copy in the
+    form that MKL multiplies fastest with ``rows`` tokens; other numbers of tokens use the matrix. Products of narrower
+    floats are then summed in float32 and rounded once.
+    """
+
+    def __init__(self, linear: nn.Linear, layout: Layout, rows: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight = linear.weight.detach()
+        self.layout, self.rows = layout, rows
+        self.weight = nn.Parameter(weight.t().contiguous().t() if layout == "columns" else weight, requires_grad=False)
+        self.bias = linear.bias
+        self._packed: Tensor | None = None
+        if layout == "packed":
+            self._wide = weight.float()
+            self._packed = torch.ops.mkl._mkl_reorder_linear_weight(self._wide, rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [...,in] to [...,out]."""
+        if self._packed is None or x.numel() != self.rows * self.in_features:
+            return linear(x, self.weight, self.bias)
+        bias = None if self.bias is None else self.bias.float()
+        y: Tensor = torch.ops.mkl._mkl_linear(x.float(), self._packed, self._wide, bias, self.rows)
+        return y.to(x.dtype)
+
+    def merged(self) -> Linear:
+        return Linear.of(self.weight, self.bias)
+
+    def dense(self) -> tuple[Tensor, Tensor | None]:
+        return self.weight, self.bias
+
+
+@final
+@dataclass(frozen=True)
+class Measured:
+    """What was tried for matrices of one shape.
+
+    Attributes:
+        shape: outputs and inputs.
+        count: such matrices in the model.
+        seconds: of one product in each layout that this machine has, the median of its turns.
+        chosen: the fastest, or ``plain`` where none is clearly faster.
+    """
+
+    shape: tuple[int, int]
+    count: int
+    seconds: dict[Layout, float]
+    chosen: Layout
+
+
+@final
+@dataclass(frozen=True)
+class DecodingForm(Generic[L]):
+    """A model laid out for decoding.
+
+    Attributes:
+        model: equal in law to the original, with the same state; it shares what is not laid out anew.
+        rows: rows of a batch that it was laid out for; others work too.
+        measured: what was tried for each shape.
+    """
+
+    model: L
+    rows: int
+    measured: tuple[Measured, ...]
+
+
+def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
+    """The model in the form that this machine decodes fastest, after some seconds of measuring.
+
+    On other devices than a CPU matrices stay as they are, and so does what may not be laid out
+    (`weft.linear.linear.allowed`). Those that do not are held twice while the original is held too; ``packed`` ones
+    need two float32 copies beside the original matrix.
+
+    Args:
+        model: any language model.
+        rows: rows that will be continued together.
+
+    Raises:
+        LawError: the form does not compute what the model does.
+    """
+    groups: dict[tuple[int, int], list[nn.Linear]] = {}
+    for part in inference_form(model).modules():
+        if isinstance(part, nn.Linear) and "lay_out" in allowed(part) and part.weight.device.type == "cpu":
+            groups.setdefault((part.out_features, part.in_features), []).append(part)
+    measured = {shape: _measure(shape, maps, rows) for shape, maps in groups.items()}
+
+    def lay(linear: nn.Linear) -> nn.Module:
+        found = measured.get((linear.out_features, linear.in_features))
+        return linear if found is None or found.chosen == "plain" else LaidLinear(linear, found.chosen, rows)
+
+    return DecodingForm(checked_inference_form(model, lay, where="layout"), rows, tuple(measured.values()))
+
+
+def _layouts(dtype: torch.dtype) -> tuple[Layout, ...]:
+    packs = torch.backends.mkl.is_available() and dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return ("columns", "packed") if packs else ("columns",)
+
+
+@torch.inference_mode()
+def _measure(shape: tuple[int, int], maps: Sequence[nn.Linear], rows: int) -> Measured:
+    weight = maps[0].weight
+    sample = maps[: max(1, SAMPLE_BYTES // (weight.numel() * weight.element_size()))]
+    x = torch.ones(rows, 1, shape[1], dtype=weight.dtype)
+    tried: dict[Layout, Callable[[], float]] = {"plain": _timer(sample, x)}
+    for layout in _layouts(weight.dtype):
+        tried[layout] = _timer([LaidLinear(each, layout, rows) for each in sample], x)
+    turns: dict[Layout, list[float]] = {layout: [] for layout in tried}
+    for _ in range(TURNS):
+        for layout, timed in tried.items():
+            turns[layout].append(timed())
+    return Measured(shape, len(maps), {layout: statistics.median(found) for layout, found in turns.items()},
+                    chosen(turns))
+
+
+def chosen(turns: dict[Layout, list[float]]) -> Layout:
+    """The layout with the least seconds, or ``plain`` where none is clearly faster: `WORTH` times by the median, and
+    faster in every turn but one.
+
+    Args:
+        turns: seconds of each layout, those of one turn at the same place.
+    """
+    def pays(layout: Layout) -> bool:
+        lost = sum(own >= plain for own, plain in zip(turns[layout], turns["plain"], strict=True))
+        return lost <= 1 and WORTH * statistics.median(turns[layout]) <= statistics.median(turns["plain"])
+
+    able: list[Layout] = [layout for layout in turns if layout != "plain" and pays(layout)]
+    return min(able, key=lambda layout: statistics.median(turns[layout]), default="plain")
+
+
+def _timer(maps: Sequence[nn.Module], x: Tensor) -> Callable[[], float]:
+    def timed() -> float:
+        begun = time.perf_counter()
+        for each in maps:
+            each(x)
+        return (time.perf_counter() - begun) / len(maps)
+
+    return timed

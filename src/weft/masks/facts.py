@@ -1,0 +1,50 @@
+"""Masks that read facts of tokens, which a call gives by name in ``span.facts`` (`weft.core.facts`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from weft.masks.base import Mask
+from weft.masks.registry import register_mask
+from weft.masks.terms import Key, Query
+
+TYPES, GLOBALS = "types", "globals"
+"""Facts: the type of a token (its segment, its modality), and whether it is a global token (not 0)."""
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class SameType(Mask):
+    """The keys of the query's type, by the fact ``types``: ``causal & same_type`` in a text of several voices."""
+
+    kind: ClassVar[str] = "same_type"
+    source: ClassVar[str] = "Bugliarello et al. 2021, section 3 (intra-modal attention)"
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return query.facts[TYPES] == key.facts[TYPES]
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({TYPES})
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False)
+class Globals(Mask):
+    """Global tokens, which each row names by the fact ``globals``, see all keys, and all queries see them.
+
+    `global` names the same tokens of every document; Longformer chooses them by the task, the question's for one.
+    """
+
+    kind: ClassVar[str] = "globals"
+    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1 (global attention on chosen tokens)"
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return (query.facts[GLOBALS] != 0) | (key.facts[GLOBALS] != 0)
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({GLOBALS})

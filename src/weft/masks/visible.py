@@ -1,0 +1,175 @@
+"""Which keys the queries of one call may see, in symbols: nothing is written out before a form of attention asks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from weft.core.clock import OWN, Keys, Ticks
+from weft.core.span import Span
+from weft.masks.base import Mask
+from weft.masks.basic import Bidirectional, Documents
+from weft.masks.grid import Block, Grid, keys_at, ticks_at
+from weft.masks.terms import Band, Pattern
+
+
+class Visible(ABC):
+    """Base. A form asks for as little as it needs: facts, a part written out, or all."""
+
+    causal: bool = False
+    """As many queries as keys, and query i sees exactly the keys 0 to i."""
+
+    offset: int | None = None
+    """The index of the first query's own key where keys lie in order, as in `Keys`."""
+
+    def band(self) -> Band:
+        """Bounds on the keys that a query may see."""
+        return Band()
+
+    @abstractmethod
+    def dense(self) -> Bool[Tensor, "#B #H T S"] | None:
+        """True where a query may see a key; None: everywhere."""
+
+    def hidden(self, grid: Grid) -> Bool[Tensor, "#B #H T width"]:
+        """Laid on a grid: True where a query may not see a key. For those that have a band and an offset."""
+        raise NotImplementedError(f"{type(self).__name__} has no band")
+
+
+@final
+class Everything(Visible):
+    """Every key."""
+
+    def dense(self) -> None:
+        return None
+
+
+@final
+class Existing(Visible):
+    """Every key that exists.
+
+    Args:
+        valid: False for keys that hold nothing, [B,S].
+        steps: queries.
+    """
+
+    def __init__(self, valid: Bool[Tensor, "B S"], steps: int) -> None:
+        self._valid, self._steps = valid, steps
+
+    def dense(self) -> Bool[Tensor, "B 1 T S"]:
+        return self._valid[:, None, None, :].expand(-1, -1, self._steps, -1)
+
+
+@final
+class Written(Visible):
+    """Already written out.
+
+    Args:
+        allowed: True where a query may see a key.
+    """
+
+    def __init__(self, allowed: Bool[Tensor, "#B #H T S"]) -> None:
+        self._allowed = allowed
+
+    def dense(self) -> Bool[Tensor, "#B #H T S"]:
+        return self._allowed
+
+
+@final
+@dataclass(frozen=True)
+class Rule:
+    """A mask with what is asked of it at every call.
+
+    Attributes:
+        band: its own.
+        window: its pattern when that is causal, with or without a window.
+        everything: it is `Bidirectional`.
+        heads: query heads to write out; None: as few as tell all.
+    """
+
+    mask: Mask
+    band: Band
+    window: Pattern | None
+    everything: bool
+    heads: int | None
+
+    @staticmethod
+    def of(mask: Mask, heads: int) -> Rule:
+        """For as many query heads."""
+        return Rule(mask, mask.band(), mask.causal_window(), mask == Bidirectional(),
+                    heads if mask.heads() > 1 else None)
+
+
+@final
+class Ruled(Visible):
+    """What a mask allows among the keys that exist, within each query's own document.
+
+    Args:
+        rule: the mask.
+        ticks: of the queries.
+        keys: the keys.
+        begins: a document may begin inside the chunk.
+    """
+
+    def __init__(self, rule: Rule, ticks: Ticks, keys: Keys, *, begins: bool) -> None:
+        self.rule, self.ticks, self.keys = rule, ticks, keys
+        band = rule.band
+        steps, own = ticks.order.shape[1], keys.layout == OWN
+        # Causal windows hide the padding behind a row from what stands before it.
+        self._plain = rule.window is not None and not ticks.packed and (own or keys.valid is None)
+        self.causal = self._plain and own and (band.size is None or steps <= band.size)
+        # The keys in front are first tokens of the one document that all of a row's queries are of.
+        self.offset = None if begins and band.first else keys.offset
+
+    def band(self) -> Band:
+        return self.rule.band
+
+    def dense(self) -> Bool[Tensor, "#B #H T S"]:
+        if self.keys.layout is None:
+            return self._written(self.ticks, self.keys)
+        return self.ticks.once((self.rule, self.keys.layout), lambda: self._written(self.ticks, self.keys))
+
+    def hidden(self, grid: Grid) -> Bool[Tensor, "#B #H T width"]:
+        if self._plain:
+            return self.ticks.once(("plain band", grid), lambda: _outside(grid, self.ticks.order.device))
+        if self.keys.layout is None:
+            return grid.laid(self._hidden, True)
+        return self.ticks.once((self.rule, self.keys.layout, grid), lambda: grid.laid(self._hidden, True))
+
+    def _hidden(self, block: Block) -> Tensor:
+        return ~self._written(ticks_at(self.ticks, block.queries), keys_at(self.keys, block.keys))
+
+    def _written(self, ticks: Ticks, keys: Keys) -> Tensor:
+        allowed = self.rule.mask.allowed(ticks, keys, self.rule.heads)
+        if ticks.packed:
+            allowed = allowed & Documents().allowed(ticks, keys)
+        return allowed if keys.valid is None else allowed & keys.valid[:, None, None, :]
+
+
+def _outside(grid: Grid, device: torch.device) -> Tensor:
+    """[1,1,rows,width]: of every block alike, the keys outside the band."""
+    place = torch.arange(grid.width, device=device) - torch.arange(grid.rows, device=device)[:, None]
+    back = grid.size - 1 - place
+    return ((back >= grid.size) | (back < -grid.ahead))[None, None]
+
+
+def visible(rule: Rule, keys: Keys, span: Span) -> Visible:
+    """What the queries of a call may see.
+
+    Args:
+        rule: the mask.
+        keys: the keys that there are.
+        span: of the call, resolved.
+    """
+    ticks, own = span.ticks, keys.layout == OWN
+    if own and span.full and not ticks.packed and rule.everything:
+        return Everything()
+    window = rule.window
+    one = not own and span.uniform and ticks.order.shape[1] == 1 and not ticks.packed
+    if one and window is not None and span.bound is not None and span.bound >= (window.size or 0):
+        return Everything()
+    return Ruled(rule, ticks, keys, begins=span.packed)

@@ -1,0 +1,297 @@
+"""Attention by blocks of queries, each against the keys that its band lets it see.
+
+Time and memory grow with the tokens times the width of the band, in the backward pass too, which works the weights of a
+block out again. It is plain PyTorch: any device and dtype, heads of any sizes, biases that learn, sinks and softcaps.
+A product of a block of queries with a few hundred keys is large enough for a library's speed and small enough for a
+processor's cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from weft.masks.grid import Block, Grid, picked
+from weft.masks.visible import Visible
+from weft.ops.dropout import dropout
+from weft.ops.operator import again, differentiate, operator
+from weft.ops.score_terms import ScoreTerm, joined
+
+ROWS = 128
+"""Queries of a block."""
+
+
+class Operands(NamedTuple):
+    """Tensors of one call.
+
+    Attributes:
+        q, k, v: queries [B,T,H,E], multiplied by the scale, keys [B,S,K,E], values [B,S,K,F].
+        bias: added to the scores, laid on the grid for one block or for all; with -inf for what is hidden, unless a
+            softcap stands between.
+        hidden: what may not be seen, laid likewise.
+        sinks: a further score of each head, [H].
+        kept: False for weights that are dropped, [B,H,T,width].
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    hidden: Tensor | None
+    sinks: Tensor | None
+    kept: Tensor | None
+
+
+def banded(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Tensor, "B S K F"], visible: Visible,
+           terms: tuple[ScoreTerm, ...], *, offset: int, scale: float, softcap: float | None, sinks: Tensor | None,
+           rate: float) -> Float[Tensor, "B T H F"]:
+    """The attention of a call whose mask has a band.
+
+    Args:
+        q, k, v: the call's.
+        visible: what may be seen.
+        terms: added to the scaled scores.
+        offset: index of the first query's own key.
+        scale: factor on q.k.
+        softcap: c in c tanh(score / c).
+        sinks: a further score of each head.
+        rate: probability with which a weight is dropped.
+    """
+    grid = Grid.of(visible.band(), steps=q.shape[1], keys=k.shape[1], offset=offset, rows=ROWS)
+    hidden, bias = visible.hidden(grid), joined(terms, grid)
+    # A query that sees nothing weighs all keys alike, and its output is zero.
+    blind = hidden.all(-1, keepdim=True) if hidden.shape[2] == q.shape[1] else None
+    if blind is not None:
+        hidden = hidden & ~blind
+    folded: Tensor | None = hidden
+    if softcap is None:
+        bias, folded = _folded(bias, hidden, q.dtype), None
+    kept = dropout(q.new_ones(len(q), q.shape[2], q.shape[1], grid.width), rate) != 0 if rate else None
+    y: Tensor = _BANDED(q * scale, k, v, None if bias is None else bias.to(q.dtype), folded, sinks, kept, softcap, rate,
+                        *_numbers(grid))
+    return y if blind is None else y.masked_fill(blind.transpose(1, 2), 0.0)
+
+
+def _folded(bias: Tensor | None, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bias with -inf for what is hidden."""
+    if bias is None:
+        return torch.zeros((), dtype=dtype, device=hidden.device).masked_fill(hidden, -torch.inf)
+    rows = max(bias.shape[2], hidden.shape[2])
+    bias, hidden = (x if x.shape[2] == rows else x.repeat(1, 1, -(-rows // x.shape[2]), 1)[:, :, :rows]
+                    for x in (bias, hidden))
+    return bias.masked_fill(hidden, -torch.inf)
+
+
+def _numbers(grid: Grid) -> tuple[int, ...]:
+    return grid.offset, grid.size, grid.ahead, grid.first, grid.rows
+
+
+def _grid(q: Tensor, k: Tensor, numbers: tuple[int, ...]) -> Grid:
+    offset, size, ahead, first, rows = numbers
+    return Grid(q.shape[1], k.shape[1], offset, size, ahead, first, rows)
+
+
+class _Tile(NamedTuple):
+    """One block: rows are the queries of a group's heads, [B K,g t,E]; its keys [B K,s,E] and values [B K,s,F]."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    weights: Tensor  # [B,H,t,s], none dropped
+    capped: Tensor | None  # the scores after the cap, where there is one
+
+
+def _of_block(x: Tensor | None, block: Block, grid: Grid) -> Tensor | None:
+    """What is laid on the grid, for one block, [#B,#H,t,s]."""
+    if x is None:
+        return None
+    at = block.queries
+    rows = slice(0, at.stop - at.start) if x.shape[2] == grid.rows else at
+    return picked(x[:, :, rows], 3, block.columns)
+
+
+def _tile(ops: Operands, by_head: tuple[Tensor, Tensor], block: Block, grid: Grid, softcap: float | None) -> _Tile:
+    """The weights of a block.
+
+    Args:
+        by_head: keys and values, [B K,S,E] and [B K,S,F].
+    """
+    batch, _, heads, _ = ops.q.shape
+    rows = block.queries.stop - block.queries.start
+    k, v = (picked(x, 1, block.keys) for x in by_head)
+    q = ops.q[:, block.queries].transpose(1, 2).reshape(len(k), -1, ops.q.shape[3])
+    scores = torch.bmm(q, k.transpose(1, 2)).view(batch, heads, rows, -1)
+    bias, hidden = (_of_block(x, block, grid) for x in (ops.bias, ops.hidden))
+    if bias is not None:
+        scores = scores.add_(bias)
+    capped = None
+    if softcap is not None:
+        scores = capped = softcap * torch.tanh(scores / softcap)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
+    if ops.sinks is None:
+        return _Tile(q, k, v, scores.softmax(-1), capped)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    total = scores.to(wide).logsumexp(-1, keepdim=True)
+    share = torch.sigmoid(total - ops.sinks.to(wide)[:, None, None]).to(scores.dtype)
+    return _Tile(q, k, v, scores.softmax(-1) * share, capped)
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """[B,S,K,E] as [B K,S,E]."""
+    return x.transpose(1, 2).reshape(-1, x.shape[1], x.shape[3])
+
+
+def _forward(ops: Operands, softcap: float | None, rate: float, grid: Grid) -> Tensor:
+    batch, _, heads, _ = ops.q.shape
+    by_head = _by_head(ops.k), _by_head(ops.v)
+    found = []
+    for block in grid.blocks():
+        tile = _tile(ops, by_head, block, grid, softcap)
+        weights = _dropped(tile.weights, _of_block(ops.kept, block, grid), rate)
+        y = torch.bmm(weights.view(len(tile.k), -1, tile.k.shape[1]), tile.v)
+        found.append(y.view(batch, heads, -1, y.shape[2]).transpose(1, 2))
+    return torch.cat(found, 1)
+
+
+def _dropped(x: Tensor, kept: Tensor | None, rate: float) -> Tensor:
+    return x if kept is None else x * kept * (1 / (1 - rate))
+
+
+def _kernel(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor | None, sinks: Tensor | None,
+            kept: Tensor | None, softcap: float | None, rate: float, offset: int, size: int, ahead: int, first: int,
+            rows: int) -> Tensor:
+    grid = _grid(q, k, (offset, size, ahead, first, rows))
+    return _forward(Operands(q, k, v, bias, hidden, sinks, kept), softcap, rate, grid)
+
+
+def _shape(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
+    return q.new_empty(*q.shape[:3], v.shape[3])
+
+
+def _backward_kernel(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor | None,
+                     sinks: Tensor | None, kept: Tensor | None, softcap: float | None, rate: float, learns: bool,
+                     offset: int, size: int, ahead: int, first: int,
+                     rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, of the bias where it learns, of the sinks; empty ones of what there is not."""
+    ops, grid = Operands(q, k, v, bias, hidden, sinks, kept), _grid(q, k, (offset, size, ahead, first, rows))
+    by_head = _by_head(k), _by_head(v)
+    dq, dk, dv = torch.empty_like(q), torch.zeros_like(by_head[0]), torch.zeros_like(by_head[1])
+    dbias = torch.zeros_like(bias) if learns and bias is not None else q.new_empty(0)
+    dsinks = q.new_empty(0) if sinks is None else torch.zeros_like(sinks)
+    for block in grid.blocks():
+        tile = _tile(ops, by_head, block, grid, softcap)
+        flat = (*tile.q.shape[:2], tile.k.shape[1])
+        rising = dy[:, block.queries].transpose(1, 2).reshape(*tile.q.shape[:2], -1)
+        lost = _of_block(kept, block, grid)
+        _add(dv, block.keys, torch.bmm(_dropped(tile.weights, lost, rate).view(flat).transpose(1, 2), rising))
+        falling = _dropped(torch.bmm(rising, tile.v.transpose(1, 2)).view(tile.weights.shape), lost, rate)
+        scores = torch._softmax_backward_data(falling, tile.weights, -1, tile.weights.dtype)
+        if sinks is not None:
+            dsinks -= _to_sinks(tile.weights, falling).to(sinks.dtype)
+        if tile.capped is not None and softcap is not None:
+            scores = scores * (1 - (tile.capped / softcap).square())
+        if learns and bias is not None:
+            _add_to_bias(dbias, scores, block, grid)
+        scores = scores.view(flat)
+        dq[:, block.queries] = torch.bmm(scores, tile.k).view(*tile.weights.shape[:3], -1).transpose(1, 2)
+        _add(dk, block.keys, torch.bmm(scores.transpose(1, 2), tile.q))
+    return dq, _by_token(dk, k), _by_token(dv, v), dbias, dsinks
+
+
+def _by_token(x: Tensor, like: Tensor) -> Tensor:
+    """[B K,S,E] as [B,S,K,E]."""
+    return x.view(like.shape[0], like.shape[2], *x.shape[1:]).transpose(1, 2).contiguous()
+
+
+def _add(total: Tensor, parts: tuple[slice, ...], x: Tensor) -> None:
+    at = 0
+    for part in parts:
+        size = part.stop - part.start
+        total[:, part] += x[:, at : at + size]
+        at += size
+
+
+def _to_sinks(weights: Tensor, falling: Tensor) -> Tensor:
+    """[H]: the weight of the sink times the sum of all weights' gradients, which the others lose to it."""
+    rest = 1 - weights.sum(-1)
+    return (rest * (weights * falling).sum(-1)).sum((0, 2))
+
+
+def _add_to_bias(dbias: Tensor, scores: Tensor, block: Block, grid: Grid) -> None:
+    at = block.queries
+    rows = slice(0, at.stop - at.start) if dbias.shape[2] == grid.rows else at
+    for dim in (0, 1):
+        if dbias.shape[dim] == 1:
+            scores = scores.sum(dim, keepdim=True)
+    _add(dbias[:, :, rows].movedim(3, 1), block.columns, scores.movedim(3, 1))
+
+
+def _backward_shapes(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor | None,
+                     sinks: Tensor | None, kept: Tensor | None, softcap: float | None, rate: float, learns: bool,
+                     *_: Any) -> tuple[Tensor, ...]:
+    return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v),
+            torch.empty_like(bias) if learns and bias is not None else q.new_empty(0),
+            q.new_empty(0) if sinks is None else torch.empty_like(sinks))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:7])
+    ctx.rest = inputs[7:]
+
+
+def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    tensors = ctx.saved_tensors
+    softcap, rate, *numbers = ctx.rest
+    ops = Operands(*tensors)
+    if torch.is_grad_enabled():  # second derivatives are wanted
+        y = _forward(ops, softcap, rate, _grid(ops.q, ops.k, tuple(numbers)))
+        return (*again(y, tensors, dy), *[None] * len(ctx.rest))
+    learns = ctx.needs_input_grad[3]
+    dq, dk, dv, dbias, dsinks = _BACKWARD(dy, *tensors, softcap, rate, learns, *numbers)
+    return (dq, dk, dv, dbias if learns else None, None, None if ops.sinks is None else dsinks, None,
+            *[None] * len(ctx.rest))
+
+
+_BANDED = operator("banded_attention", _kernel, _shape)
+_BACKWARD = operator("banded_attention_backward", _backward_kernel, _backward_shapes)
+differentiate("banded_attention", _gradient, _save)
+
+
+def banded_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """q.k and weights.v, as if over all pairs."""
+    return _products(q, k.shape[1] * q.shape[1], _widths(q, v))
+
+
+def banded_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """Scores again, then gradients of v, weights, q and k, as if over all pairs."""
+    return _products(q, k.shape[1] * q.shape[1], _widths(q, v, backward=True))
+
+
+def banded_skipped(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+    """Of these operations, those of keys that stand in no block."""
+    return _products(q, _outside(q, k, rest), _widths(q, v))
+
+
+def banded_backward_skipped(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+    """Of the backward pass's operations, those of keys that stand in no block."""
+    return _products(q, _outside(q, k, rest), _widths(q, v, backward=True))
+
+
+def _products(q: Tensor, pairs: int, width: int) -> int:
+    return 2 * q.shape[0] * q.shape[2] * width * pairs
+
+
+def _widths(q: Tensor, v: Tensor, *, backward: bool = False) -> int:
+    """Features of the products of one pair."""
+    return 3 * q.shape[3] + 2 * v.shape[3] if backward else q.shape[3] + v.shape[3]
+
+
+def _outside(q: Tensor, k: Tensor, rest: tuple[Any, ...]) -> int:
+    """Pairs of a query and a key outside its block."""
+    inside = sum((block.queries.stop - block.queries.start) * sum(part.stop - part.start for part in block.keys)
+                 for block in _grid(q, k, rest[-5:]).blocks())
+    return q.shape[1] * k.shape[1] - inside

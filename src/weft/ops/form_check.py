@@ -1,0 +1,97 @@
+"""Holding the forms of an operation to its naive one: values and gradients, on every example that a form can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from weft.ops.forms import REFERENCE, Form, Operation
+
+
+class Difference(NamedTuple):
+    """How far a form is off on one example.
+
+    Attributes:
+        form: its name.
+        example: which of the operation's.
+        values: the largest difference of a result, relative to the largest entry of the reference's.
+        gradients: likewise of the gradients of everything that the example made; 0 where none is recorded.
+        allowed: how far it may be off.
+    """
+
+    form: str
+    example: int
+    values: float
+    gradients: float
+    allowed: float
+
+
+BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 3e-2}
+"""Relative to the largest entry: a thousand roundings in float32 and more in float64; in bfloat16, whose results and
+gradients are rounded once or twice each, eight roundings."""
+
+
+def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterator[Difference]:
+    """The form against the reference, on those of the operation's examples that it can serve on a CPU."""
+    dtype = torch.float64 if form.dtypes is None or torch.float64 in form.dtypes else sorted(form.dtypes, key=str)[0]
+    recorded = form.gradients != "without"
+    for index in range(len(list(operation.examples(_Maker(dtype))))):
+        found = []
+        with torch.set_grad_enabled(recorded):
+            for each in (operation.form(REFERENCE), form):
+                maker = _Maker(dtype)
+                call = list(operation.examples(maker))[index]
+                if not operation.can(form, call):
+                    break
+                found.append(_outcome(operation, each, call, maker.made, recorded))
+        if len(found) == 2:
+            (naive, slopes), (values, own) = found
+            allowed = BOUNDS[dtype] if operation.summary is None else operation.summary[1]
+            yield Difference(form.name, index, _farthest(naive, values), _farthest(slopes, own), allowed)
+
+
+def example(operation: Operation[Any, Any], dtype: torch.dtype) -> Any:
+    """The largest of the operation's examples."""
+    return max(operation.examples(_Maker(dtype)), key=lambda call: getattr(call, operation.subject).numel())
+
+
+class _Maker:
+    """Random numbers that require a gradient, the same for every maker."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self.made = dtype, list[Tensor]()
+        self._generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, *shape: int) -> Tensor:
+        numbers = torch.randn(shape, generator=self._generator, dtype=torch.float64).to(self.dtype)
+        self.made.append(numbers.requires_grad_())
+        return numbers
+
+
+def _outcome(operation: Operation[Any, Any], form: Form[Any, Any], call: Any, made: list[Tensor],
+             recorded: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Results, and gradients of a sum of all of them with random weights; of a random operation its summary."""
+    torch.manual_seed(1)
+    result = form.run(call)
+    if operation.summary is not None:
+        return [operation.summary[0](call, result)], []
+    values = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
+    taken = [each for each in values if each.requires_grad]
+    if not recorded or not taken:
+        return values, []
+    weights = [torch.randn(each.shape, dtype=torch.float64).to(each.dtype) for each in taken]
+    slopes = torch.autograd.grad(taken, made, weights, allow_unused=True)
+    return values, [torch.zeros_like(x) if slope is None else slope for x, slope in zip(made, slopes, strict=True)]
+
+
+def _farthest(expected: list[Tensor], found: list[Tensor]) -> float:
+    """NaN where a number is none, infinity where shapes or dtypes differ."""
+    if [(x.shape, x.dtype) for x in expected] != [(x.shape, x.dtype) for x in found]:
+        return float("inf")
+    pairs = [(a.detach().double(), b.detach().double()) for a, b in zip(found, expected, strict=True) if b.numel()]
+    off = [float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs]
+    return max(off, key=lambda each: (each != each, each), default=0.0)

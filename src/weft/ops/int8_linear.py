@@ -1,0 +1,123 @@
+"""Products with a matrix of whole numbers of eight bits, one scale for each of its rows: a quarter of float32's bytes,
+half of bfloat16's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, final
+
+import torch
+from jaxtyping import Float, Int8
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.linear import loop_pays, stored_token
+from weft.ops.operator import operator
+
+LARGEST = 127
+"""The largest whole number of a matrix; -128 is left out, so that the numbers are symmetric."""
+
+BLOCK = 16
+"""Inputs that PyTorch's product takes at a time."""
+
+
+class Int8Call(NamedTuple):
+    """s * (x Q^T), s one number for each output, in float32 or wider."""
+
+    x: Float[Tensor, "... in"]
+    values: Int8[Tensor, "out in"]
+    scale: Float[Tensor, " out"]
+
+
+def quantised(weight: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], Float[Tensor, " out"]]:
+    """Whole numbers q and scales s with |w - s q| <= s / 2, s the largest entry of a row over 127."""
+    wide = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
+    largest = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(wide.shape[0])
+    scale = torch.where(largest > 0, largest / LARGEST, 1.0)
+    return (wide / scale[:, None]).round().clamp(-LARGEST, LARGEST).to(torch.int8), scale
+
+
+def int8_linear(x: Float[Tensor, "... in"], values: Int8[Tensor, "out in"],
+                scale: Float[Tensor, " out"]) -> Float[Tensor, "... out"]:
+    """s * (x Q^T), in the dtype of ``x``. The whole numbers are exact in every dtype; the product is rounded before
+    and after it is scaled."""
+    return INT8_LINEAR(Int8Call(x, values, scale))
+
+
+def _scaled(y: Tensor, scale: Tensor, x: Tensor) -> Tensor:
+    return (y * scale).to(x.dtype)
+
+
+def _written_out(call: Int8Call) -> Tensor:
+    return _scaled(F.linear(call.x, call.values.to(call.x.dtype)), call.scale, call.x)
+
+
+def _lean(call: Int8Call) -> Tensor:
+    product: Tensor = _Product.apply(call.x, call.values)  # type: ignore[no-untyped-call]
+    return _scaled(product, call.scale, call.x)
+
+
+@final
+class _Product(torch.autograd.Function):
+    """x Q^T, which keeps Q for its backward pass and not the floats made of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return F.linear(x, values.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        values, = ctx.saved_tensors
+        return dy @ values.to(dy.dtype), None
+
+
+def _packed(call: Int8Call) -> Tensor:
+    rows = call.x.reshape(-1, call.x.shape[-1])
+    return _scaled(_product(rows, call.values).view(*call.x.shape[:-1], call.values.shape[0]), call.scale, call.x)
+
+
+def _kernel(x: Tensor, values: Tensor) -> Tensor:
+    return torch._weight_int8pack_mm(x.contiguous(), values, x.new_ones(values.shape[0]))
+
+
+def _shapes(x: Tensor, values: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], values.shape[0])
+
+
+_product = operator("int8_product", _kernel, _shapes)
+
+
+def _one_token(call: Int8Call) -> Tensor:
+    wide = torch.promote_types(call.x.dtype, torch.float32)
+    y = (call.values.to(wide) * stored_token(call.x, wide)).sum(-1)
+    return _scaled(y, call.scale, call.x).reshape(*call.x.shape[:-1], call.values.shape[0])
+
+
+def _of_one(call: Int8Call) -> str | None:
+    return None if call.x.numel() == call.x.shape[-1] else "it multiplies one vector"
+
+
+def _whole_blocks(call: Int8Call) -> str | None:
+    # torch 2.13 reads beyond the rows of others in bfloat16, up to a segmentation fault.
+    return None if call.values.shape[1] % BLOCK == 0 else f"it takes inputs in blocks of {BLOCK}"
+
+
+def _examples(make: Make) -> Iterator[Int8Call]:
+    for rows in ((2, 3), (1, 1), (0,)):
+        for size in (2 * BLOCK, BLOCK + 1):
+            yield Int8Call(make(*rows, size), *quantised(make(7, size)))
+
+
+INT8_LINEAR = OPERATIONS.add(Operation(
+    "int8_linear", "x Q^T, each output scaled, with Q in whole numbers of eight bits",
+    Form(REFERENCE, _written_out, "the whole numbers as floats, and a product"),
+    Form("lean", _lean, "the same, keeping the whole numbers for the backward pass in place of the floats",
+         gradients="with", transformed=False),
+    Form("packed", _packed, "PyTorch's product with whole numbers, which makes no floats of them",
+         devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
+         gradients="without", transformed=False, serves=_whole_blocks),
+    Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
+         serves=_of_one, worth=loop_pays),
+    subject="x", examples=_examples, known_as=("quantised", "quantized", "int8")))

@@ -1,0 +1,114 @@
+"""A linear map, y = x W^T + b, and the ways to multiply it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.products import ROUTING
+from weft.ops.routed_linear import backward_flops, flops, routed_linear
+from weft.ops.wide_linear import wide_linear, widens
+
+FEW_ROWS = 16
+"""Rows up to which an imitated product is cheaper than a wide one. The imitation takes three times as long for each
+multiplication; making the matrix wide writes and reads four bytes a number beside the two that are read anyway, once
+for all rows, and where gradients are wanted it is made wide again in any case."""
+
+
+class LinearCall(NamedTuple):
+    """x W^T + b, of one dtype."""
+
+    x: Float[Tensor, "... in"]
+    weight: Float[Tensor, "out in"]
+    bias: Float[Tensor, " out"] | None = None
+
+
+def linear(x: Float[Tensor, "... in"], weight: Float[Tensor, "out in"],
+           bias: Float[Tensor, " out"] | None = None) -> Float[Tensor, "... out"]:
+    """x W^T + b."""
+    return LINEAR(LinearCall(x, weight, bias))
+
+
+def _written_out(call: LinearCall) -> Tensor:
+    y = call.x @ call.weight.t()
+    return y if call.bias is None else y + call.bias
+
+
+def _library(call: LinearCall) -> Tensor:
+    return F.linear(call.x, call.weight, call.bias)
+
+
+def _wide(call: LinearCall) -> Tensor:
+    return wide_linear(call.x, call.weight, call.bias)
+
+
+def _routed(call: LinearCall) -> Tensor:
+    y: Tensor = routed_linear(*call)
+    return y
+
+
+def _same_dtype(call: LinearCall) -> str | None:
+    if torch.is_autocast_enabled(call.x.device.type):
+        return "autocast converts for PyTorch's own products"
+    return None if call.x.dtype == call.weight.dtype else "vectors and matrix are of two dtypes"
+
+
+def _measured(_call: LinearCall) -> str | None:
+    return "no products have been measured" if ROUTING.routes is None else None
+
+
+def _one_token(call: LinearCall) -> Tensor:
+    wide = torch.promote_types(call.x.dtype, torch.float32)
+    y = (call.weight.to(wide) * stored_token(call.x, wide)).sum(-1)
+    y = y if call.bias is None else y + call.bias.to(wide)
+    return y.to(call.x.dtype).reshape(*call.x.shape[:-1], call.weight.shape[0])
+
+
+def stored_token(x: Float[Tensor, "... in"], dtype: torch.dtype) -> Float[Tensor, "1 in"]:
+    """One vector, for a product that the compiler writes as one loop. A view by strides makes it store the vector,
+    whose making it would else repeat for every output."""
+    return x.reshape(-1).to(dtype).contiguous().as_strided((1, x.shape[-1]), (x.shape[-1], 1))
+
+
+def _of_one(call: LinearCall) -> str | None:
+    return None if call.x.numel() == call.x.shape[-1] else "it multiplies one vector"
+
+
+def loop_pays(_call: object) -> str | None:
+    """Why a sum of products does not pay; None where the compiler makes one loop of it, which reads the matrix once
+    and as it is, whereas libraries lay out and widen narrow matrices for products of many rows."""
+    return None if torch.compiler.is_compiling() else "outside torch.compile it would be slow"
+
+
+def _imitated(call: LinearCall) -> str | None:
+    if not widens(call.x):
+        return "this processor multiplies the dtype itself"
+    rows = call.x.numel() // max(1, call.x.shape[-1])
+    return None if torch.is_grad_enabled() or rows > FEW_ROWS else (
+        f"for {FEW_ROWS} rows or fewer, making the matrix wide costs more than multiplying by it")
+
+
+def _examples(make: Make) -> Iterator[LinearCall]:
+    yield LinearCall(make(2, 3, 5), make(7, 5), make(7))
+    yield LinearCall(make(1, 1, 5), make(7, 5))
+    yield LinearCall(make(0, 5), make(7, 5), make(7))
+
+
+LINEAR = OPERATIONS.add(Operation(
+    "linear", "x W^T + b",
+    Form(REFERENCE, _written_out, "a product and a sum"),
+    Form("library", _library, "PyTorch's own, by the library that it chooses", known_as=("torch", "default")),
+    Form("wide", _wide, "the products of bfloat16 numbers in float32, each rounded once", devices=frozenset({"cpu"}),
+         worth=_imitated),
+    Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
+         serves=_of_one, worth=loop_pays, known_as=("gemv", "vector")),
+    Form("routed", _routed, "each product by the library that was measured to be the fastest", transformed=False,
+         devices=frozenset({"cpu"}), serves=_same_dtype, worth=_measured,
+         flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),
+    subject="x", examples=_examples, known_as=("projection",)))

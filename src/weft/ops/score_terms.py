@@ -1,0 +1,83 @@
+"""What is added to the scaled scores of attention, in symbols: nothing is written out before a form asks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from weft.masks.grid import Block, Grid, Parts, picked
+
+
+class ScoreTerm(ABC):
+    """Base. ``learns`` is True where a gradient flows into it."""
+
+    learns: bool = False
+
+    @abstractmethod
+    def dense(self) -> Float[Tensor, "#B #H T S"]:
+        """For every query and key."""
+
+    @abstractmethod
+    def at(self, queries: slice, keys: Parts) -> Float[Tensor, "#B #H t s"]:
+        """For some queries and some keys."""
+
+    def same(self, grid: Grid) -> Float[Tensor, "#B #H rows width"] | None:
+        """Laid on a grid, where it is the same for all blocks; None where it is not."""
+        return None
+
+    @final
+    def laid(self, grid: Grid) -> Float[Tensor, "#B #H _ width"]:
+        """Laid on a grid, for one block where all are alike, else for all of them."""
+        found = self.same(grid)
+        return grid.laid(self._of_block, 0.0) if found is None else found
+
+    def _of_block(self, block: Block) -> Tensor:
+        return self.at(block.queries, block.keys)
+
+
+@final
+class WrittenTerm(ScoreTerm):
+    """One that is already written out.
+
+    Args:
+        bias: for every query and key.
+    """
+
+    def __init__(self, bias: Float[Tensor, "#B #H T S"]) -> None:
+        self._bias = bias
+        self.learns = bias.requires_grad
+
+    def dense(self) -> Tensor:
+        return self._bias
+
+    def at(self, queries: slice, keys: Parts) -> Tensor:
+        return picked(self._bias[..., queries, :], 3, keys)
+
+
+def slid(by_distance: Float[Tensor, "*#BH L"], rows: int, width: int) -> Float[Tensor, "*#BH rows width"]:
+    """A matrix that has one number on each diagonal: entry (r, c) is entry c - r + rows - 1 of ``by_distance``, whose
+    L = rows + width - 1 numbers are the lower left corner's first."""
+    return by_distance.unfold(-1, width, 1).flip(-2)
+
+
+def joined(terms: tuple[ScoreTerm, ...], grid: Grid | None = None) -> Tensor | None:
+    """The sum of terms, for every query and key or laid on a grid; None of no terms."""
+    found: Tensor | None = None
+    for term in terms:
+        each = term.dense() if grid is None else term.laid(grid)
+        found = each if found is None else _sum(found, each)
+    return found
+
+
+def _sum(one: Tensor, other: Tensor) -> Tensor:
+    """Of two that may be laid for one block or for all."""
+    rows = max(one.shape[2], other.shape[2])
+    return _repeated(one, rows) + _repeated(other, rows)
+
+
+def _repeated(x: Tensor, rows: int) -> Tensor:
+    return x if x.shape[2] == rows else torch.cat([x] * -(-rows // x.shape[2]), 2)[:, :, :rows]

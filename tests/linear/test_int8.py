@@ -1,0 +1,156 @@
+"""Maps of eight bits an entry: how near they are, what is kept, and that ties, casts and files keep them."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from linear.small import EXACT, LAYERS, TOKENS, model, stirred
+from training.tiny_runs import tiny_run
+from weft.checkpoints import load_checkpoint, save_checkpoint
+from weft.checkpoints.tensors import read_tensors
+from weft.core.config import parse_part
+from weft.decoding import CompiledStep, generate
+from weft.laws.check import check
+from weft.linear.int8 import Int8Config, Int8Embedding, Int8Linear
+from weft.linear.linear import Linear
+from weft.linear.merging import merged
+from weft.linear.rewrite import rewritten
+from weft.ops.int8_linear import int8_linear, quantised
+from weft.training import train
+from weft.training.precision import Precision
+
+INT8 = {"kind": "int8", "maps": ["*"]}
+
+
+def test_no_entry_is_farther_than_half_a_step_and_the_largest_is_exact() -> None:
+    weight = torch.randn(5, 300, dtype=torch.float64) * torch.tensor([1e-8, 1.0, 30.0, 1e4, 0.0])[:, None]
+    values, scale = quantised(weight)
+    made = values.double() * scale[:, None]
+    assert values.dtype == torch.int8 and values.abs().max() == 127
+    assert ((made - weight).abs() <= scale[:, None] / 2 * (1 + 1e-12)).all()
+    assert_close(made.abs().amax(1), weight.abs().amax(1), rtol=1e-12, atol=0)
+    # Rounded to the nearest: the mean error is no drift, a quarter of a step at most of 1,200 uniform ones.
+    assert ((made - weight)[:4] / scale[:4, None]).mean().abs() < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [32, 33])
+@torch.inference_mode()
+def test_the_product_is_that_of_the_floats_that_it_stands_for(dtype: torch.dtype, size: int) -> None:
+    values, scale = quantised(torch.randn(6, size, dtype=torch.float64))
+    x = torch.randn(3, 2, size, dtype=torch.float64).to(dtype)
+    wanted = x.double() @ (values.double() * scale.double()[:, None]).t()
+    bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]  # two roundings, sums of size 10
+    assert_close(int8_linear(x, values, scale).double(), wanted, rtol=bound, atol=bound * 10)
+
+
+def test_gradients_go_through_to_the_inputs_and_the_bias() -> None:
+    quick = Int8Config().rewriter()(Linear(5, 3).double())
+    assert isinstance(quick, Int8Linear) and [name for name, _ in quick.named_parameters()] == ["bias"]
+    x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(quick, x) and torch.autograd.gradgradcheck(quick, x)
+
+
+def test_a_whole_model_is_near_the_floats_and_equal_to_what_it_stands_for() -> None:
+    floats, quick = model([]).eval(), model([INT8]).eval()
+    plain = merged(quick)
+    assert_close(plain(TOKENS).y, quick(TOKENS).y, **EXACT)
+    off = (quick(TOKENS).y - floats(TOKENS).y).abs().max() / floats(TOKENS).y.abs().max()
+    assert 1e-4 < off < 0.2  # half of 1/127 an entry, through six layers
+    assert isinstance(quick.stack.layers[0].layers[2].router, Linear)  # its scores decide, so they stay exact
+    assert all(isinstance(expert.down, Int8Linear) for expert in quick.stack.layers[0].layers[2].experts)
+
+
+@pytest.mark.parametrize("maps", [["*"], ["readout"]])
+def test_a_tied_embedding_goes_with_its_readout(maps: list[str], tmp_path: Path) -> None:
+    quick = model([{**INT8, "maps": maps}]).eval()
+    assert isinstance(quick.embedding.tokens, Int8Embedding)
+    assert quick.embedding.tokens.matrix is quick.readout.map.matrix
+    save_checkpoint(tmp_path / "a", quick, None)
+    names = read_tensors(tmp_path / "a/model.safetensors")
+    assert sorted(name for name in names if name.startswith(("embedding", "readout"))) == [
+        f"embedding.tokens.matrix.{name}" for name in ("like", "scale", "values")]
+    loaded = load_checkpoint(tmp_path / "a").model
+    assert loaded.embedding.tokens.matrix is loaded.readout.map.matrix
+    for cast in (loaded, copy.deepcopy(loaded), copy.deepcopy(loaded).to(torch.float64)):
+        assert torch.equal(cast(TOKENS).y, quick(TOKENS).y)
+    plain = merged(quick)
+    assert plain.readout.weight is plain.embedding.tokens.weight
+    assert_close(plain(TOKENS).y, quick(TOKENS).y, **EXACT)
+
+
+def test_three_that_share_a_matrix_share_it_afterwards() -> None:
+    attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
+    encoder = {"kind": "encoder", "vocab_size": 11, "d_model": 8, "blocks": [{"kind": "pre", "layers": [attention]}]}
+    torch.manual_seed(0)
+    found: Any = parse_part(("model",), {
+        "kind": "encoder_decoder", "vocab_size": 11, "d_model": 8, "encoder": encoder, "tied_source": True,
+        "rewrites": [INT8],
+        "blocks": [{"kind": "pre", "layers": [{"kind": "cross_attention", "n_heads": 2}]}]}).build(None)
+    assert found.encoder.embedding.tokens.matrix is found.embedding.tokens.matrix is found.readout.map.matrix
+
+
+def test_without_a_pattern_readouts_and_embeddings_stay_as_they_are() -> None:
+    quick = model([{"kind": "int8"}])
+    assert quick.readout.weight is quick.embedding.tokens.weight
+    assert {name for name, _ in quick.named_parameters() if name.endswith("weight") and "norm" not in name} == {
+        "embedding.tokens.weight", "stack.layers.0.layers.2.router.weight", "stack.layers.0.layers.4.recurrent_weight"}
+
+
+def test_it_takes_a_quarter_of_the_bytes(tmp_path: Path) -> None:
+    wide = [{"kind": "glu", "d_ff": 600}]
+    for name, found in (("floats", model([], wide)), ("quick", model([{"kind": "int8"}], wide))):
+        save_checkpoint(tmp_path / name, found.float(), None)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("quick", "floats")]
+    assert sizes[0] < 0.6 * sizes[1]  # rows of 8 and 600, so that gate and up have a scale for eight entries
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_is_saved_loaded_checked_and_decoded_in_every_way(dtype: torch.dtype, tmp_path: Path) -> None:
+    quick = model([INT8, {"kind": "lora", "maps": ["qkv"]}], LAYERS[:2]).to(dtype).eval()
+    matrix = quick.stack.layers[0].layers[1].gate.matrix
+    assert (matrix.values.dtype, matrix.like.dtype) == (torch.int8, dtype)
+    save_checkpoint(tmp_path / "a", quick, None)
+    loaded = load_checkpoint(tmp_path / "a")
+    assert torch.equal(loaded.model(TOKENS).y, quick(TOKENS).y) and quick(TOKENS).y.dtype == dtype
+    wanted = generate(quick, [[1, 2, 3]], max_new_tokens=30)
+    assert generate(loaded.model, [[1, 2, 3]], max_new_tokens=30) == wanted
+    torch._dynamo.reset()
+    if dtype is torch.float32:
+        assert generate(quick, [[1, 2, 3]], max_new_tokens=30,
+                        compiled=CompiledStep(quick, backend="aot_eager")) == wanted
+        found = check(loaded.config, loaded.model, length=40)
+        assert found.holds, [report.broken() for report in found.reports()]
+
+
+def test_scales_are_exact_in_narrow_models() -> None:
+    quick = model([INT8]).float()
+    scale = quick.readout.map.matrix.scale.clone()
+    working = Precision(quick, torch.bfloat16).working
+    assert torch.equal(working.readout.map.matrix.scale, scale) and working(TOKENS).y.dtype == torch.bfloat16
+
+
+def test_lora_on_whole_numbers_is_trained_by_a_run(tmp_path: Path) -> None:
+    layers = [{"kind": "attention", "n_heads": 2, "position": "rope"}, {"kind": "glu", "d_ff": 16}]
+    model_ = {"kind": "decoder", "d_model": 12, "context": 8, "blocks": [{"kind": "pre", "layers": layers}],
+              "rewrites": ["int8", {"kind": "lora", "rank": 2}]}
+    result = train(tiny_run(tmp_path, model_, steps=30), tmp_path / "run")
+    torch.manual_seed(result.config.seed)
+    start: dict[str, Tensor] = result.config.model.build().state_dict()
+    moved = {name for name, tensor in result.model.state_dict().items() if not torch.equal(tensor, start[name])}
+    assert moved == {name for name in start if ".a." in name or ".b." in name}
+
+
+def test_weights_that_were_read_are_rewritten_too() -> None:
+    floats = model([])
+    found: Any = rewritten(copy.deepcopy(floats), [Int8Config()])
+    qkv, plain = found.stack.layers[0].layers[0].qkv, floats.stack.layers[0].layers[0].qkv
+    assert_close(qkv.dense()[0], plain.weight, rtol=0, atol=float(qkv.matrix.scale.max()) / 2 * 1.001)
+    assert stirred(found) is found and isinstance(plain, nn.Linear)

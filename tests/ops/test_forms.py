@@ -1,0 +1,265 @@
+"""Every form of every operation against its naive one, found by discovery; and what the chooser says and refuses."""
+
+from __future__ import annotations
+
+import json
+import timeit
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.analysis.formulas import flops_of, has_formula
+from weft.core.errors import ConfigError, UnsupportedError
+from weft.core.registry import load_plugin
+from weft.ops.dropout import DROPOUT, DropoutCall, dropout
+from weft.ops.form_check import differences
+from weft.ops.forms import OPERATIONS, Form, Make, Operation, forced
+from weft.ops.linear import LINEAR, LinearCall
+from weft.ops.thresholds import FILE, measured
+
+PAIRS = [pytest.param(operation, form, id=f"{operation.name}-{form.name}")
+         for operation in OPERATIONS.all() for form in operation.forms()]
+
+
+@pytest.mark.parametrize(("operation", "form"), PAIRS)
+def test_every_form_computes_what_the_naive_one_does(operation: Operation[Any, Any], form: Form[Any, Any]) -> None:
+    found = list(differences(operation, form))
+    assert found, "none of the examples is served by it"
+    assert [each for each in found if not (each.values <= each.allowed and each.gradients <= each.allowed)] == []
+
+
+class Sum(NamedTuple):
+    x: Tensor
+    scale: float = 1.0
+
+
+def naive(call: Sum) -> Tensor:
+    return torch.stack([each * call.scale for each in call.x.flatten()]).sum()
+
+
+def quick(call: Sum) -> Tensor:
+    return call.x.sum() * call.scale
+
+
+def brisk(call: Sum) -> Tensor:
+    return (call.x * call.scale).sum()
+
+
+def even(call: Sum) -> str | None:
+    return None if call.x.numel() % 2 == 0 else "it takes an even count of numbers"
+
+
+def many(call: Sum) -> str | None:
+    return None if call.x.numel() > 2 else "two are too few"
+
+
+def examples(make: Make) -> Iterator[Sum]:
+    yield from (Sum(make(count), 2.0) for count in (2, 3, 8))
+
+
+def summing(*others: Form[Sum, Tensor]) -> Operation[Sum, Tensor]:
+    return Operation("sum", "adds up", Form("reference", naive, "one by one"), *others, subject="x", examples=examples)
+
+
+FAST = Form("fast", quick, "one kernel", serves=even, worth=many, known_as=("fused",))
+
+
+@pytest.mark.parametrize(("count", "form", "reason"), [
+    (4, "fast", "one kernel"),
+    (3, "reference", "one by one (not fast: it takes an even count of numbers)"),
+    (2, "reference", "one by one (not fast: two are too few)"),
+])
+def test_the_first_that_can_and_pays_is_taken_and_the_reason_says_why(count: int, form: str, reason: str) -> None:
+    operation, call = summing(FAST), Sum(torch.arange(float(count)))
+    assert (operation.choose(call).form.name, operation.choose(call).reason) == (form, reason)
+    assert operation(call) == call.x.sum()
+
+
+@pytest.mark.parametrize(("form", "why"), [
+    (Form("f", quick, "", devices=frozenset({"cuda"})), "it runs on cuda alone"),
+    (Form("f", quick, "", dtypes=frozenset({torch.bfloat16})), "it computes in bfloat16 alone"),
+    (Form("f", quick, "", gradients="without"), "it is for calls without gradients"),
+    (Form("f", quick, "", serves=lambda call: "it is tired"), "it is tired"),
+])
+def test_what_a_form_declares_keeps_it_from_calls(form: Form[Sum, Tensor], why: str) -> None:
+    operation, call = summing(form), Sum(torch.ones(4))
+    assert operation.choose(call).reason == f"one by one (not f: {why})"
+    with pytest.raises(UnsupportedError, match=r"kernels\.sum: the form 'f' of 'sum' cannot serve this call: "
+                       rf"{why}\. Those that can: reference\."):
+        operation(call, "f")
+
+
+def test_a_named_form_serves_also_where_it_does_not_pay() -> None:
+    operation, call = summing(FAST), Sum(torch.ones(2))
+    assert operation.choose(call, "fast") == (FAST, "named by the user")
+
+
+def test_under_a_transform_forms_with_a_backward_of_their_own_step_aside() -> None:
+    operation, seen = summing(Form("own", quick, "", transformed=False)), []
+
+    def of(x: Tensor) -> Tensor:
+        seen.append(operation.choose(Sum(x)))
+        return operation(Sum(x))
+
+    torch.func.grad(of)(torch.ones(4))
+    assert [(each.form.name, each.reason) for each in seen] == [
+        ("reference", "one by one (not own: the transforms of torch.func take plain operators)")]
+
+
+def test_forced_is_taken_everywhere_inside_and_given_back() -> None:
+    call = DropoutCall(torch.ones(4), 0.5)
+    assert DROPOUT.choose(call).form.name == "lots"
+    with forced({"dropout": "reference"}):
+        assert DROPOUT.choose(call).form.name == "reference"
+        with forced({"dropout": "library"}):
+            assert DROPOUT.choose(call, "lots").form.name == "library", "over what a part names"
+        assert DROPOUT.choose(call).form.name == "reference"
+    assert DROPOUT.choose(call).form.name == "lots"
+
+
+def test_a_forced_form_that_cannot_serve_is_an_error_at_the_call() -> None:
+    with forced({"dropout": "lots"}), pytest.raises(UnsupportedError) as caught:
+        dropout(torch.ones(4), 0.0001)
+    assert str(caught.value) == ("kernels.dropout: the form 'lots' of 'dropout' cannot serve this call: 0.0001 is too "
+                                 "near to 0 or 1 to be met by lots of 16 bits. Those that can: library, reference.")
+
+
+def test_unknown_names_are_told_all_at_once_with_the_nearest_by_spelling_or_meaning() -> None:
+    with pytest.raises(ConfigError) as caught, forced({"dropuot": "lots", "rms_norm": "torch", "swiglu": "lean",
+                                                       "s4d": "zzz"}):
+        pass
+    assert caught.value.problems == (
+        "kernels.dropuot: no operation is called 'dropuot'. Did you mean 'dropout'?",
+        "kernels.rms_norm: no form is called 'torch'. Did you mean 'library'?",
+        "kernels.swiglu: no operation is called 'swiglu'. Did you mean 'gated_product'?",
+        "kernels.s4d: no form is called 'zzz'. Known names: convolution, documents, reference.")
+    assert DROPOUT.choose(DropoutCall(torch.ones(4), 0.5)).form.name == "lots"
+
+
+def test_forms_that_no_file_orders_come_first_in_the_order_in_which_they_came() -> None:
+    operation = summing(Form("first", quick, ""), Form("second", brisk, ""))
+    assert [form.name for form in operation.forms()] == ["first", "second", "reference"]
+    again = summing(Form("first", quick, ""), Form("second", brisk, ""))
+    again.add(Form("first", brisk, "", serves=even))
+    assert again.forms()[0].run is brisk, "its own file replaces a form"
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (lambda: summing(FAST).add(Form("fast", F.relu, "")),
+     r"the form 'fast' of 'sum' is defined by .*test_forms\.py and by .*functional\.py\. Give one of them another"),
+    (lambda: summing(FAST).add(Form("fast", torch.sum, "")), "the form 'fast' runs <built-in method sum .* plain fun"),
+    (lambda: Operation("sum", "", FAST, subject="x", examples=examples),
+     "the operation 'sum' begins with the form 'fast'. Its first form is the naive one, called 'reference'"),
+    (lambda: summing(Form("reference", naive, "", serves=even)), "reference of 'sum' must serve every call. Leave out"),
+])
+def test_mistakes_of_who_adds_a_form(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        wrong()
+
+
+PLUGIN = """
+import torch
+from weft.ops.forms import OPERATIONS, Form, Operation
+from weft.ops.operator import differentiate, operator
+from weft.ops.gated_product import GATED_PRODUCT
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * {factor}
+
+def shapes(x):
+    return torch.empty_like(x)
+
+own = operator("plugged::{name}", doubled, shapes)
+differentiate("plugged::{name}", lambda ctx, dy: dy * {factor}, lambda ctx, inputs, output: None)
+
+def naive(call):
+    return call[0] * {factor}
+
+def run(call):
+    return own(call[0])
+
+def examples(make):
+    yield (make(3),)
+
+class Call(tuple):
+    x = property(lambda self: self[0])
+
+def calls(make):
+    yield Call((make(3),))
+
+OPERATIONS.add(Operation("{name}", "doubles", Form("reference", naive, "a product"), Form("own", run, "an operator",
+               flops={{"plugged.{name}": lambda x: x.numel()}}), subject="x", examples=calls))
+"""
+
+
+@pytest.fixture
+def unplugged() -> Iterator[None]:
+    """What the plugins of a test add is taken out again."""
+    known = dict(OPERATIONS._known)
+    yield
+    OPERATIONS._known.clear()
+    OPERATIONS._known.update(known)
+
+
+def test_a_plugin_adds_an_operation_with_flops_and_can_be_loaded_twice(tmp_path: Path, unplugged: None) -> None:
+    file = tmp_path / "doubling.py"
+    for factor in (2, 3):
+        file.write_text(PLUGIN.format(name="plugged_twice", factor=factor), encoding="utf-8")
+        load_plugin(file)
+        operation = OPERATIONS.get("plugged_twice")
+        assert all(max(each.values, each.gradients) <= each.allowed
+                   for form in operation.forms() for each in differences(operation, form))
+        assert torch.ops.plugged.plugged_twice(torch.ones(1)) == factor
+    assert has_formula(torch.ops.plugged.plugged_twice)
+    assert flops_of(torch.ops.plugged.plugged_twice, [torch.ones(5)], None) == 5
+
+
+def test_another_file_s_operation_of_the_name_is_refused(tmp_path: Path, unplugged: None) -> None:
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text(PLUGIN.format(name="plugged_elsewhere", factor=2), encoding="utf-8")
+    load_plugin(tmp_path / "one.py")
+    with pytest.raises(ConfigError, match=r"the operator 'plugged::plugged_elsewhere' is declared by .*one\.py and by "
+                       r".*two\.py\. Give one of them another name"):
+        load_plugin(tmp_path / "two.py")
+    with pytest.raises(ConfigError, match=r"operation 'dropout' is defined by .*dropout\.py and by .*test_forms\.py"):
+        OPERATIONS.add(Operation("dropout", "", Form("reference", naive, ""), subject="x", examples=examples))
+
+
+def test_choices_can_be_observed() -> None:
+    with OPERATIONS.observed() as seen:
+        dropout(torch.ones(2, 3), 0.5)
+    dropout(torch.ones(2, 3), 0.5)
+    assert seen == [("dropout", "lots", "16 random bits an entry, four entries from a number", ((2, 3),))]
+
+
+def test_the_compiler_takes_the_choice_into_its_graph_and_compiles_again_where_one_is_forced() -> None:
+    operation, x = summing(FAST), torch.arange(4.0)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(lambda x: operation(Sum(x)), fullgraph=True, backend="aot_eager")
+    assert compiled(x) == 6
+    operation._forced = operation.form("reference")
+    assert compiled(x) == 6
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+
+
+def test_a_choice_costs_less_than_two_microseconds() -> None:
+    """Over an addition of two numbers, so that a busy or slow machine counts alike for both: 2 us are some three."""
+    call, one = LinearCall(torch.ones(1, 4), torch.ones(4, 4)), torch.ones(1)
+    choice = min(timeit.repeat(lambda: LINEAR._first(call, LINEAR.forms(), None), number=500, repeat=20))
+    plain = min(timeit.repeat(lambda: one + one, number=500, repeat=20))
+    assert choice < 2e-6 * 500 or choice < 3 * plain
+
+
+def test_every_form_of_the_file_of_thresholds_exists_and_every_form_of_ours_is_in_it() -> None:
+    content = json.loads(FILE.read_text(encoding="utf-8"))
+    ours = {operation.name: sorted(form.name for form in operation.forms()) for operation in OPERATIONS.all()}
+    assert {name: sorted(forms) for name, forms in content["orders"].items() if name in ours} == ours
+    assert (Path(__file__).parents[2] / content["script"]).is_file()
+    assert measured("an abacus") == measured(content["measured"][0]["processor"]), "the first stands for the others"
+    assert measured().date and measured().torch and measured().threads
