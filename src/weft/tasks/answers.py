@@ -14,9 +14,9 @@ from weft.core.model import Classifier, EncoderInputs, Model, Readout
 from weft.core.span import Span
 from weft.data.layout import layout_of
 from weft.decoding.mode import device_of
+from weft.evaluation.measuring import evaluating
 from weft.evaluation.score import Scored, ScoredRow
 from weft.tasks.masked import mask_of
-from weft.tasks.measuring import evaluating
 from weft.tokenizers import Tokenizer
 
 ROWS = 16
