@@ -1,0 +1,107 @@
+"""A task of a user's own, as one file: which letters are vowels, by a head that gives each token its classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tasks.task_runs import ENCODER, lines_file
+from weft.core.errors import ConfigError
+from weft.core.model import Classifier, EncoderInputs, Model, ModelState
+from weft.core.span import Span
+from weft.data import Batch, Batches, TokenStream
+from weft.data.settings import DataSettings
+from weft.tasks import Count, Material, Scored, Task, TaskConfig, TaskSettings, Validation
+from weft.tasks.material import HeldOut, held_out_text, text_material
+from weft.tasks.text import TextGiven, given_text, text_batches
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import TokenizerConfig
+from weft.training import RunConfig, parse_run, train
+
+VOWELS = torch.tensor([letter in "aeiou" for letter in map(chr, range(256))] + [False]).long()
+
+
+class VowelsConfig(TaskConfig):
+    """Tell vowels from other bytes."""
+
+    kind: ClassVar[str] = "test_vowels"
+
+    def create(self, settings: TaskSettings) -> Vowels:
+        return Vowels(settings)
+
+
+class Vowels(Task[TokenStream, Batch]):
+    """Every byte is an example of its own."""
+
+    name = VowelsConfig.kind
+
+    def problems(self, model: Model) -> list[str]:
+        fits = isinstance(model.head, Classifier) and not model.head.pooled and model.head.n_outputs == 2
+        return [*super().problems(model), *([] if fits else ["model.head: Give {kind: per_token, n_classes: 2}."])]
+
+    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[TokenStream]:
+        return text_material(data, tokenizer)
+
+    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
+        return held_out_text(data, tokenizer, part)
+
+    def batches(self, examples: TokenStream) -> Batches:
+        return text_batches(self.settings, examples)
+
+    def count(self, batch: Batch) -> Count:
+        return Count(*batch.inputs.shape[:1], batch.inputs.size)
+
+    def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
+        return given_text(batch, device)
+
+    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
+        found = F.cross_entropy(self._scores(model, given.inputs), VOWELS[given.inputs].flatten(), reduction="sum")
+        return Scored(found.detach(), found)
+
+    def _scores(self, model: Model, tokens: Tensor) -> Tensor:
+        assert isinstance(model.head, Classifier)
+        out = model.vectors(EncoderInputs(tokens=tokens))
+        return model.head.scores(out.y, Span()).flatten(0, 1)
+
+    def guess(self, model: Model) -> float:
+        return float(np.log(2))
+
+    @torch.no_grad()
+    def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
+        tokens = torch.from_numpy(examples.tokens[:examples.tokens.size // 8 * 8].astype(np.int64)).view(-1, 8)
+        scores, wanted = self._scores(model, tokens), VOWELS[tokens].flatten()
+        right = float((scores.argmax(-1) == wanted).float().mean())
+        return Validation(None, float(F.cross_entropy(scores, wanted)), len(wanted), 0, "every byte once",
+                          {"accuracy": right}, "accuracy", rising=True, unit="byte")
+
+
+def run_of(folder: Path, head: Any) -> RunConfig:
+    run = parse_run({"model": {**ENCODER, "head": head}, "data": {"path": str(lines_file(folder))},
+                     "training": {"steps": 40, "batch_size": 8, "accumulation": 2, "optimizer": {"lr": 3e-2},
+                                  "compute": {"matmul": "default"}}, "report": {"eval_every": 10, "keep": 9}})
+    return run.model_copy(update={"task": VowelsConfig()})
+
+
+def test_it_learns_and_chooses_by_its_own_measure(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"kind": "per_token", "n_classes": 2})
+    events: list[str] = []
+    whole = train(run, tmp_path / "whole", on_event=lambda event: events.append(event.line()))
+    assert whole.validation.measures["accuracy"] > 0.97
+    assert any("loss 0." in line and "nats/token" in line and "bits/byte" not in line for line in events)
+    assert any("accuracy 0." in line or "accuracy 1." in line for line in events)
+    accuracies = [float(line.split("accuracy ")[1].split()[0]) for line in events if "accuracy" in line]
+    assert int(whole.best.name) == 10 * (1 + accuracies.index(max(accuracies)))
+    # The tasks of a record are found in the registry, where this one is not: the same process goes on without.
+    with pytest.raises(ConfigError, match=r"task\.kind: no task of kind 'test_vowels'"):
+        train(run, tmp_path / "whole", resume=True)
+
+
+def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.head: Give \{kind: per_token, n_classes: 2\}"):
+        train(run_of(tmp_path, "masked_token"), tmp_path / "run")
