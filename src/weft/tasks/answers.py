@@ -13,7 +13,6 @@ from weft.core.errors import InputError, UnsupportedError
 from weft.core.model import Classifier, EncoderInputs, Model, Readout
 from weft.core.span import Span
 from weft.data.layout import layout_of
-from weft.decoding.mode import device_of
 from weft.evaluation.measuring import evaluating
 from weft.evaluation.score import Scored, ScoredRow
 from weft.tasks.masked import mask_of
@@ -74,8 +73,8 @@ def classify(model: Model, rows: Sequence[Sequence[int]]) -> tuple[Answer, ...]:
     _check(model, rows)
     labels = () if head.values else head.labels or tuple(map(str, range(head.n_outputs)))
     found: list[Answer] = []
-    with evaluating(model):
-        for tokens, span, h in _read(model, rows):
+    with evaluating(model) as device:
+        for tokens, span, h in _read(model, rows, device):
             scores = head.scores(h, span).double()
             scores = scores if head.values else scores.log_softmax(-1)
             found += [Answer(row, labels, _plain(scores[place], len(row), pooled=head.pooled), head.pooled)
@@ -102,20 +101,21 @@ def score_hidden(model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokeniz
     _check(model, rows)
     special = {*tokenizer.special_tokens.values(), tokenizer.bos_id, tokenizer.eos_id}
     found = []
-    with evaluating(model):
+    with evaluating(model) as device:
         for row in rows:
+            here = torch.tensor(row, device=device)
             places = [place for place, token in enumerate(row) if token not in special]
             known: dict[int, float] = {}
             for first in range(0, len(places), ROWS):
                 chosen = places[first:first + ROWS]
-                known |= dict(zip(chosen, _hidden(model, head, row, chosen, mask_of(tokenizer)), strict=True))
+                known |= dict(zip(chosen, _hidden(model, head, here, chosen, mask_of(tokenizer)), strict=True))
             found.append(ScoredRow(tuple(row), tuple(known.get(place) for place in range(len(row)))))
     return Scored(tuple(found))
 
 
-def _hidden(model: Model, head: Readout, row: Sequence[int], places: list[int], mask: int) -> list[float]:
+def _hidden(model: Model, head: Readout, row: Tensor, places: list[int], mask: int) -> list[float]:
     """The log-probability of the tokens in those places, each hidden in a copy of the row."""
-    tokens = torch.tensor([row] * len(places), device=device_of(model))
+    tokens = row.expand(len(places), -1)
     here = torch.tensor(places, device=tokens.device)[:, None]
     targets = tokens.gather(1, here)
     h = model.vectors(_inputs(model, tokens.scatter(1, here, mask))).y
@@ -124,11 +124,12 @@ def _hidden(model: Model, head: Readout, row: Sequence[int], places: list[int], 
     return values
 
 
-def _read(model: Model, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[tuple[int, ...]], Span, Tensor]]:
+def _read(model: Model, rows: Sequence[Sequence[int]],
+          device: torch.device) -> Iterator[tuple[list[tuple[int, ...]], Span, Tensor]]:
     """Batches of rows with their hidden vectors."""
     for first in range(0, len(rows), ROWS):
         group = [tuple(row) for row in rows[first:first + ROWS]]
-        counts = torch.tensor([len(row) for row in group], device=device_of(model))
+        counts = torch.tensor([len(row) for row in group], device=device)
         tokens = counts.new_zeros(len(group), int(counts.max()))
         for place, row in enumerate(group):
             tokens[place, :len(row)] = counts.new_tensor(row)
