@@ -41,7 +41,7 @@ def unpacked(span: Span) -> Span:
     moment = span.moment
     assert moment is not None
     ticks = replace(moment.ticks, begin=torch.zeros_like(moment.ticks.begin), packed=False)
-    return replace(span, begins=None, moment=replace(moment, ticks=ticks))
+    return replace(span, begins=None, moment=replace(moment, ticks=ticks), ticks=ticks)
 
 
 # Recurrences
