@@ -44,7 +44,7 @@ test: $(STAMP)
 # Against transformers, which nothing else needs.
 test-interop: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
-	$(PYTEST) tests/interop
+	$(PYTEST) tests/against_transformers
 
 # Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
 test-gguf: $(STAMP)
@@ -63,7 +63,7 @@ mutants: $(STAMP)
 # The largest difference from transformers that each family of models shows.
 table: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
-	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m interop.table
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m against_transformers.table
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -135,7 +135,7 @@ def process(folder: Path, name: str) -> dict[str, float]:
 def measured(folder: Path, name: str) -> dict[str, float]:
     """The figures of one way to open or load the folder."""
     from weft import api
-    from weft.families.folder import open_folder
+    from weft.interop.huggingface.folder import open_folder
 
     if name == "open":
         seconds = []

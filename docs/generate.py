@@ -13,9 +13,9 @@ from weft.analysis import catalogue
 from weft.analysis.catalogue import MASK
 from weft.cli.main import WeftGroup
 from weft.comparison import read_result
-from weft.comparison.results import Entry, StudyResult
-from weft.comparison.ties import letters
-from weft.comparison.verdict import mean_interval
+from weft.comparison.results import Entry
+from weft.comparison.study_result import StudyResult
+from weft.comparison.verdict import letters, mean_interval
 from weft.families.family import families
 
 RECORDED = Path(__file__).parents[1] / "recipes" / "six_ages"
@@ -24,7 +24,7 @@ EDGE = (" Edge: the best learning rate of some run was the lowest or highest of 
 HELP_WIDTH = 78
 ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), "positions": ("position",),
         "rotary scalings": ("rope_scaling",), "feed-forwards": ("feedforward",), "blocks": ("block",),
-        "norms": ("norm",), "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",),
+        "norms": ("norm",), "rewrites": ("rewrite",), "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",),
         "readouts": ("readout",)}
 """Rows of the README's table of parts, with the groups of each."""
 

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from weft import api
-from weft.checkpoints.atomic import write_file
 from weft.core.model import parameter_count
+from weft.disk.atomic import write_file
 from weft.training import Progress, TrainResult
 from weft.training.compute import processor_name
 

@@ -20,8 +20,8 @@ import torch
 import yaml
 
 from weft import api
-from weft.checkpoints.atomic import write_file
 from weft.core.model import LanguageModel, parameter_count
+from weft.disk.atomic import write_file
 from weft.training import Progress, TrainResult
 from weft.training.compute import processor_name
 

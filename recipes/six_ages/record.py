@@ -20,9 +20,9 @@ from pathlib import Path
 import yaml
 
 from weft.api.configs import config_path
-from weft.checkpoints.atomic import write_file
 from weft.comparison import read_result, rerender
 from weft.comparison.verdict import disagreement
+from weft.disk.atomic import write_file
 
 ROOT = Path(__file__).parents[2]
 HERE, STUDY, PICTURE = ROOT / "recipes/six_ages", ROOT / "examples/six_ages.yaml", ROOT / "docs/report.png"

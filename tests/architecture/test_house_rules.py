@@ -20,7 +20,7 @@ SOURCES = sorted((REPOSITORY / "src").rglob("*.py"))
 CALLS = {"hasattr", "eval", "exec", "compile", "__import__"}
 MODULES = {"pickle", "cPickle", "dill", "shelve", "marshal", "joblib", "cloudpickle"}
 CORE_FOREIGN = {"torch", "pydantic", "pydantic_core", "jaxtyping"}
-FOREIGN_ARROWS: dict[str, set[str]] = {"transformers": {"families"}, "tokenizers": {"tokenizers"},
+FOREIGN_ARROWS: dict[str, set[str]] = {"transformers": {"interop"}, "tokenizers": {"tokenizers", "chat"},
                                        "yaml": {"training", "comparison", "cli"},
                                        "typer": {"cli"}, "rich": {"cli"}}
 """Packages that only some folders may import."""

@@ -9,7 +9,7 @@ import pytest
 
 from processors import ARITHMETIC, OTHERS, SETTINGS, TESTS, environment, possible
 
-ELSEWHERE = {"interop", "llamacpp"}
+ELSEWHERE = {"against_transformers", "llamacpp"}
 """Folders that `make test` leaves out too."""
 
 

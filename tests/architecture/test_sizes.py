@@ -25,7 +25,7 @@ MANY_FIELDS: dict[str, str] = {
 """Parts with more than ten fields, each with the reason."""
 
 LONG_FUNCTIONS: dict[str, str] = {
-    "src/weft/families/convert.py:convert": "half of it says what its nine arguments mean",
+    "src/weft/interop/convert.py:convert": "half of it says what its nine arguments mean",
     "src/weft/decoding/generate.py:stream": "half of it says what its eleven arguments mean",
     "tests/oracles/attention.py:multi_head_attention": "a signature of 20 lines, so that each stage can be left out",
     "tests/oracles/finite_difference.py:gradient_errors": "a docstring that says what its errors are relative to",

@@ -14,7 +14,7 @@ from checkpoints.tiny_models import model_of
 from weft.checkpoints import load_checkpoint, read_training, save_checkpoint
 from weft.checkpoints.tensors import assign_tensors, read_tensors, write_tensors
 from weft.core.errors import CheckpointError
-from weft.disk.ownership import write_manifest
+from weft.disk.manifest import write_manifest
 from weft.tokenizers import ByteTokenizer
 
 

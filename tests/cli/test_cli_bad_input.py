@@ -141,7 +141,7 @@ def test_a_checkpoint_of_another_shape(refused: Refuse, workplace: Path, tmp_pat
     name = next(name for name, tensor in tensors.items() if tensor.shape == (257, 8))
     tensors[name] = torch.zeros(257, 9)
     save_file(tensors, copy / "model.safetensors")
-    from weft.disk.ownership import write_manifest
+    from weft.disk.manifest import write_manifest
 
     (copy / "MANIFEST.json").unlink()
     write_manifest(copy)

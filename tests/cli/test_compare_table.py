@@ -9,7 +9,7 @@ import pytest
 
 from comparison.report.fixture import bare, identical, study, unfinished
 from weft.cli.compare_table import print_study
-from weft.comparison.results import Matched, StudyResult
+from weft.comparison.study_result import Matched, StudyResult
 
 
 def shown(result: StudyResult, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from comparison.report.fixture import study
-from weft.comparison.differences import SeedTest
-from weft.comparison.results import CurvePoint, Entry, RunResult, StudyResult
+from weft.comparison.results import CurvePoint, Entry, RunResult
+from weft.comparison.statistics import SeedTest
+from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import judged
 
 CLUSTER = 100

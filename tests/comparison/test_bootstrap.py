@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from weft.comparison.bootstrap import bootstrap_test, resampled
-from weft.comparison.statistics import Estimate
+from weft.comparison.statistics import Estimate, bootstrap_test, resampled
 
 
 def found(nats: np.ndarray, sizes: np.ndarray, confidence: float = 0.95, seed: int = 0,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from weft.comparison.course import at_share, crosses, order_of, words
-from weft.comparison.differences import GapPoint, Interval
 from weft.comparison.results import CurvePoint
+from weft.comparison.statistics import Interval
+from weft.comparison.study_result import GapPoint
 
 
 @pytest.mark.parametrize(("gaps", "expected"), [

@@ -10,9 +10,10 @@ import pytest
 
 from comparison.entries import entry, result_of
 from comparison.report.fixture import study
-from weft.comparison.differences import SeedTest
 from weft.comparison.findings import doubts, larger_doubt, pairing_effect, rates_differ, reaches, varied
-from weft.comparison.results import Detectable, RunResult, StudyResult
+from weft.comparison.results import RunResult
+from weft.comparison.statistics import SeedTest
+from weft.comparison.study_result import Detectable, StudyResult
 
 TESTS: tuple[SeedTest, ...] = ("welch", "paired")
 

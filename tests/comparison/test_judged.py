@@ -15,9 +15,10 @@ from scipy import stats
 from comparison.entries import CLUSTER, entry, result_of
 from comparison.report.fixture import study
 from weft.comparison import read_result, rerender
-from weft.comparison.differences import Difference, SeedTest
 from weft.comparison.measures import TokenScores
-from weft.comparison.results import Entry, StudyResult
+from weft.comparison.results import Entry
+from weft.comparison.statistics import SeedTest
+from weft.comparison.study_result import Difference, StudyResult
 from weft.comparison.verdict import disagreement, judged
 from weft.core.errors import CheckpointError
 from weft.core.strict_json import dumps

@@ -17,9 +17,9 @@ from comparison.studies import ATTENTION, LSTM, run, study_of, write_text
 from weft.comparison import StudyConfig
 from weft.comparison.jobs import Job, Outcome
 from weft.comparison.launch import OwnProcesses, done
-from weft.comparison.lock import held
-from weft.comparison.study import MeasureSettings
+from weft.comparison.settings import MeasureSettings
 from weft.core.errors import ConfigError
+from weft.disk.lock import held
 from weft.training import parse_run
 
 SCRIPT = """

@@ -12,9 +12,9 @@ from comparison.report.fixture import study
 from comparison.studies import LSTM, study_of
 from weft.comparison import StudyConfig, StudyResult
 from weft.comparison.contestants import Contestant
-from weft.comparison.matched import matched, statement
-from weft.comparison.protocol import notes_of, protocol_of
-from weft.comparison.results import Matched, Trial
+from weft.comparison.protocol import matched, notes_of, protocol_of, statement
+from weft.comparison.results import Trial
+from weft.comparison.study_result import Matched
 from weft.comparison.texts import StudyTexts
 from weft.core.config import parse
 from weft.training import parse_run

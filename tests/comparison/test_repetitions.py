@@ -11,8 +11,7 @@ import pytest
 from jaxtyping import Float64
 
 from comparison.entries import entry, result_of
-from weft.comparison.differences import SeedTest
-from weft.comparison.statistics import holm, seed_test, t_test
+from weft.comparison.statistics import SeedTest, holm, seed_test, t_test
 
 TESTS: tuple[SeedTest, ...] = ("welch", "paired")
 MODELS, RUNS, REPETITIONS = 4, 3, 1500

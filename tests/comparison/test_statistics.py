@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from weft.comparison.differences import Interval, SeedTest
-from weft.comparison.statistics import (
-    correlation,
-    critical_t,
-    detectable_difference,
-    holm,
-    paired_deviation,
-    seed_test,
-    t_test,
-    welch_test,
-)
+from weft.comparison.detectable import critical_t, detectable_difference, paired_deviation
+from weft.comparison.statistics import Interval, SeedTest, correlation, holm, seed_test, t_test, welch_test
 
 TESTS: tuple[SeedTest, ...] = ("welch", "paired")
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from weft.comparison import StudyConfig, read_study
-from weft.comparison.attempts import Seeds
+from weft.comparison.settings import Seeds
 from weft.comparison.study import default_contexts
 from weft.core.config import parse
 from weft.core.errors import ConfigError
@@ -97,6 +97,27 @@ def test_a_file_with_what_is_said_besides(tmp_path: Path) -> None:
     assert list(config.models) == ["a", "lstm", "lstm-2", "transformer"]
     assert (config.trials.count, config.trials.ratio, config.measure.checkpoints) == (5, 2.0, 7)
     assert config.budget is not None and config.budget.kind == "seconds"
+
+
+@pytest.mark.parametrize(("given", "changes", "limit"), [
+    ({"path": "own.txt"}, [], None), ({}, ["data.path=own.txt"], None), ({"path": "their.txt"}, [], 3000),
+    ({"path": "own.txt", "max_bytes": 500}, [], 500), ({"path": "own.txt"}, ["data.max_bytes=7"], 7),
+    ({}, ["data={path: own.txt, max_bytes: 7}"], 7), ({}, ["data.max_bytes=500"], 500),
+    ({}, ["data.validation=0.2"], 3000), ({}, [], 3000)])
+def test_a_limit_of_the_study_holds_for_its_own_text_alone(given: dict[str, Any], changes: list[str],
+                                                           limit: int | None, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(yaml.safe_dump({"models": TWO, "budget": {"kind": "tokens", "amount": 5},
+                                    "data": {"path": "their.txt", "max_bytes": 3000}}))
+    data = read_study([], changes, study=file, given={"data": given} if given else {}).data
+    assert data is not None and data.get("max_bytes") == limit
+
+
+def test_the_python_library_is_a_text_of_the_study_too(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(yaml.safe_dump({"models": TWO, "budget": {"kind": "tokens", "amount": 5},
+                                    "data": {"max_bytes": 3000}}))
+    assert read_study(study=file, given={"data": {"path": "own.txt"}}).data == {"path": "own.txt"}
 
 
 def test_contexts_around_that_of_training() -> None:

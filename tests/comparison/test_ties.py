@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.comparison.ties import letter, letters, tied_sets, tied_with
+from weft.comparison.verdict import letter, letters, tied_sets, tied_with
 
 
 def _tied(*pairs: str, of: str) -> dict[frozenset[str], bool]:

@@ -20,7 +20,7 @@ from weft.checkpoints.layout import MODEL_FILE
 from weft.checkpoints.tensors import read_tensors, write_tensors
 from weft.core.config import parse_part
 from weft.core.layer import Part, Pointwise, kept_dtypes
-from weft.disk.ownership import MANIFEST_FILE, write_manifest
+from weft.disk.manifest import MANIFEST_FILE, write_manifest
 from weft.positions.constants import Constant
 from weft.training.precision import Precision, narrowed
 

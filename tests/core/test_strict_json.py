@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from training.tiny_runs import tiny_run
-from weft.comparison.plain_data import build
 from weft.comparison.results import CurvePoint, LengthPoint
 from weft.core.strict_json import dumps, number
+from weft.disk.plain_data import build
 from weft.tasks import Validation
 from weft.training import train
 from weft.training.sinks import scalars_of

@@ -12,7 +12,7 @@ import torch
 from checkpoints.tiny_models import model_of
 from training.test_kills import different, moments
 from weft.checkpoints import load_checkpoint, save_checkpoint
-from weft.checkpoints.atomic import new_file, standing, tidy, write_file
+from weft.disk.atomic import new_file, standing, tidy, write_file
 from weft.disk.ownership import by_manifest
 from weft.tokenizers import ByteTokenizer
 

@@ -14,9 +14,10 @@ import pytest
 from checkpoints.tiny_models import model_of
 from weft.checkpoints import save as save_module
 from weft.checkpoints import save_checkpoint
-from weft.checkpoints.atomic import new_file, replacing
 from weft.core.errors import CheckpointError, FailedError, OccupiedError
-from weft.disk.ownership import by_manifest, in_the_way, require_free, write_manifest
+from weft.disk.atomic import new_file, replacing
+from weft.disk.manifest import write_manifest
+from weft.disk.ownership import by_manifest, in_the_way, require_free
 from weft.tokenizers import ByteTokenizer, WordTokenizer
 
 Change = Callable[[Path], object]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from families.tiny_folders import change_config, stored, write
+from interop.huggingface.tiny_folders import change_config, stored, write
 from weft import api
 from weft.core.config import parse_part
 from weft.core.errors import CheckpointError

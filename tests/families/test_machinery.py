@@ -12,11 +12,11 @@ from weft.families.canonical import canonical_data
 from weft.families.common import COMMON
 from weft.families.family import Family, Size, families
 from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, read_keys, words, write_keys
-from weft.families.listing import agrees, published
-from weft.families.shapes import count_parameters, meta_model
 from weft.families.steps import Fuse, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
 from weft.families.template import Choice, Hole, Layers, build_config, fill, match
 from weft.families.weights import Rule, account, rename
+from weft.interop.listing import agrees, published
+from weft.interop.shapes import count_parameters, meta_model
 
 TEMPLATE = {"kind": "decoder", "vocab_size": Hole("v"), "d_model": 8,
             "blocks": Layers(Choice("order", {
@@ -161,7 +161,7 @@ def test_a_model_of_shapes_holds_nothing() -> None:
 
 @pytest.mark.parametrize("family", families().values(), ids=lambda family: family.name)
 def test_a_published_size_of_each_family_is_what_weft_builds(family: Family) -> None:
-    """All of them are counted in tests/interop."""
+    """All of them are counted in tests/against_transformers."""
     size = min(family.sizes, key=lambda each: each.parameters)
     assert agrees(size, count_parameters(family.config(size)))
 

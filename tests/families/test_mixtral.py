@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from families.tiny_folders import change_config, stored, write
+from interop.huggingface.tiny_folders import change_config, stored, write
 from weft import api
 from weft.core.errors import CheckpointError
 from weft.families.family import families

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from families.tiny_folders import stored
+from interop.huggingface.tiny_folders import stored
 from weft.families.family import families
 
 PHI3 = families()["phi3"]

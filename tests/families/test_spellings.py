@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from families.tiny_folders import stored, write
+from interop.huggingface.tiny_folders import stored, write
 from weft import api
 from weft.core.errors import CheckpointError
 from weft.families.family import families

@@ -16,11 +16,11 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from torch import Tensor
 from torch.nn import functional as F
 
-from families.gguf_models import CASES, GPT2, VOCAB, case, loaded
+from interop.gguf.gguf_models import CASES, GPT2, VOCAB, case, loaded
 from weft.core.model import LanguageModel
-from weft.families.convert import convert
-from weft.families.gguf import pre_tokenizers
-from weft.families.gguf.llama import SAMPLES, opened, tokenized
+from weft.interop.convert import convert
+from weft.interop.gguf import pre_tokenizers
+from weft.interop.gguf.llama import SAMPLES, opened, tokenized
 from weft.tokenizers import BPETokenizer, ByteTokenizer, FileTokenizer, Tokenizer
 from weft.tokenizers.sentence_piece import train_sentence_piece
 

@@ -20,7 +20,7 @@ from weft.core.errors import CheckpointError, ConfigError, InputError, StateErro
 from weft.core.model import Counted, Resizable
 from weft.core.span import Span
 from weft.models.ngram import NgramConfig, NgramModel
-from weft.ops.ngram.naive import START, NaiveNgrams
+from weft.ngram.naive import START, NaiveNgrams
 
 V = 7
 UNIFORM = torch.full((V,), -math.log(V), dtype=torch.float64)

@@ -15,7 +15,7 @@ from training.test_resume import run_killed_at
 from training.tiny_runs import LSTM, same_weights, tiny_run, write_text
 from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError
-from weft.families.loading import load_folder
+from weft.interop.huggingface.loading import load_folder
 from weft.tokenizers import CharacterTokenizer
 from weft.training import Event, Notice, RunConfig, parse_run, train
 from weft.training.starting import begin_from, require_startable
@@ -70,6 +70,7 @@ def test_a_head_is_taken_whole_or_not_at_all(saved: Path) -> None:
     assert begin_from(other, build_model(other)).fresh == ("head.map.bias", "head.map.weight")
     bare = run_from(saved.parent / "headed", model={"head": None})
     assert begin_from(bare, build_model(bare)).left == ("head.map.bias", "head.map.weight")
+    assert parse_run(bare.dump()) == bare, "a model that is written out is not filled in again"
 
 
 def test_a_run_says_what_it_took_and_goes_on_bit_for_bit(saved: Path) -> None:

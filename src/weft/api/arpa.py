@@ -9,7 +9,7 @@ from weft.checkpoints import find_checkpoint
 from weft.checkpoints.layout import RUN_CHECKPOINTS
 from weft.core.config import parse_part
 from weft.core.errors import InputError
-from weft.families.arpa import is_arpa
+from weft.interop.arpa.convert import is_arpa
 from weft.tokenizers import Tokenizer, load_tokenizer
 from weft.tokenizers.base import SETTINGS_FILE
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig, known_tokenizers

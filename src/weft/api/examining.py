@@ -13,7 +13,7 @@ from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
 from weft.core.errors import InputError, nearest
 from weft.core.model import ModelConfig
-from weft.families.arpa import sum_error
+from weft.interop.arpa.convert import sum_error
 from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
 

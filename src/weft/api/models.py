@@ -14,13 +14,13 @@ from weft.checkpoints import Loaded, find_checkpoint
 from weft.checkpoints.hub import resolve
 from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, language_model
-from weft.families.arpa import from_arpa, is_arpa, to_arpa
-from weft.families.convert import SHARD_SIZE, Converted
-from weft.families.convert import convert as convert_model
 from weft.families.family import families as known_families
-from weft.families.listing import Published
-from weft.families.listing import published as published_models
-from weft.families.pooling import pool_heads
+from weft.interop.arpa.convert import from_arpa, is_arpa, to_arpa
+from weft.interop.convert import SHARD_SIZE, Converted
+from weft.interop.convert import convert as convert_model
+from weft.interop.listing import Published
+from weft.interop.listing import published as published_models
+from weft.interop.pooling import pool_heads
 from weft.linear.merging import merged
 from weft.training.config import DTYPES
 from weft.training.starting import opened
@@ -74,7 +74,7 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision
     return _load(path, device, None if dtype is None else require_dtype(dtype), purpose)
 
 
-def speaker(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
+def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
     """A checkpoint, and its model, for a purpose that needs probabilities of the next token.
 
     Raises:
@@ -96,11 +96,11 @@ def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | No
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
             max_shard_size: str = SHARD_SIZE, n_kv_heads: int | None = None, family: str | None = None,
             with_code: bool = False, tokenizer: str | None = None, replace: bool = False) -> Converted:
-    """Write a model in another format, verified by reading it again; see `weft.families.convert`. What the model's
+    """Write a model in another format, verified by reading it again; see `weft.interop.convert`. What the model's
     ``rewrites`` have made of its maps is merged into their matrices.
 
     Args:
-        source: what is converted; an ARPA file becomes a checkpoint, see `weft.families.arpa`.
+        source: what is converted; an ARPA file becomes a checkpoint, see `weft.interop.arpa.convert`.
         out: the folder or file; an n-gram model whose ``out`` is named ``.arpa`` or ``.arpa.gz`` becomes an ARPA file.
         to: the format; None: as the name of an ARPA file says.
         dtype: cast the weights to float32, float64, bfloat16 or float16; None keeps them.

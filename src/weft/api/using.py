@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.api.arguments import one_or_more
-from weft.api.models import Model, load, speaker
+from weft.api.models import Model, load, load_language_model
 from weft.checkpoints import Loaded
 from weft.core.config import parse
 from weft.core.errors import InputError
@@ -19,7 +19,7 @@ from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
 from weft.evaluation.evaluate import Mode
-from weft.families.generation import end_ids
+from weft.interop.huggingface.text import end_ids
 from weft.tasks import Validation
 from weft.tasks.material import HeldOut, held_out_text, text_stream
 from weft.tokenizers import Tokenizer
@@ -41,11 +41,11 @@ def generate(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_to
              compile: bool = False) -> Generated:
     """Continue a text, texts, or rows of ids; see `weft.decoding.generate`. ``compile``: compile the step of one token
     first, which takes a minute."""
-    loaded, speaking = speaker(model, "generating text")
-    return continue_rows(speaking, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, sampling=sampling,
+    loaded, causal = load_language_model(model, "generating text")
+    return continue_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, sampling=sampling,
                          ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
                          start=_start(loaded.tokenizer), seed=seed, log_probs=log_probs,
-                         compiled=CompiledStep(speaking) if compile else None)
+                         compiled=CompiledStep(causal) if compile else None)
 
 
 def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_tokens: int = 200, beams: int = 4,
@@ -56,12 +56,12 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
     Raises:
         InputError: rows or options that cannot be used, strings in ``ends`` among them.
     """
-    loaded, speaking = speaker(model, "generating text")
+    loaded, causal = load_language_model(model, "generating text")
     ending = _ending(loaded, ends or Ends())
     if ending.strings:
         raise InputError("a search ends at tokens, not at text.", where="ends.strings",
                          remedy="Leave the strings out, or generate without beams.")
-    return search_rows(speaking, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
+    return search_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
                        length_penalty=length_penalty, stop=ending.tokens, tokenizer=loaded.tokenizer,
                        start=_start(loaded.tokenizer))
 
@@ -69,28 +69,28 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
 def laid_out(model: Model, *, rows: int = 1) -> Loaded:
     """The model with its weights laid out as this machine decodes ``rows`` rows fastest, after a second of measuring;
     see `weft.decoding.for_decoding`. Numbers may differ in their last bits. It serves decoding only."""
-    loaded, speaking = speaker(model, "decoding")
-    return replace(loaded, model=for_decoding(speaking, rows=rows).model)
+    loaded, causal = load_language_model(model, "decoding")
+    return replace(loaded, model=for_decoding(causal, rows=rows).model)
 
 
 def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sampling: Sampling = GREEDY,
            ends: Ends | None = None, seed: int = 0, compile: bool = False) -> Iterable[NewToken]:
     """Like `generate` for one prompt, token by token."""
-    loaded, speaking = speaker(model, "generating text")
-    return stream_rows(speaking, prompt_rows(loaded, [prompt]), max_new_tokens=max_new_tokens, sampling=sampling,
+    loaded, causal = load_language_model(model, "generating text")
+    return stream_rows(causal, prompt_rows(loaded, [prompt]), max_new_tokens=max_new_tokens, sampling=sampling,
                        ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
                        start=_start(loaded.tokenizer), seed=seed,
-                       compiled=CompiledStep(speaking) if compile else None)
+                       compiled=CompiledStep(causal) if compile else None)
 
 
 def score(model: Model, rows: str | Sequence[str | RowLike], *, logits: bool = False) -> Scored:
     """Log-probabilities of a text or texts (from their document's start on) or rows of ids; see
     `weft.evaluation.score`."""
-    loaded, speaking = speaker(model, "scoring rows")
+    loaded, causal = load_language_model(model, "scoring rows")
     rows = one_or_more(rows)
     texts = all(isinstance(row, str) for row in rows)
     start = _start(loaded.tokenizer) if texts else None
-    return score_rows(speaking, prompt_rows(loaded, rows, open_text=False), start=start, logits=logits)
+    return score_rows(causal, prompt_rows(loaded, rows, open_text=False), start=start, logits=logits)
 
 
 def evaluate(model: Model, data: str | Path | None = None, *, context: int | None = None, stride: int | None = None,
@@ -106,7 +106,7 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
         batch_size: windows or documents at once.
         part: without ``data``: which of the texts that the run held out.
     """
-    loaded, speaking = speaker(model, "perplexity")
+    loaded, causal = load_language_model(model, "perplexity")
     tokenizer = _tokenizer(loaded)
     if data is not None:
         tokens = text_stream(data, tokenizer)
@@ -115,7 +115,7 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
     else:
         raise InputError("the checkpoint knows no run, so it has no text of its own.", where="data",
                          remedy="Give the path of a text.")
-    return evaluate_stream(speaking, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size)
+    return evaluate_stream(causal, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size)
 
 
 def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "validation",

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from weft.checkpoints.atomic import standing
 from weft.checkpoints.layout import TRAINING_FILE
 from weft.core.errors import CheckpointError, InputError, MissingExtra
-from weft.disk.ownership import MANIFEST_FILE
+from weft.disk.atomic import standing
+from weft.disk.manifest import MANIFEST_FILE
 
 HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@(?P<revision>[^@\s]+))?")
 """An owner and a name. Names alone, which the Hub knows from its first days, are taken for folders."""

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
 from weft.checkpoints.locate import find_checkpoint
-from weft.checkpoints.manifest import COPY_AGAIN, check_manifest
 from weft.checkpoints.tensors import assign_tensors, read_tensors
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import Model, ModelConfig, language_model, parse_model
+from weft.disk.manifest import COPY_AGAIN, check_manifest
 from weft.linear.rewrite import require_rewritten
 from weft.tokenizers import Tokenizer, load_tokenizer
 from weft.tokenizers.base import SETTINGS_FILE

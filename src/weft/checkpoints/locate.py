@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoints.atomic import standing, standing_in
 from weft.checkpoints.layout import CONFIG_FILE, MODEL_FILE, RUN_CHECKPOINTS, RUN_FILE, RUN_ID
 from weft.core.errors import CheckpointError
-from weft.disk.ownership import MANIFEST_FILE
+from weft.disk.atomic import standing, standing_in
+from weft.disk.manifest import MANIFEST_FILE
 
 STEP = re.compile(r"\d{8,}")
 """Names as `step_name` gives them."""

@@ -10,14 +10,15 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-import weft
-from weft.checkpoints.atomic import replacing
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
-from weft.checkpoints.room import not_written
 from weft.checkpoints.tensors import own_tensors, write_tensors
 from weft.core.model import Model
 from weft.core.strict_json import dumps
-from weft.disk.ownership import by_manifest, require_free, write_manifest
+from weft.core.version import VERSION
+from weft.disk.atomic import replacing
+from weft.disk.manifest import write_manifest
+from weft.disk.ownership import by_manifest, require_free
+from weft.disk.space import not_written
 from weft.tokenizers import Tokenizer
 
 
@@ -72,6 +73,6 @@ def fill_checkpoint(draft: Path, model: Model, tokenizer: Tokenizer | None, *,
 
 
 def _content(model: Model, run: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> str:
-    content = {"weft_format": FORMAT_VERSION, "weft_version": weft.__version__, "torch_version": torch.__version__,
+    content = {"weft_format": FORMAT_VERSION, "weft_version": VERSION, "torch_version": torch.__version__,
                "model": model.config.dump(), "run": run, "facts": dict(facts or {})}
     return dumps(content, indent=1) + "\n"

@@ -11,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from weft.checkpoints.manifest import COPY_AGAIN
 from weft.core.errors import CheckpointError, nearest
 from weft.core.layer import kept_dtypes
 from weft.core.model import Resizable
+from weft.disk.manifest import COPY_AGAIN
 
 COMPLEX = "complex"
 """Key of the file's metadata that lists the complex tensors; each is stored as pairs of real numbers."""

@@ -42,7 +42,7 @@ from weft.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from weft.decoding.chat import Conversation
+    from weft.chat.conversation import Conversation
 
 Messages = Annotated[Path | None, typer.Option("--messages", help="A JSON file of what has been said already.")]
 Variables = Annotated[list[str] | None, typer.Option(
@@ -69,8 +69,8 @@ def chat(checkpoint: Checkpoint,
     """
     prepare(plugin, threads, kernels)
     from weft import api
-    from weft.tokenizers.chat import Extras
-    from weft.tokenizers.chat_messages import read_messages
+    from weft.chat.messages import read_messages
+    from weft.chat.template import Extras
 
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
                       purpose="a conversation")
@@ -79,7 +79,8 @@ def chat(checkpoint: Checkpoint,
         template=template, max_new_tokens=max_new_tokens, stops=tuple(stop or ()), seed=seed,
         sampling=sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty),
         extras=Extras(variables=_variables(variable or [])))
-    conversation = api.Conversation(api.speaker(loaded, "a conversation")[1], require_tokenizer(loaded), settings,
+    _, model = api.load_language_model(loaded, "a conversation")
+    conversation = api.Conversation(model, require_tokenizer(loaded), settings,
                                     [] if messages is None else read_messages(messages))
     if system is not None:
         conversation.set_system(system)

@@ -12,7 +12,7 @@ import typer
 from weft.core.errors import WeftError, nearest
 
 if TYPE_CHECKING:
-    from weft.decoding.chat import Conversation
+    from weft.chat.conversation import Conversation
 
 PROMPT = "> "
 HELP = """\

@@ -10,8 +10,9 @@ from weft.cli.text import console, section, short, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weft.comparison.differences import Difference, Interval
-    from weft.comparison.results import Entry, StudyResult
+    from weft.comparison.results import Entry
+    from weft.comparison.statistics import Interval
+    from weft.comparison.study_result import Difference, StudyResult
 
 PIPE_WIDTH = 100
 """Columns where there is no terminal."""
@@ -60,7 +61,7 @@ def _ordered(result: StudyResult) -> list[Entry]:
 
 
 def _letters(result: StudyResult, name: str) -> str:
-    from weft.comparison.ties import letters
+    from weft.comparison.verdict import letters
 
     return ("" if len(result.tied_sets) <= 26 else " ").join(letters(name, result.tied_sets))
 

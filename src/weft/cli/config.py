@@ -49,9 +49,9 @@ def schema(config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="
     if out is None:
         print_json(found)
         return
-    from weft.checkpoints.atomic import new_file
     from weft.core.errors import InputError
     from weft.core.strict_json import dumps
+    from weft.disk.atomic import new_file
 
     try:
         with new_file(out) as draft:

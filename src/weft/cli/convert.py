@@ -23,7 +23,7 @@ from weft.cli.options import (
 from weft.cli.text import console
 
 if TYPE_CHECKING:
-    from weft.families.convert import Converted
+    from weft.interop.convert import Converted
 
 
 @guarded

@@ -117,10 +117,10 @@ def _conversation(loaded: Loaded, messages: Path | None, template: str | None, e
                   other: bool) -> tuple[list[str | RowLike], Ends]:
     """A conversation in its template, as the one row, and what ends its answer."""
     from weft.api import Ends
+    from weft.chat.messages import read_messages
+    from weft.chat.template import chat_template
     from weft.core.errors import InputError
     from weft.decoding import Row
-    from weft.tokenizers.chat import chat_template
-    from weft.tokenizers.chat_messages import read_messages
 
     if messages is None or other:
         raise InputError("a template without messages." if messages is None else "messages beside other prompts.",

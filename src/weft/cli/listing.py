@@ -13,7 +13,7 @@ from weft.cli.text import console, section, table
 if TYPE_CHECKING:
     from weft.analysis import Entry
     from weft.api import Description
-    from weft.families.listing import Published
+    from weft.interop.listing import Published
 
 Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer, mask, ...) for states, traits "
                                             "and sources of its parts; a part for everything about it; families for "

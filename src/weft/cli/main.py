@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-import weft
 from weft.cli.lazy import LazyCommand, LazyGroup
+from weft.core.version import VERSION
 
 COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "list": LazyCommand("weft.cli.listing:list_parts", "The catalogue of parts."),
@@ -19,7 +19,8 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "train": LazyCommand("weft.cli.train:train", "Train a model, by gradients or by counting."),
     "compare": LazyCommand("weft.cli.compare:compare",
                            "Train models under one budget and show what each is worth."),
-    "eval": LazyCommand("weft.cli.evaluate:evaluate", "Perplexity and bits per byte, with the protocol."),
+    "eval": LazyCommand("weft.cli.evaluate:evaluate", "What a model is worth on held-out data: perplexity and "
+                        "bits per byte, or what its run's task measures."),
     "generate": LazyCommand("weft.cli.generate:generate",
                             "Continue texts or rows of token ids, or answer a conversation."),
     "chat": LazyCommand("weft.cli.chat:chat", "Talk with a model in the terminal."),
@@ -46,7 +47,7 @@ WeftGroup.register(app)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"weft {weft.__version__}")
+        typer.echo(f"weft {VERSION}")
         raise typer.Exit
 
 

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from weft.comparison.contestants import Contestant, changed
 from weft.comparison.folder import STATED, StudyFolder, now
-from weft.comparison.jobs import Outcome
-from weft.comparison.machine import this_machine
-from weft.comparison.matched import kind_and_amount, matched, statement
-from weft.comparison.origin import placed
-from weft.comparison.protocol import notes_of, protocol_of
+from weft.comparison.jobs import Outcome, placed
+from weft.comparison.protocol import kind_and_amount, matched, notes_of, protocol_of, statement
 from weft.comparison.quantities import kind_of, size_of, state_bytes
-from weft.comparison.results import Budget, CorpusFacts, Detectable, Entry, RunResult, StudyResult, Trial
+from weft.comparison.results import Entry, RunResult, Trial
 from weft.comparison.study import StudyConfig
+from weft.comparison.study_result import Budget, CorpusFacts, Detectable, Machine, StudyResult
 from weft.comparison.texts import StudyTexts
 from weft.comparison.verdict import judged
+from weft.core.version import VERSION
 from weft.data import encode_corpus, read_text
 from weft.data.prepared import open_prepared
+from weft.ops.processor import processor_name
 
 REPEATS = "repeat"
 
@@ -170,3 +173,15 @@ def _states(account: Account) -> list[int]:
         context = (budget.at_context if budget else None) or each.run.context
         found += list(state_bytes(each.run.model, [context]).values()) if each.trained else []
     return found
+
+
+def this_machine(device: str, threads: int) -> Machine:
+    """What a reader needs to judge the seconds."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        memory = 0
+    place = torch.device(device)
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else device
+    return Machine(processor_name(), os.cpu_count() or 1, threads, memory, name, platform.platform(terse=True),
+                   platform.python_version(), torch.__version__, VERSION)

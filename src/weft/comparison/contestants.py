@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from weft.comparison.matching import WidthPlan, Widths, apply_widths, look_up, solve, width_plan
 from weft.comparison.quantities import flops_per_token, is_trained, size_of, state_bytes
-from weft.comparison.study import ModelSpec, StudyConfig
+from weft.comparison.settings import ModelSpec
+from weft.comparison.study import StudyConfig
 from weft.core.errors import ConfigError, UserError
 from weft.tasks.next_token import NextTokenConfig
 from weft.training.budget import tokens_per_step

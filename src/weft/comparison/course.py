@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from weft.comparison.differences import GapPoint, Interval
-from weft.comparison.results import CurvePoint, StudyResult
+from weft.comparison.results import CurvePoint
+from weft.comparison.statistics import Interval
+from weft.comparison.study_result import GapPoint, StudyResult
 
 OrderKind: TypeAlias = Literal["holds", "changes", "open", "unknown"]
 """Of two models' order from share to share of the budget:

@@ -8,9 +8,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from weft.comparison.differences import Difference, Interval
-from weft.comparison.results import Entry, RunResult, StudyResult
-from weft.comparison.statistics import correlation, critical_t, seed_test
+from weft.comparison.detectable import critical_t
+from weft.comparison.results import Entry, RunResult
+from weft.comparison.statistics import Interval, correlation, seed_test
+from weft.comparison.study_result import Difference, StudyResult
 from weft.comparison.verdict import shared_runs
 
 Source: TypeAlias = Literal["runs", "documents"]

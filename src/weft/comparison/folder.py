@@ -25,13 +25,13 @@ from typing import Any, final
 
 import yaml
 
-from weft.checkpoints.atomic import tidy, write_file
-from weft.comparison.lock import held
 from weft.comparison.report import render
-from weft.comparison.results import StudyResult
+from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError
 from weft.core.strict_json import dumps
+from weft.disk.atomic import tidy, write_file
+from weft.disk.lock import held
 from weft.disk.ownership import enumerated, in_the_way, require_free
 
 STATED, IDENTITY, SETTLED, RESULT, REPORT = "study.yaml", "study.json", "settled.json", "result.json", "report.html"
@@ -65,7 +65,7 @@ class StudyFolder:
         self._require_room()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._stack.enter_context(held(self.path))
+            self._stack.enter_context(held(self.path, "comparing models"))
         except OSError as error:
             raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
                                "folder."]) from None

@@ -1,28 +1,39 @@
-"""What a study has done piece by piece: trials of learning rates, runs, and measurements of pace. Each is a plain
-record that a process of its own can read, and ends in one file that says how it went."""
+"""What a study does piece by piece: trials of learning rates, runs, and measurements of pace. Each is a plain record
+that a process of its own can read, made by code that is recorded with it, and ends in a file that says how it went."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
-from weft.checkpoints.atomic import write_file
-from weft.comparison.origin import JOB_FILE as JOB_FILE
-from weft.comparison.origin import MEASURING, placed
-from weft.comparison.plain_data import build
 from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, PositionPoint, Sample, Status
-from weft.comparison.study import MeasureSettings
+from weft.comparison.settings import MeasureSettings
 from weft.core.config import parse
-from weft.core.errors import CheckpointError
+from weft.core.errors import CheckpointError, OccupiedError
 from weft.core.strict_json import dumps
-from weft.training.code import code_of
+from weft.disk.atomic import tidy, write_file
+from weft.disk.ownership import enumerated
+from weft.disk.plain_data import build
+from weft.training.code import changes, code_of
 from weft.training.config import RunConfig
 from weft.training.files import parse_run
 
-RESULT_FILE, LOG_FILE = "result.json", "output.txt"
+JOB_FILE, RESULT_FILE, LOG_FILE = "job.json", "result.json", "output.txt"
+DATA = "data"
+"""Where in a study's folder its texts are."""
+
+MEASURING = tuple(f"comparison/{name}.py" for name in ("curve", "measures", "texts", "work"))
+"""Code of studies that decides what a piece of work finds, besides that of training."""
+
+PIECES = frozenset({JOB_FILE, RESULT_FILE, LOG_FILE, "run", "curve.jsonl", "memory.txt"})
+"""What a piece of work leaves in its folder."""
+
 JobKind: TypeAlias = Literal["pace", "trial", "run"]
 
 
@@ -66,16 +77,16 @@ class Job:
     def key(self) -> str:
         """A hash of everything that decides the result, the code included; where it lies and how many threads compute
         is not among it."""
-        told = {"settings": self.key_without_code(), "code": self.code()}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        whole = {"settings": self.key_without_code(), "code": self.code()}
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
     def key_without_code(self) -> str:
         """The same of all but the code."""
         left_out = ("folder", "test", "threads", "plugins")
-        told = {key: value for key, value in self.to_json().items() if key not in left_out}
-        told["tuning"] = self.tuning is not None
-        told["run"] = placed(told["run"], self.folder)
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        kept = {key: value for key, value in self.to_json().items() if key not in left_out}
+        kept["tuning"] = self.tuning is not None
+        kept["run"] = placed(kept["run"], self.folder)
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def code(self) -> dict[str, str]:
         """Hashes of the files that do the work, see `weft.training.code.code_of`."""
@@ -152,3 +163,54 @@ def read_outcome(job: Job) -> Outcome | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
                               remedy="Delete its folder, and the study does this part again.") from None
+
+
+def placed(run: Mapping[str, Any], inside: Path) -> dict[str, Any]:
+    """A run's configuration as plain data, in which a text of the study's own is named from the study's folder on, so
+    that nothing depends on where that lies.
+
+    Args:
+        run: the configuration.
+        inside: the study's folder, or any in it.
+    """
+    data = dict(run["data"])
+    path = None if data.get("path") is None else Path(data["path"]).absolute()
+    for study in (inside.absolute(), *inside.absolute().parents):
+        if path is not None and path.is_relative_to(study / DATA):
+            data["path"] = path.relative_to(study).as_posix()
+            break
+    return {**run, "data": data}
+
+
+def made_by_other_code(job: Job) -> str:
+    """Why what stands in the folder of a piece of work is not taken, where code alone is the reason; else nothing."""
+    try:
+        before = dict(json.loads((job.folder / JOB_FILE).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return ""
+    if "code" not in before:
+        return "was made before Weft wrote down which code makes a piece, so it is done again"
+    same = before.get("key_without_code") == job.key_without_code()
+    found = changes(before["code"], job.code()) if same else []
+    return f"was made by other code ({'; '.join(found)}), so it is done again" if found else ""
+
+
+def empty(folder: Path) -> None:
+    """Delete what a piece of work has left under a name that other work now has.
+
+    Raises:
+        OccupiedError: the folder holds something else.
+    """
+    if not os.path.lexists(folder):
+        return
+    if folder.is_dir() and not folder.is_symlink():
+        tidy(folder)
+        found = sorted(path.name for path in folder.iterdir())
+        own = PIECES if JOB_FILE in found else frozenset[str]()
+        foreign = [name for name in found if name not in own]
+    else:
+        foreign = [folder.name]
+    if foreign:
+        raise OccupiedError(f"the folder of a piece of work holds what none has written: {enumerated(foreign)}.",
+                            where=str(folder), remedy="Move it away, and the study does this piece.")
+    shutil.rmtree(folder)

@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64
 
 from weft.comparison.quantities import state_bytes
 from weft.comparison.results import DecodePoint, LengthPoint, PositionPoint, Sample
-from weft.comparison.study import MeasureSettings
+from weft.comparison.settings import MeasureSettings
 from weft.core.errors import DivergedError, FailedError, UserError
 from weft.core.model import Counted, LanguageModel
 from weft.data import EvaluationWindows, TokenStream

@@ -1,19 +1,13 @@
-"""What a study found, as plain data: the one thing that the table, the report and later readers are made from."""
+"""What is measured of a model in a study, as plain data."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from weft.comparison.differences import Difference, SeedTest
-from weft.comparison.plain_data import build
-
-RESULT_FORMAT = 2
-BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
 Status: TypeAlias = Literal["finished", "diverged", "failed", "interrupted", "pending"]
 """Of a piece of work. Diverged and failed are the model's own doing and stand; what was interrupted (its process was
 ended from outside, the disk was full, memory lacked) is no verdict and is tried again by the next call; pending has not
@@ -206,149 +200,3 @@ class Entry:
     def state(self) -> DecodePoint | None:
         """Decoding behind a training window, or behind the measured context nearest to it."""
         return min(self.decode, key=lambda point: (abs(point.context - self.context), point.context), default=None)
-
-
-@dataclass(frozen=True)
-class Matched:
-    """One quantity of the table and whether the study held it equal.
-
-    Attributes:
-        quantity: such as ``parameters``.
-        matched: the study aimed to hold it equal, or it came out equal.
-        spread: largest over smallest value, minus one.
-        tolerance: the spread up to which it counts as held equal.
-    """
-
-    quantity: str
-    matched: bool
-    spread: float
-    tolerance: float = 0.1
-
-    @property
-    def held(self) -> bool:
-        """Whether it came out equal, up to the tolerance, as was meant."""
-        return self.matched and self.spread <= self.tolerance
-
-    @property
-    def missed(self) -> bool:
-        """Whether it was meant to be equal and is not."""
-        return self.matched and not self.held
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What was held equal.
-
-    Attributes:
-        amount: in the unit of ``kind``.
-        statement: in one sentence.
-    """
-
-    kind: BudgetKind
-    amount: float
-    statement: str
-    matched: tuple[Matched, ...]
-
-
-@dataclass(frozen=True)
-class CorpusFacts:
-    """The data.
-
-    Attributes:
-        train_tokens: under the study's tokenizer, before any repetition.
-        document_bytes: of each document of the test text, or of each block where it has few; empty before a run has
-            finished.
-        duplicated_documents: documents of the test text that stand in the training text, too.
-    """
-
-    name: str
-    sha256: str
-    train_bytes: int
-    validation_bytes: int
-    validation_documents: int
-    document_bytes: tuple[int, ...]
-    duplicated_documents: int
-    train_tokens: int
-    validation_tokens: int
-    tokenizer: str
-    tokenizer_sha256: str
-    vocab_size: int
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where it ran."""
-
-    processor: str
-    cores: int
-    threads: int
-    memory_bytes: int
-    device: str
-    system: str
-    python: str
-    torch: str
-    weft: str
-
-
-@dataclass(frozen=True)
-class Detectable:
-    """The smallest difference in bits per byte that so many runs of each model can be expected to show, with a power
-    of 0.8; None where nothing says how far runs lie apart, or a single one cannot show any."""
-
-    runs: int
-    difference: float | None
-
-
-@dataclass(frozen=True)
-class StudyResult:
-    """A study.
-
-    Attributes:
-        started: and ``finished``: date and time, ISO 8601, UTC.
-        confidence: of every interval.
-        test: of a difference over runs, as stated before the first of them.
-        resamples: of the bootstrap over documents.
-        detectable: for 3, 5 and 10 runs and the study's own number, told before the first run.
-        detectable_basis: what that rests on, in sentences.
-        tied_sets: names from best to worst; two models share a set exactly where the study does not tell them apart.
-        protocol: how tokens were counted, in sentences.
-        command: what was run.
-        notes: what a reader must know to judge, one sentence each.
-    """
-
-    name: str
-    started: str
-    finished: str
-    confidence: float
-    seeds: int
-    budget: Budget
-    corpus: CorpusFacts
-    machine: Machine
-    entries: tuple[Entry, ...]
-    differences: tuple[Difference, ...]
-    tied_sets: tuple[tuple[str, ...], ...]
-    test: SeedTest
-    resamples: int
-    detectable: tuple[Detectable, ...]
-    detectable_basis: str
-    protocol: tuple[str, ...]
-    command: str
-    study_config: str
-    study_sha256: str
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {"format": RESULT_FORMAT, **dataclasses.asdict(self)}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> StudyResult:
-        """What `to_json` wrote.
-
-        Raises:
-            ValueError: of a newer format, or not a study.
-        """
-        version = data.get("format")
-        if version != RESULT_FORMAT:
-            raise ValueError(f"study format {version!r}, and this Weft reads {RESULT_FORMAT}")
-        return build(StudyResult, {key: value for key, value in data.items() if key != "format"})

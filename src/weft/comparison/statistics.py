@@ -1,21 +1,37 @@
-"""Intervals and tests from run to run, their correction over pairs, and what so many runs can show."""
+"""Intervals and tests: over runs by Student's t, over documents by the bootstrap, and their correction over pairs."""
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from jaxtyping import Float64
 
-from weft.comparison.differences import Interval, SeedTest
-from weft.comparison.student import quadrature, t_quantile, t_shift, t_two_sided
+from weft.comparison.student import t_quantile, t_two_sided
 
-POWER = 0.8
 BOOTSTRAP = 10_000
 """Resamples."""
+
+DRAWN = 5_000_000
+"""Numbers that are drawn at once, which bounds the memory."""
+
+NORMAL = NormalDist()
+SeedTest: TypeAlias = Literal["welch", "paired"]
+"""Of two models' runs: Welch's, which takes all runs as independent, or paired by number, as those of one
+number have the same seeds."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with a two-sided interval at the study's confidence; the bounds are None where one run gives none."""
+
+    mean: float
+    low: float | None
+    high: float | None
 
 
 class Estimate(NamedTuple):
@@ -117,70 +133,63 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def critical_t(runs: int, confidence: float, pairs: int, test: SeedTest) -> tuple[float, float]:
-    """What |t| must exceed at the first step of Holm's correction: at the least and at the most.
+def resampled(nats: Sequence[Sequence[float]], sizes: Sequence[int], *, seed: int,
+              resamples: int = BOOTSTRAP) -> Float64[np.ndarray, "N R"]:
+    """Bits per byte of N runs on R texts of C clusters each, drawn with replacement, the same ones for all runs.
 
-        t_(1-alpha/2, v),    alpha = (1 - confidence) / pairs
+        sum of nats / sum of bytes / ln 2
 
-    with v = n - 1 when paired; for Welch's v follows from the spreads that the two models' runs happen to show, from
-    2 n - 2 where these are equal to n - 1 where one has none.
-
-    Args:
-        runs: n of each model, two at least.
-        confidence: of the study.
-        pairs: of models.
-        test: of two models' runs.
-    """
-    upper = 1 - (1 - confidence) / pairs / 2
-    return t_quantile(upper, runs - 1 if test == "paired" else 2 * runs - 2), t_quantile(upper, runs - 1)
-
-
-def detectable_difference(deviation: float, runs: int, confidence: float, pairs: int = 1,
-                          test: SeedTest = "paired") -> float | None:
-    """The smallest true difference that the test finds with a power of 0.8; None with a single run.
-
-        d e,    e = sd / sqrt(n) paired, sd sqrt(2 / n) for Welch's,    P(T' > t) = 0.8
-
-    where T' is noncentral t with shift d and n - 1 or 2 n - 2 degrees of freedom, and t what must be exceeded
-    (`critical_t`), for Welch's with the chances of the spreads of n runs. With few runs it is well above the sum of two
-    quantiles that is often used: by a fifth with three paired runs and fifteen pairs.
+    Every draw is taken from the raw numbers of PCG64, which NumPy promises to keep, so that an interval can be worked
+    out again later and elsewhere.
 
     Args:
-        deviation: standard deviation from run to run: of the difference between two models when paired, of one
-            model's bits per byte, the same for both, for Welch's.
-        runs: n of each model.
-        confidence: of the study.
-        pairs: of models; the first step of Holm's correction divides alpha by it.
-        test: of two models' runs.
+        nats: N times C, summed over each cluster: a document, or a block.
+        sizes: C, bytes that they stand for.
+        seed: of the draws.
+        resamples: R.
     """
-    if runs < 2:
-        return None
-    upper = 1 - (1 - confidence) / pairs / 2
-    return deviation * math.sqrt((1 if test == "paired" else 2) / runs) * _shift(runs, upper, test)
+    count, source = len(sizes), np.random.PCG64(seed)
+    both = np.vstack([np.array(nats, dtype=np.float64).reshape(-1, count), np.array(sizes, dtype=np.float64)])
+    rows, found = max(1, DRAWN // count), []
+    for done in range(0, resamples, rows):
+        some = min(rows, resamples - done)
+        # The remainder of 64 bits favours some clusters by one part in 10^14 at the most.
+        chosen = (source.random_raw(some * count) % np.uint64(count)).astype(np.int64).reshape(some, count)
+        times = np.bincount((chosen + count * np.arange(some)[:, None]).ravel(), minlength=some * count)
+        found.append(both @ times.reshape(some, count).T.astype(np.float64))
+    sums = np.concatenate(found, axis=1)
+    # Tokens that stand for no text can fill a cluster, but hardly all of those drawn.
+    bits: np.ndarray = sums[:-1] / np.maximum(sums[-1], 1) / math.log(2)
+    return bits
 
 
-@functools.lru_cache(maxsize=1024)
-def _shift(runs: int, upper: float, test: SeedTest) -> float:
-    """In standard errors, with which the test finds a difference with that power."""
-    if test == "paired":
-        return t_shift(POWER, [(t_quantile(upper, runs - 1), 1.0)], runs - 1)
-    # The share r that one model's variance has of both is Beta((n-1)/2, (n-1)/2), independent of their sum; with
-    # r = sin^2 x, x has the density (sin x cos x)^(n-2), which is even about 45 degrees.
-    places, weights = quadrature(0.0, math.pi / 4, panels=1)
-    chances = weights * (np.sin(places) * np.cos(places)) ** (runs - 2)
-    freedoms = (runs - 1) / (np.sin(places) ** 4 + np.cos(places) ** 4)
-    limits = [(t_quantile(upper, freedom), chance) for freedom, chance in
-              zip(freedoms.tolist(), (chances / chances.sum()).tolist(), strict=True)]
-    return t_shift(POWER, limits, 2 * runs - 2)
+def bootstrap_test(mean: float, drawn: Float64[np.ndarray, " R"], clusters: int, confidence: float) -> Estimate:
+    """A figure of the whole text from the same figure of resampled ones: percentiles, expanded for few clusters.
 
+    A resampled text varies too little by sqrt((C - 1) / C), and percentiles are a normal approximation. Both are made
+    good by taking percentiles further out (Hesterberg 2015, "What teachers should know about the bootstrap", 5.2):
 
-def paired_deviation(repeats: Mapping[str, Sequence[float]]) -> float | None:
-    """Standard deviation of the difference between two models, pooled over all pairs; None without two models that
-    were run at least twice with the same pairs of seeds.
+        share = Phi(-sqrt(C / (C - 1)) t_(1-alpha/2, C-1))
+
+    and p from the smaller share of resamples on either side of zero by the same rule the other way round. Where none
+    lies on the other side, the distance from zero in standard errors stands in, if it is larger than the number of
+    resamples can say: many pairs must not be tied for want of draws.
 
     Args:
-        repeats: bits per byte of each model, in the same order of seeds.
+        mean: of the whole text.
+        drawn: of the resampled ones.
+        clusters: C, two at least.
+        confidence: of the interval.
     """
-    known = [values for values in repeats.values() if len(values) > 1]
-    spreads = [float(np.var(np.subtract(a, b), ddof=1)) for a, b in itertools.combinations(known, 2)]
-    return math.sqrt(sum(spreads) / len(spreads)) if spreads else None
+    expansion = math.sqrt(clusters / (clusters - 1))
+    share = NORMAL.cdf(-expansion * t_quantile((1 + confidence) / 2, clusters - 1))
+    error = float(drawn.std(ddof=1))
+    if error == 0:
+        return Estimate(Interval(mean, mean, mean), 0.0, float(mean == 0))
+    low, high = np.quantile(drawn, [share, 1 - share]).tolist()
+    beyond = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
+    distance = -NORMAL.inv_cdf(min(0.5, (1 + beyond) / (len(drawn) + 1)))
+    if beyond == 0:
+        distance = max(distance, abs(mean) / error)
+    p_value = t_two_sided(distance / expansion, clusters - 1)
+    return Estimate(Interval(mean, low, high), expansion * error, p_value)

@@ -1,116 +1,37 @@
-"""A study's file: which models, one budget, and what they share."""
+"""A study, and how it is read from its file and from what the call adds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from weft.comparison.attempts import Seeds, TrialSettings, pairs_of
-from weft.comparison.results import BudgetKind
-from weft.comparison.statistics import BOOTSTRAP
-from weft.core.config import Settings, rule
+from weft.comparison.settings import (
+    BudgetSettings,
+    LengthSettings,
+    MeasureSettings,
+    ModelSpec,
+    Seeds,
+    TrialSettings,
+    pairs_of,
+    spec_of,
+)
+from weft.core.config import Settings, parse, rule
 from weft.training.config import BUDGETS
+from weft.training.files import read_plain
+from weft.training.overrides import apply_overrides, limits_text, without_old_limit
 
 RUNS, RUNS_OF_MANY, MANY = 3, 5, 4
 """Runs of each model where the study does not say; and from so many models on, whose many pairs cost certainty."""
+
 SIZES = ("parameters", "state_bytes")
 """Budgets that say how large a model is, and not how long it is trained."""
 
-
-class ModelSpec(Settings):
-    """A model of a study. In a file, the name of a preset or a path stands for a mapping with ``config`` alone.
-
-    Attributes:
-        config: a preset's name, a path, or a run's or model's configuration written out.
-        overrides: ``key.path=value`` changes to it, after what the study shares.
-        width: keys that a budget is solved for, each with its proportion to the first; None: `model.d_model` and every
-            ``d_ff``, ``d_hidden`` and ``d_embedding`` that the configuration states, in its own proportions. Empty:
-            the model stays as it is.
-        multiple: of which the first width must be; None: twice the least common multiple of all numbers of heads.
-        seed_offset: added to both seeds of every pair: the same model under another name then has runs of its own, with
-            which a study can be asked whether it finds a difference where there is none.
-    """
-
-    config: str | dict[str, Any]
-    overrides: list[str] = Field(default_factory=list)
-    width: dict[str, Annotated[float, Field(gt=0)]] | None = None
-    multiple: int | None = Field(default=None, gt=0)
-    seed_offset: int = Field(default=0, ge=0)
-
-
-def _spec(value: Any) -> Any:
-    return {"config": value} if isinstance(value, str) else value
-
-
-class BudgetSettings(Settings):
-    """What is held equal.
-
-    Attributes:
-        kind: ``parameters`` and ``state_bytes`` are reached by the width, ``flops`` by the number of steps (by the
-            width where ``length`` is stated in tokens or steps), ``tokens`` and ``seconds`` by the number of steps.
-        amount: per model and run; bytes for ``state_bytes``.
-        at_context: tokens at which ``state_bytes`` counts; None: the context of training.
-        embeddings: whether ``parameters`` counts token embeddings and readouts.
-        tolerance: how far a solved model may be from the amount, as a share.
-    """
-
-    kind: BudgetKind
-    amount: float = Field(gt=0, allow_inf_nan=False)
-    at_context: int | None = Field(default=None, gt=0)
-    embeddings: bool = True
-    tolerance: float = Field(default=0.02, gt=0, lt=1)
-
-
-class LengthSettings(Settings):
-    """How long every model is trained, where the budget does not say; exactly one of them."""
-
-    steps: int | None = Field(default=None, gt=0)
-    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-
-    @property
-    def stated(self) -> tuple[str, float]:
-        """Unit and amount."""
-        return next((name, value) for name, value in self if value is not None)
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        given = [name for name, value in self if value is not None]
-        if len(given) != 1:
-            raise rule("steps", f"a length in {' and '.join(given) or 'nothing'}.",
-                       "Give one of steps, tokens, flops and seconds.")
-        return self
-
-
-class MeasureSettings(Settings):
-    """What is measured besides the figure at the end.
-
-    Attributes:
-        checkpoints: points of a curve.
-        curve_bytes: of the test text that curves and other lengths are measured on, whole documents.
-        contexts: lengths of window; None: powers of four around the context of training, up to four times it.
-        decode_contexts: tokens behind which a token is decoded; None: as ``contexts``.
-        decode_steps: tokens that are timed at each.
-        prompt: of the sample; None: the first words of the test text.
-        new_tokens: of the sample, drawn at ``temperature`` and ``top_p`` with ``sample_seed``.
-        resamples: of the bootstrap.
-    """
-
-    checkpoints: int = Field(default=10, gt=0)
-    curve_bytes: int = Field(default=50_000, gt=0)
-    contexts: list[Annotated[int, Field(gt=0)]] | None = None
-    decode_contexts: list[Annotated[int, Field(gt=0)]] | None = None
-    decode_steps: int = Field(default=16, gt=0)
-    prompt: str | None = None
-    new_tokens: int = Field(default=120, gt=0)
-    temperature: float = Field(default=0.8, ge=0)
-    top_p: float = Field(default=0.95, gt=0, le=1)
-    sample_seed: int = 0
-    resamples: int = Field(default=BOOTSTRAP, ge=100)
+WHOLE = ("budget", "length")
+"""Keys that are replaced, not merged: another kind of budget has nothing of the old one."""
 
 
 class StudyConfig(Settings):
@@ -133,7 +54,7 @@ class StudyConfig(Settings):
     """
 
     name: str = "study"
-    models: dict[str, Annotated[ModelSpec, BeforeValidator(_spec)]]
+    models: dict[str, Annotated[ModelSpec, BeforeValidator(spec_of)]]
     budget: BudgetSettings | None = None
     length: LengthSettings | None = None
     data: dict[str, Any] | None = None
@@ -231,3 +152,46 @@ def default_contexts(context: int, reach: int) -> list[int]:
     """Powers of four below ``context``, itself, and up to ``reach`` times it."""
     shorter = [4**power for power in range(2, max(2, math.ceil(math.log(context, 4))))]
     return [each for each in shorter if each < context] + [context * 2**power for power in range(reach)]
+
+
+def read_study(models: Sequence[str | Path] = (), overrides: Iterable[str] = (), *, study: str | Path | None = None,
+               given: Mapping[str, Any] | None = None) -> StudyConfig:
+    """The study of a file, with changes. A limit (``data.max_bytes``) that the file states is one on its own text:
+    another text is read whole, unless it is limited where it is named.
+
+    Args:
+        models: presets or paths, each named after itself; one that is named again gets a number.
+        overrides: ``key.path=value`` changes to the study.
+        study: the file, whose models ``models`` join; None: there is none.
+        given: keys that come before the file's.
+
+    Raises:
+        ConfigError: listing every problem.
+    """
+    stated: dict[str, Any] = {} if study is None else read_plain(study)
+    plain, overrides, given = dict(stated), list(overrides), given or {}
+    for key, value in given.items():
+        old = plain.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and key not in WHOLE:
+            plain[key] = {**old, **value}
+        else:
+            plain[key] = value
+    if models or "models" not in plain:
+        plain["models"] = _named(plain.get("models") or {}, models)
+    plain = apply_overrides(plain, overrides)
+    if "data" in plain:
+        limited = limits_text(overrides) or "max_bytes" in (given.get("data") or {})
+        plain["data"] = without_old_limit(stated.get("data"), plain["data"], limited=limited)
+    return parse(StudyConfig, plain, where=None if study is None else str(study))
+
+
+def _named(known: Mapping[str, Any], models: Sequence[str | Path]) -> dict[str, Any]:
+    named = dict(known)
+    for model in models:
+        path = Path(model)
+        name = stem = path.stem if path.suffix in (".yaml", ".yml", ".json") else str(model)
+        number = 2
+        while name in named:
+            name, number = f"{stem}-{number}", number + 1
+        named[name] = str(model)
+    return named

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.checkpoints.atomic import replacing, write_file
 from weft.comparison.contestants import Contestant
 from weft.core.errors import DataError
 from weft.data import Corpus, read_text, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.manifest import read_manifest
 from weft.data.settings import DataSettings
+from weft.disk.atomic import replacing, write_file
 from weft.tasks.material import read_texts
 from weft.training.material import prepare_folder
 
@@ -93,7 +93,7 @@ def _require_same_text(folder: Path, hashes: tuple[str, str, str]) -> None:
         changed = [f"{part} (SHA-256 {before[part][:12]}, now {now[:12]})"
                    for part, now in zip(PARTS, hashes, strict=True) if before[part] != now]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"the file is damaged ({error}), so it cannot be told which text the study is of.",
+        raise DataError(f"the file is damaged ({error}), so the text of the study is not known.",
                         where=str(manifest), remedy="Choose another folder for the study.") from None
     if changed:
         raise DataError(f"the text has changed since the study in {folder.parent} began: {', '.join(changed)}.",

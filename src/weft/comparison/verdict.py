@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 import numpy as np
 
-from weft.comparison.bootstrap import bootstrap_test, resampled
 from weft.comparison.course import at_share, crosses
-from weft.comparison.differences import Difference, GapPoint, Interval, SeedTest
-from weft.comparison.results import CorpusFacts, Entry, RunResult, StudyResult
-from weft.comparison.statistics import Estimate, holm, seed_test, t_test
-from weft.comparison.ties import tied_sets
+from weft.comparison.results import Entry, RunResult
+from weft.comparison.statistics import Estimate, Interval, SeedTest, bootstrap_test, holm, resampled, seed_test, t_test
+from weft.comparison.study_result import CorpusFacts, Difference, GapPoint, StudyResult
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Of the budget, at which gaps are read off the curves."""
+
 BOOTSTRAP_SEED = 0
 ROUNDING = 1e-9
 """Relative: sums in another order, on another processor, differ by less."""
@@ -87,7 +87,7 @@ def differences(entries: Sequence[Entry], corpus: CorpusFacts, *, confidence: fl
 
 
 def sets_of(entries: Sequence[Entry], pairs: Sequence[Difference]) -> tuple[tuple[str, ...], ...]:
-    """Tied sets of the models that finished a run; two that could not be compared are not told apart."""
+    """Tied sets of the models that finished a run; two that could not be compared count as tied."""
     means = {entry.name: entry.bits_per_byte for entry in entries}
     known = {name: mean for name, mean in means.items() if mean is not None}
     tied = {frozenset(pair): True for pair in itertools.combinations(known, 2)}
@@ -176,3 +176,49 @@ def _gaps(ours: Sequence[RunResult], theirs: Sequence[RunResult], confidence: fl
 
 def _bits(runs: Sequence[RunResult]) -> list[float]:
     return [run.bits_per_byte for run in runs if run.bits_per_byte is not None]
+
+
+def tied_sets(means: Mapping[str, float], tied: Mapping[frozenset[str], bool]) -> tuple[tuple[str, ...], ...]:
+    """The sets of models of which no two are distinguished and that no other model could join: two models share a set
+    exactly where they are not distinguished.
+
+    These are the maximal cliques of that graph, by Bron and Kerbosch (1973) with a pivot. Sets, and the models in
+    each, stand from best to worst.
+
+    Args:
+        means: bits per byte.
+        tied: whether the corrected test leaves a pair together.
+    """
+    order = sorted(means, key=lambda name: (means[name], name))
+    rank = {name: place for place, name in enumerate(order)}
+    beside = {name: {other for other in order if other != name and tied[frozenset((name, other))]} for name in order}
+    found = (sorted(rank[name] for name in members) for members in _cliques(set(), set(order), set(), beside))
+    return tuple(tuple(order[place] for place in members) for members in sorted(found) if members)
+
+
+def _cliques(members: set[str], open_to: set[str], done: set[str],
+             beside: Mapping[str, set[str]]) -> Iterator[set[str]]:
+    """Maximal cliques that hold ``members``, may hold those of ``open_to``, and none of ``done``."""
+    if not open_to and not done:
+        yield members
+        return
+    pivot = max(sorted(open_to | done), key=lambda name: len(beside[name] & open_to))
+    for name in sorted(open_to - beside[pivot]):
+        yield from _cliques(members | {name}, open_to & beside[name], done & beside[name], beside)
+        open_to, done = open_to - {name}, done | {name}
+
+
+def tied_with(name: str, sets: Sequence[Sequence[str]]) -> frozenset[str]:
+    """The models that share a set with ``name``."""
+    return frozenset(other for each in sets if name in each for other in each) - {name}
+
+
+def letters(name: str, sets: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Those of a model's sets: a, b, ..., z, aa, ab, ..."""
+    return tuple(letter(place) for place, each in enumerate(sets) if name in each)
+
+
+def letter(place: int) -> str:
+    """Of the set at that place, from zero on."""
+    many = len(string.ascii_lowercase)
+    return (letter(place // many - 1) if place >= many else "") + string.ascii_lowercase[place % many]

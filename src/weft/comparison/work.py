@@ -1,27 +1,21 @@
-"""Doing a piece of work: training, watched at its checkpoints, and what is measured afterwards."""
+"""Doing a piece of work: training, measured at its checkpoints, and what is measured afterwards."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias, final
 
+import numpy as np
 import torch
 
-from weft.checkpoints import load_checkpoint
-from weft.checkpoints.atomic import write_file
 from weft.checkpoints.layout import RUN_CHECKPOINTS, step_name
 from weft.checkpoints.locate import saved_checkpoints
 from weft.checkpoints.save import save_checkpoint
-from weft.comparison.counted import tokens_paid_for
+from weft.comparison.curve import OnProgress, Recorder, forget_peak, peak_memory_bytes
 from weft.comparison.jobs import Job, Outcome, write_outcome
 from weft.comparison.measures import by_length, decoding_cost, sample, token_scores
-from weft.comparison.memory import forget_peak, peak_memory_bytes
-from weft.comparison.plain_data import build
 from weft.comparison.results import CurvePoint
 from weft.comparison.study import default_contexts
 from weft.comparison.texts import few_documents
@@ -35,41 +29,38 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.model import Counted, LanguageModel, language_model, parameter_count
-from weft.core.strict_json import dumps
-from weft.data import TokenStream, encode_corpus, read_text
+from weft.data import PackedBatches, ShuffledBatches, TokenStream, encode_corpus, read_text
+from weft.disk.lock import LOCK_FILE
 from weft.tokenizers import Tokenizer
 from weft.training import TrainResult, train
 from weft.training.budget import settle_steps, tokens_per_step
-from weft.training.events import Event, Progress, Saved, Started
-from weft.training.folder import LOCK_FILE, RUN_FILE
+from weft.training.config import RunConfig
+from weft.training.folder import RUN_FILE
 from weft.training.material import prepare
 from weft.training.train import build_model
 
-Tell: TypeAlias = Callable[[str, int, int], None]
-"""A line for people, updates done, and updates of the whole run."""
-
-RUN_FOLDER, CURVE_FILE, MEMORY_FILE = "run", "curve.jsonl", "memory.txt"
+RUN_FOLDER = "run"
 OUT_OF_MEMORY = "can't allocate memory"
 LONGER = 3
 """Windows up to this many doublings of the context, the context itself among them, are evaluated and decoded."""
 
 
-def do(job: Job, tell: Tell) -> Outcome:
+def do(job: Job, on_progress: OnProgress) -> Outcome:
     """Do a piece of work and write down how it went; an interrupted run goes on from its last checkpoint.
 
     Trouble of the model's own (it has diverged, or its configuration cannot be trained) is an outcome. Trouble of the
-    machine (a full disk, want of memory) is none: it is told as ``interrupted`` and not written down.
+    machine (a full disk, want of memory) is none: it gives the outcome ``interrupted``, which is not written down.
     """
     try:
-        outcome = _judged(job, tell)
+        outcome = _judged(job, on_progress)
         write_outcome(job, outcome)
     except (TrainingError, OSError, MemoryError, torch.OutOfMemoryError) as error:
         return Outcome("interrupted", str(error) or "there is not enough memory")
     return outcome
 
 
-def _judged(job: Job, tell: Tell) -> Outcome:
-    """How the model fared.
+def _judged(job: Job, on_progress: OnProgress) -> Outcome:
+    """The outcome of the model itself.
 
     Raises:
         TrainingError: a file could not be written.
@@ -77,7 +68,7 @@ def _judged(job: Job, tell: Tell) -> Outcome:
         MemoryError: there was not enough.
     """
     try:
-        return _done(job, tell)
+        return _done(job, on_progress)
     except DivergedError as error:
         return Outcome("diverged", str(error))
     except (TrainingError, torch.OutOfMemoryError):
@@ -85,44 +76,44 @@ def _judged(job: Job, tell: Tell) -> Outcome:
     except WeftError as error:
         return Outcome("failed", str(error))
     except RuntimeError as error:
-        if OUT_OF_MEMORY in str(error):  # which PyTorch's allocator on a processor tells in words alone
+        if OUT_OF_MEMORY in str(error):  # PyTorch's allocator on a processor has no class of errors for it
             raise MemoryError(str(error)) from error
         return Outcome("failed", f"its code raises {type(error).__name__}: {error}")
 
 
-def _done(job: Job, tell: Tell) -> Outcome:
+def _done(job: Job, on_progress: OnProgress) -> Outcome:
     if job.kind == "pace":
         return _pace(job)
-    watched = _train(job, tell) if job.trained else _count(job)
+    trained = _train(job, on_progress) if job.trained else _count(job)
     tuned = None
     if job.tuning is not None:
-        tuning = encode_corpus(read_text(job.tuning), watched.tokenizer)
-        tuned = token_scores(watched.model, tuning, job.run.context, watched.steps).bits_per_byte
-    outcome = Outcome("finished", tuning_bits_per_byte=tuned, steps=watched.steps, tokens=watched.tokens,
-                      seconds=watched.seconds, peak_memory_bytes=watched.peak, numbers=_numbers(watched.model))
+        tuning = encode_corpus(read_text(job.tuning), trained.tokenizer)
+        tuned = token_scores(trained.model, tuning, job.run.context, trained.steps).bits_per_byte
+    outcome = Outcome("finished", tuning_bits_per_byte=tuned, steps=trained.steps, tokens=trained.tokens,
+                      seconds=trained.seconds, peak_memory_bytes=trained.peak, numbers=_numbers(trained.model))
     if job.kind == "trial":
         shutil.rmtree(job.folder / RUN_FOLDER, ignore_errors=True)
         return outcome
-    return _measured(job, watched, outcome)
+    return _measured(job, trained, outcome)
 
 
-def _measured(job: Job, watched: Watched, outcome: Outcome) -> Outcome:
+def _measured(job: Job, trained: Trained, outcome: Outcome) -> Outcome:
     """What a run comes to on the test text, and what it costs."""
-    judge = encode_corpus(read_text(job.test), watched.tokenizer)
-    scores = token_scores(watched.model, judge, job.run.context, watched.steps)
+    judge = encode_corpus(read_text(job.test), trained.tokenizer)
+    scores = token_scores(trained.model, judge, job.run.context, trained.steps)
     nats, sizes = scores.clusters()
     contexts = job.measure.contexts or default_contexts(job.run.context, LONGER)
     decoded = job.measure.decode_contexts or contexts
-    return replace(outcome, bits_per_byte=scores.bits_per_byte, loss=scores.loss, curve=watched.curve,
+    return replace(outcome, bits_per_byte=scores.bits_per_byte, loss=scores.loss, curve=trained.curve,
                    by_position=scores.by_position(), cluster_nats=tuple(nats), cluster_bytes=tuple(sizes),
-                   by_length=by_length(watched.model, watched.few, contexts, job.run.context),
-                   decode=decoding_cost(watched.model, watched.few, decoded, job.measure.decode_steps),
-                   sample=sample(watched.model, watched.tokenizer, judge, job.measure))
+                   by_length=by_length(trained.model, trained.few, contexts, job.run.context),
+                   decode=decoding_cost(trained.model, trained.few, decoded, job.measure.decode_steps),
+                   sample=sample(trained.model, trained.tokenizer, judge, job.measure))
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
-    """A trained model and what was seen on the way.
+class Trained:
+    """A trained model, and what was measured during training.
 
     Attributes:
         few: a part of the test text, for curves and other lengths.
@@ -147,102 +138,31 @@ def _pace(job: Job) -> Outcome:
     return Outcome("finished", steps=settle_steps(job.run, model, material.train, torch.device(job.device)))
 
 
-def _train(job: Job, tell: Tell) -> Watched:
+def _train(job: Job, on_progress: OnProgress) -> Trained:
     place = job.folder / RUN_FOLDER
-    watch = Watch(job, tell)
+    recorder = Recorder(job, on_progress)
     try:
-        result = _resumed(job, place, watch)
+        result = _resumed(job, place, recorder)
     except (CheckpointError, ConfigError, UnsupportedError):
         if not place.exists():
             raise
-        # What an earlier attempt has left cannot be gone on from, so the run begins anew.
-        for path in (place, watch.path, watch.memory):
+        # What an earlier attempt has left cannot be resumed, so the run starts again.
+        for path in (place, recorder.path, recorder.memory):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        result = train(job.run, place, device=job.device, on_event=watch)
+        result = train(job.run, place, device=job.device, on_event=recorder)
     tokens = result.steps * tokens_per_step(job.run)
-    return Watched(language_model(result.model, "comparing"), result.tokenizer, watch.few(result.tokenizer),
-                   result.steps, tokens, result.seconds, watch.peak(), watch.curve())
+    return Trained(language_model(result.model, "comparing"), result.tokenizer, recorder.few(result.tokenizer),
+                   result.steps, tokens, result.seconds, recorder.peak(), recorder.curve())
 
 
-def _resumed(job: Job, place: Path, watch: Watch) -> TrainResult:
+def _resumed(job: Job, place: Path, recorder: Recorder) -> TrainResult:
     resume = (place / RUN_FILE).exists() or (place / LOCK_FILE).exists()
     if resume and (saved := saved_checkpoints(place)):
-        watch.look(saved[-1])
-    return train(job.run, place, resume=resume, device=job.device, on_event=watch)
+        recorder.measure(saved[-1])
+    return train(job.run, place, resume=resume, device=job.device, on_event=recorder)
 
 
-@final
-class Watch:
-    """Listens to a run: passes its progress on, and measures it at every checkpoint.
-
-    Points go into a file as they come, so that an interrupted run keeps them.
-    """
-
-    def __init__(self, job: Job, tell: Tell) -> None:
-        self.job, self.tell = job, tell
-        self._few: TokenStream | None = None
-        self.path = job.folder / CURVE_FILE
-        self.memory = job.folder / MEMORY_FILE
-
-    def __call__(self, event: Event) -> None:
-        """One event of the run."""
-        if isinstance(event, Started):
-            forget_peak()
-        elif isinstance(event, Progress):
-            self.tell(f"step {event.step:,}/{event.steps:,}  {event.bits_per_byte:.4f} bits/byte in training  "
-                      f"{event.tokens_per_second:,.0f} tokens/s", event.step, event.steps)
-        elif isinstance(event, Saved) and self.job.kind == "run":
-            self._note_memory()
-            self.look(event.path)
-
-    def look(self, checkpoint: Path) -> None:
-        """Measure a checkpoint, unless it has been."""
-        if self.job.kind != "run":
-            return
-        loaded = load_checkpoint(checkpoint, device=self.job.device, verify=False)
-        step = int(loaded.facts["step"])
-        if step in {point.step for point in self.curve()}:
-            return
-        assert loaded.tokenizer is not None, "a run saves its tokenizer"
-        model = language_model(loaded.model, "comparing")
-        scores = token_scores(model, self.few(loaded.tokenizer), self.job.run.context, step)
-        tokens = step * tokens_per_step(self.job.run)
-        point = CurvePoint(step, tokens, tokens * (self.job.flops_per_token or 0.0), float(loaded.facts["seconds"]),
-                           scores.bits_per_byte, scores.loss)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(dumps(asdict(point)) + "\n")
-
-    def few(self, tokenizer: Tokenizer) -> TokenStream:
-        """The part of the text that curves are measured on."""
-        if self._few is None:
-            self._few = encode_corpus(few_documents(self.job.test, self.job.measure.curve_bytes), tokenizer)
-        return self._few
-
-    def curve(self) -> tuple[CurvePoint, ...]:
-        """The points so far; a line that was cut off is none."""
-        points: dict[int, CurvePoint] = {}
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        for line in lines:
-            try:
-                point = build(CurvePoint, json.loads(line))
-            except ValueError:
-                continue
-            points[point.step] = point
-        return tuple(points[step] for step in sorted(points))
-
-    def peak(self) -> int:
-        """Bytes, over all the parts of an interrupted run."""
-        self._note_memory()
-        return int(self.memory.read_text())
-
-    def _note_memory(self) -> None:
-        before = int(self.memory.read_text()) if self.memory.exists() else 0
-        now = (torch.cuda.max_memory_allocated(self.job.device) if torch.device(self.job.device).type == "cuda"
-               else peak_memory_bytes())
-        write_file(self.memory, str(max(before, now)))
-
-
-def _count(job: Job) -> Watched:
+def _count(job: Job) -> Trained:
     material = prepare(job.run)
     model = language_model(build_model(job.run), "comparing")
     stream = material.train if job.tokens is None else tokens_paid_for(material.train, job.run, job.tokens)
@@ -253,14 +173,14 @@ def _count(job: Job) -> Watched:
     try:
         save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,
                         run=job.run.dump(), facts={"step": 1, "seconds": seconds}, replace=True)
-    except (CheckpointError, FailedError) as error:  # as training tells it, of which the disk is the cause, too
+    except (CheckpointError, FailedError) as error:  # a full disk is no fault of the model, here as in training
         raise TrainingError(error.what, where=error.where, remedy=error.remedy) from error
     # Of a part, the inputs count, as they do for models that gradients train; each window has one target more.
     tokens = len(stream) if stream is material.train else max(1, (job.tokens or 0) // job.run.context) * job.run.context
     few = encode_corpus(few_documents(job.test, job.measure.curve_bytes), material.tokenizer)
     scores = token_scores(model, few, job.run.context, 1)
     point = CurvePoint(1, tokens, 0.0, seconds, scores.bits_per_byte, scores.loss)
-    return Watched(model, material.tokenizer, few, 1, tokens, seconds, peak, (point,))
+    return Trained(model, material.tokenizer, few, 1, tokens, seconds, peak, (point,))
 
 
 def _numbers(model: LanguageModel) -> int:
@@ -268,3 +188,32 @@ def _numbers(model: LanguageModel) -> int:
     if isinstance(model, Counted):
         return sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
     return parameter_count(model)
+
+
+def tokens_paid_for(stream: TokenStream, run: RunConfig, tokens: int) -> TokenStream:
+    """The windows that a model trained by gradients would read first in this order of the data, each once, in the
+    order of the text; the whole stream where the tokens pay for all windows.
+
+    Windows that do not touch are parted by a mark, so that nothing is counted across the gap.
+
+    Args:
+        stream: the training text.
+        run: its batch, context and seed of the order.
+        tokens: inputs that may be read.
+    """
+    # A stream of places: its batches say where the windows lie.
+    places = replace(stream, tokens=np.arange(len(stream)))
+    kind = PackedBatches if run.data.packing == "documents" else ShuffledBatches
+    batches = kind(places, rows=1, length=run.context, seed=run.data.order_seed)
+    wanted = max(1, int(tokens // batches.tokens_per_batch))
+    if wanted >= batches.windows:
+        return stream
+    chosen = np.zeros(len(stream), dtype=np.bool_)
+    for index in range(wanted):
+        window = batches.batch(index)
+        for read in (window.inputs, window.targets):
+            chosen[read[0] if window.count is None else read[0, :window.count[0]]] = True
+    gap = chosen & ~np.concatenate([[False], chosen[:-1]])
+    return replace(stream, tokens=stream.tokens[chosen], begins=(stream.begins | gap)[chosen],
+                   byte_lengths=stream.byte_lengths[chosen],
+                   flags=None if stream.flags is None else stream.flags[chosen])

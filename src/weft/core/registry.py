@@ -14,14 +14,12 @@ import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from weft.core.errors import ConfigError, WeftError, nearest
+from weft.core.part_config import PartConfig
 
-if TYPE_CHECKING:
-    from weft.core.config import PartConfig
-
-P = TypeVar("P", bound="PartConfig")
+P = TypeVar("P", bound=PartConfig)
 
 PACKAGES = ("linear", "masks", "positions", "norms", "mixers", "feedforward", "blocks", "heads", "models", "tokenizers",
             "tasks", "training")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from weft.core.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from weft.core.config import Dims, PartConfig
+from weft.core.part_config import Dims, PartConfig
 
 
 class SharedParts(nn.ModuleDict):

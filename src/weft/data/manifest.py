@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from weft.core.errors import DataError
 from weft.data.duplicates import Repeated
-from weft.disk.ownership import MANIFEST_FILE as MANIFEST_FILE
+from weft.disk.manifest import MANIFEST_FILE as MANIFEST_FILE
 
 FORMAT_VERSION = 3
 READ_VERSIONS = (1, 2, 3)

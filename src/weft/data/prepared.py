@@ -11,8 +11,8 @@ from typing import final
 
 import numpy as np
 
-import weft
 from weft.core.errors import CheckpointError, DataError, nearest
+from weft.core.version import VERSION
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated, repeated
 from weft.data.encoding import encode_documents
@@ -34,7 +34,8 @@ from weft.data.manifest import (
 )
 from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
 from weft.data.stream import TokenStream, require_tokens
-from weft.disk.ownership import FileEntry, by_manifest, not_listed
+from weft.disk.manifest import FileEntry
+from weft.disk.ownership import by_manifest, not_listed
 from weft.tokenizers import Tokenizer
 
 TRAIN = "train"
@@ -201,7 +202,7 @@ def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, 
         parts[name] = parts[name].model_copy(update={"in_training": found.found})
     tokenizer.save(folder)
     manifest = Manifest(
-        weft=weft.__version__, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,
+        weft=VERSION, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,
         sources=texts.sources, begins_scored=layout_of(tokenizer).begins_scored, parts=parts,
         tokenizer=TokenizerEntry(name=tokenizer.name, vocab_size=tokenizer.vocab_size,
                                  fingerprint=tokenizer.fingerprint()))

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor
 
+from weft.core.compiling import compiler_errors
 from weft.core.errors import UnsupportedError
 from weft.core.model import LanguageModel, ModelState
 from weft.core.span import Span
@@ -44,14 +45,8 @@ class CompiledStep:
         Raises:
             UnsupportedError: this model or machine cannot be compiled.
         """
-        from torch._dynamo.exc import TorchDynamoException  # imports the compiler, which takes a second
-
-        try:
+        with compiler_errors("compile"):
             return (self._of_one_row if len(tokens) == 1 else self._of_rows)(tokens, state)
-        except TorchDynamoException as error:
-            reason = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
-            raise UnsupportedError(f"torch.compile failed: {reason}.", where="compile",
-                                   remedy="Leave it out, or see `weft doctor` for what the compiler needs.") from None
 
     @cached_property
     def _form(self) -> LanguageModel:

@@ -8,62 +8,19 @@ and is never replaced.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import TypeAlias
 
 from weft.core.errors import OccupiedError
+from weft.disk.manifest import MANIFEST_FILE, FileEntry, read_manifest, sha256_of
 
-MANIFEST_FILE = "MANIFEST.json"
 SHOWN = 5
 """Names of things in the way that a message lists."""
 
 Proof: TypeAlias = Callable[[Path], list[str]]
 """What keeps a folder from being Weft's own, in a few clauses; none when all of it is."""
-
-
-@final
-@dataclass(frozen=True)
-class FileEntry:
-    """What a manifest says of a file: its size and SHA-256."""
-
-    bytes: int
-    sha256: str
-
-
-def write_manifest(folder: Path) -> None:
-    """List every file of ``folder`` and of the folders in it, by its path from there on."""
-    files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-             for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST_FILE}
-    (folder / MANIFEST_FILE).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="utf-8")
-
-
-def read_manifest(folder: Path) -> dict[str, FileEntry]:
-    """What `write_manifest` listed.
-
-    Raises:
-        OSError: it is missing or cannot be read.
-        ValueError: it is damaged, or no manifest of files.
-    """
-    content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
-    try:
-        return {str(name): FileEntry(int(entry["bytes"]), str(entry["sha256"]))
-                for name, entry in content["files"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(repr(error)) from None
-
-
-def has_manifest(folder: Path) -> bool:
-    """Whether Weft has listed a folder's files, whatever has become of them; prepared data have a form of their own."""
-    try:
-        content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
-        return content.get("purpose") == "prepared data" or bool(read_manifest(folder))
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 def by_manifest(folder: Path) -> list[str]:
@@ -173,12 +130,6 @@ def enumerated(names: list[str]) -> str:
     """The first few, and how many more there are."""
     more = len(names) - SHOWN
     return f"{', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file's content, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _unproven(folder: Path) -> list[str]:

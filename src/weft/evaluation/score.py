@@ -13,7 +13,6 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
 
-from weft.checkpoints.atomic import new_file
 from weft.checkpoints.tensors import write_tensors
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
@@ -21,6 +20,7 @@ from weft.core.span import Span
 from weft.decoding.mode import declares_length, device_of, evaluation_mode, require_causal, require_room
 from weft.decoding.prompts import encode_sources, ragged
 from weft.decoding.rows import Row, RowLike, check_rows, parse_rows, with_start
+from weft.disk.atomic import new_file
 from weft.evaluation.numbers import exponential, plain
 
 

@@ -1,1 +1,1 @@
-"""Published families of models as data, and the folders in which Hugging Face's `transformers` keeps them."""
+"""Published families of models, as data: their architecture, configuration keys, weights, sizes and sources."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from weft.families.keys import Fixed, Ignored, Kept, KeyRule, words
+from typing import Any
+
+from weft.families.keys import Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Together, words
+from weft.families.template import Facts
 from weft.families.weights import Junk
 
 RUNNING = ("use_cache", "output_attentions", "output_hidden_states", "output_scores", "return_dict",
@@ -21,14 +24,13 @@ OTHER_HEADS = ("id2label", "label2id", "num_labels", "problem_type", "finetuning
                "summary_proj_to_labels", "summary_first_dropout", "predict_special_tokens")
 ORIGIN = ("_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "tokenizer_class", "architectures",
           "model_type", "unsloth_version", "unsloth_fixed", "language", "license", "attribute_map")
-
 COMMON: tuple[KeyRule, ...] = (
     Ignored(RUNNING, "how transformers runs the model, not what it computes"),
     Ignored(GENERATION, "how text is generated, which the commands' own options say"),
     Ignored(OTHER_HEADS, "for other heads than the language model's"),
     Ignored(ORIGIN, "where the file comes from; the family and the architecture are checked before"),
     Ignored(("auto_map", "custom_pipelines"), "the folder brings Python code of its own, which is never run; the model "
-            "is built from Weft's parts.", told=True),
+            "is built from Weft's parts.", notify=True),
     Kept("bos_token_id"), Kept("eos_token_id"), Kept("pad_token_id"), Kept("dtype", old=("torch_dtype",)),
     Fixed("is_encoder_decoder", (False,), default=False, why="A decoder reads no source."),
     Fixed("add_cross_attention", (False, None), default=False, why="A decoder reads no source."),
@@ -57,3 +59,18 @@ ACTIVATIONS = words(
           "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh"})
 """Names of activations, as `transformers` spells them."""
 
+
+def divided_heads(heads_key: str, width_key: str) -> KeyRule:
+    """``d_head`` is ``d_model`` / ``n_heads``, which must have been read before; the keys are named in messages."""
+    def read(raw: Raw, facts: Facts) -> Facts:
+        if facts["d_model"] % facts["n_heads"]:
+            raise KeyProblem(f"{heads_key}: {facts['n_heads']} heads do not divide {width_key} {facts['d_model']}.")
+        return {"d_head": facts["d_model"] // facts["n_heads"]}
+
+    def write(facts: Facts) -> dict[str, Any]:
+        if facts["d_head"] * facts["n_heads"] != facts["d_model"]:
+            raise KeyProblem(f"heads have {facts['d_head']} features; the file has no key for other sizes than "
+                             f"{width_key} / {heads_key}.")
+        return {}
+
+    return Together((), read, write)

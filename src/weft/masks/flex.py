@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -13,12 +13,26 @@ from weft.masks.terms import Key, Query
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-    from weft.masks.base import Mask
-
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def mask_mod(mask: Mask, queries: Ticks, keys: Keys) -> MaskMod:
+class Ruled(Protocol):
+    """What is asked of a mask here; `weft.masks.base.Mask` has it."""
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        """See `Mask.rule`."""
+        ...
+
+    def reads(self) -> frozenset[str]:
+        """See `Mask.reads`."""
+        ...
+
+    def heads(self) -> int:
+        """See `Mask.heads`."""
+        ...
+
+
+def mask_mod(mask: Ruled, queries: Ticks, keys: Keys) -> MaskMod:
     """``f(row, head, query index, key index)``, all scalars, True where the query may attend to the key."""
     def at(values: Tensor, row: Tensor, index: Tensor) -> Tensor:
         return values[0, index] if values.shape[0] == 1 else values[row, index]
@@ -35,7 +49,7 @@ def mask_mod(mask: Mask, queries: Ticks, keys: Keys) -> MaskMod:
     return allowed
 
 
-def block_mask(mask: Mask, queries: Ticks, keys: Keys, *, heads: int | None, block_size: int) -> BlockMask:
+def block_mask(mask: Ruled, queries: Ticks, keys: Keys, *, heads: int | None, block_size: int) -> BlockMask:
     """See `Mask.block_mask`."""
     from torch.nn.attention.flex_attention import create_block_mask
 

@@ -19,7 +19,7 @@ from weft.core.span import Span
 from weft.core.traits import Trait
 from weft.linear.rewrite import rewritten
 from weft.models.fixed_context import FixedContextModel
-from weft.ops.ngram import (
+from weft.ngram import (
     NgramCounts,
     NgramTable,
     TableLevel,

@@ -23,8 +23,8 @@ from weft.disk.ownership import enumerated
 
 OWN = "weft"
 ROOT = Path(__file__).parents[1]
-NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "cli", "comparison", "families", "laws", "preset_files",
-                     "serving"})
+NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "chat", "cli", "comparison", "drawing", "families",
+                     "interop", "laws", "preset_files", "serving"})
 """What no run's weights depend on: front ends, studies, foreign formats, and the laws."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 DIGITS = 16

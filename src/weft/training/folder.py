@@ -10,25 +10,25 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, final
 
 import yaml
 from torch import Tensor
 
-from weft.checkpoints.atomic import discard, tidy, write_file
 from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS, RUN_ID, step_name
 from weft.checkpoints.layout import RUN_FILE as RUN_FILE
 from weft.checkpoints.locate import foreign_checkpoints, run_id, saved_checkpoints, step_folders
-from weft.checkpoints.room import free_bytes
 from weft.checkpoints.save import save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
+from weft.disk.atomic import discard, tidy, write_file
+from weft.disk.lock import LOCK_FILE, held
 from weft.disk.ownership import by_manifest, enumerated, in_the_way
+from weft.disk.space import free_bytes
 from weft.tasks import Validation
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
@@ -36,7 +36,6 @@ from weft.training.events import Event
 
 CONFIG_YAML = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
-LOCK_FILE = ".lock"
 DESCRIBED = ("id", "config", "steps", "corpus", "corpus_sha256", "tokenizer_sha256", "compute", "software", "inexact")
 """What run.json holds."""
 WRITTEN = (CONFIG_YAML, METRICS_FILE, RUN_CHECKPOINTS)
@@ -58,6 +57,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path, *, resume: bool, writes: bool = True) -> None:
         self.path, self._resume, self._writes = Path(path), resume, writes
+        self._stack = ExitStack()
         if writes:
             self._require_fitting()
 
@@ -66,22 +66,21 @@ class RunFolder:
             return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self.path / LOCK_FILE)
+            self._stack.enter_context(held(self.path, "training"))
             for place in (self.path, self.path / RUN_CHECKPOINTS):
                 tidy(place)
+            self._require_fitting()  # once more, for what another process did before the lock was ours
         except OSError as error:
+            self._stack.close()
             raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
                                "folder."]) from None
-        try:
-            self._require_fitting()  # once more, for what another process did before the lock was ours
-        except ConfigError:
-            os.close(self._lock)
+        except BaseException:
+            self._stack.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._writes:
-            os.close(self._lock)
+        self._stack.close()
 
     @property
     def has_run(self) -> bool:
@@ -254,33 +253,3 @@ def _record(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
-
-
-def _lock(path: Path) -> int:
-    """Hold the folder for this process, whose number is written down; the system lets go of it however the process
-    ends."""
-    if os.path.lexists(path) and not _is_lock(path):
-        raise ConfigError([f"out: {path} is no lock of Weft's, and would be overwritten. Choose another folder, or "
-                           "move it away."])
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(handle, 32).decode("ascii", "replace").strip()
-            os.close(handle)
-            raise ConfigError([f"out: another process ({holder or 'of unknown number'}) is training in {path.parent}. "
-                               "Wait for it, or choose another folder."]) from None
-    os.ftruncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode("ascii"))
-    return handle
-
-
-def _is_lock(path: Path) -> bool:
-    """Whether a file holds a process's number, or nothing yet."""
-    if path.is_symlink() or not path.is_file():
-        return False
-    content = path.read_bytes()
-    return content == b"" or (content[:-1].isdigit() and content[-1:] == b"\n")

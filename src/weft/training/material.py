@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from weft.checkpoints.atomic import recover, replacing
 from weft.core.errors import ConfigError, DataError
 from weft.data.manifest import Recipe, Source, is_prepared, read_manifest
 from weft.data.prepared import (
@@ -21,6 +20,7 @@ from weft.data.prepared import (
 from weft.data.settings import DataSettings, full_recipe
 from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
+from weft.disk.atomic import recover, replacing
 from weft.disk.ownership import require_free
 from weft.tasks.material import Material, read_texts
 from weft.tokenizers.config import TokenizerConfig

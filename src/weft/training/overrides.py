@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -43,11 +43,29 @@ def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, A
     """
     given = list(overrides)
     result = apply_overrides(data, given)
-    before, after = data.get("data"), result.get("data")
-    if isinstance(before, dict) and isinstance(after, dict) and after.get("path") not in (None, before.get("path")):
-        limited = any(each.partition("=")[0].strip() in ("data", "data.max_bytes") for each in given)
-        result["data"] = after if limited else {key: value for key, value in after.items() if key != "max_bytes"}
+    if "data" in result:
+        result["data"] = without_old_limit(data.get("data"), result["data"], limited=limits_text(given))
     return result
+
+
+def limits_text(overrides: Iterable[str]) -> bool:
+    """Whether overrides state the limit of the text."""
+    return any(each.partition("=")[0].strip() in ("data", "data.max_bytes") for each in overrides)
+
+
+def without_old_limit(before: Any, after: Any, *, limited: bool) -> Any:
+    """The settings ``data``, without a limit that was stated for another text.
+
+    Args:
+        before: as the file states them, or None.
+        after: with everything that has been changed.
+        limited: the limit, or its absence, has been stated together with the text.
+    """
+    if limited or not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return after
+    if after.get("path") in (None, before.get("path")):
+        return after
+    return {key: value for key, value in after.items() if key != "max_bytes"}
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

@@ -9,24 +9,10 @@ import math
 import random
 from dataclasses import dataclass
 
-from weft.comparison.differences import GapPoint, Interval, SeedTest
-from weft.comparison.results import (
-    Budget,
-    CorpusFacts,
-    CurvePoint,
-    DecodePoint,
-    Detectable,
-    Entry,
-    LengthPoint,
-    Machine,
-    Matched,
-    PositionPoint,
-    RunResult,
-    Sample,
-    StudyResult,
-    Trial,
-)
-from weft.comparison.statistics import detectable_difference
+from weft.comparison.detectable import detectable_difference
+from weft.comparison.results import CurvePoint, DecodePoint, Entry, LengthPoint, PositionPoint, RunResult, Sample, Trial
+from weft.comparison.statistics import Interval, SeedTest
+from weft.comparison.study_result import Budget, CorpusFacts, Detectable, GapPoint, Machine, Matched, StudyResult
 from weft.comparison.verdict import judged
 
 TOKENS, CONTEXT, SEEDS = 12_288_000, 256, 3

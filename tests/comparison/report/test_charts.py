@@ -13,13 +13,13 @@ import pytest
 from comparison.report.fixture import SHAPES, study
 from comparison.report.reading import Node, read, rows
 from weft.comparison.report import render
-from weft.comparison.report.axes import linear, logarithmic, logarithmic_ticks, powers_of_two
 from weft.comparison.report.curves import mean_curve, thinned
 from weft.comparison.report.gaps import gaps
-from weft.comparison.report.marks import path_data, spread
-from weft.comparison.report.markup import annotated, escape, shorten, width_of
 from weft.comparison.report.view import View
-from weft.comparison.results import StudyResult
+from weft.comparison.study_result import StudyResult
+from weft.drawing.axes import linear, logarithmic, logarithmic_ticks, powers_of_two
+from weft.drawing.marks import path_data, spread
+from weft.drawing.markup import annotated, escape, shorten, width_of
 
 
 def chart(result: StudyResult, name: str) -> Node:

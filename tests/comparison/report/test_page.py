@@ -11,7 +11,7 @@ import pytest
 from comparison.report.fixture import HOSTILE, bare, foreign, hostile, identical, study, unfinished
 from comparison.report.reading import Node, drawings, read, rows
 from weft.comparison.report import render
-from weft.comparison.results import StudyResult
+from weft.comparison.study_result import StudyResult
 
 STUDIES: dict[str, Callable[[], StudyResult]] = {
     "six": study, "two": lambda: study(2), "twelve": lambda: study(12, 2), "one seed": lambda: study(seeds=1),

@@ -12,9 +12,10 @@ from scipy import stats
 from comparison.report.fixture import study, unfinished
 from comparison.report.reading import Node, read, rows
 from weft.comparison.report import render
-from weft.comparison.report.numbers import decimals_of
 from weft.comparison.report.ranking import interval_of
-from weft.comparison.results import Entry, Matched, StudyResult
+from weft.comparison.results import Entry
+from weft.comparison.study_result import Matched, StudyResult
+from weft.drawing.numbers import decimals_of
 
 SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "s": 1.0}
 

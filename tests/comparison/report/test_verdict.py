@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from comparison.report.fixture import bare, identical, study, unfinished
 from comparison.report.reading import read
-from weft.comparison.differences import Difference, Interval
 from weft.comparison.report import render
-from weft.comparison.results import Matched, StudyResult
+from weft.comparison.statistics import Interval
+from weft.comparison.study_result import Difference, Matched, StudyResult
 
 
 def words(result: StudyResult) -> str:

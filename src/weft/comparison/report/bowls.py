@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.report.axes import Axis, linear, logarithmic
-from weft.comparison.report.marks import Point, Style, line, marker
-from weft.comparison.report.markup import Markup, join, tag
-from weft.comparison.report.numbers import duration, fixed, known, learning_rate
-from weft.comparison.report.panel import SMALL, Hover, Panel, Series, draw
-from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View
 from weft.comparison.results import Entry, RunResult, Trial
+from weft.drawing.axes import Axis, linear, logarithmic
+from weft.drawing.marks import Point, Style, line, marker
+from weft.drawing.markup import Markup, join, tag
+from weft.drawing.numbers import duration, fixed, known, learning_rate
+from weft.drawing.panel import SMALL, Hover, Panel, Series, draw
+from weft.drawing.table import Column, folded, table
 
 
 def bowls(view: View) -> Markup:

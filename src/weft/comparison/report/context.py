@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from weft.comparison.report.axes import Axis, Logarithmic, linear, logarithmic, powers_of_two
-from weft.comparison.report.marks import Label, line, marker
-from weft.comparison.report.markup import Markup, join, tag
-from weft.comparison.report.numbers import brief, fixed, integer, known, significant
-from weft.comparison.report.panel import Box, Hover, Panel, Series, draw
-from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View
 from weft.comparison.results import Entry, LengthPoint
+from weft.drawing.axes import Axis, Logarithmic, linear, logarithmic, powers_of_two
+from weft.drawing.marks import Label, line, marker
+from weft.drawing.markup import Markup, join, tag
+from weft.drawing.numbers import brief, fixed, integer, known, significant
+from weft.drawing.panel import Box, Hover, Panel, Series, draw
+from weft.drawing.table import Column, folded, table
 
 Curve: TypeAlias = list[tuple[float, float]]
 """Values at positions or lengths, ascending."""

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from weft.comparison.report.axes import Axis, logarithmic
-from weft.comparison.report.marks import Label, Point, line, marker
-from weft.comparison.report.markup import Markup, join, listed, tag
-from weft.comparison.report.numbers import brief, duration, fixed, integer, si
-from weft.comparison.report.panel import Box, Hover, Panel, Series, draw
-from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View
 from weft.comparison.results import CurvePoint, Entry
+from weft.drawing.axes import Axis, logarithmic
+from weft.drawing.marks import Label, Point, line, marker
+from weft.drawing.markup import Markup, join, listed, tag
+from weft.drawing.numbers import brief, duration, fixed, integer, si
+from weft.drawing.panel import Box, Hover, Panel, Series, draw
+from weft.drawing.table import Column, folded, table
 
 MOST_POINTS = 48
-"""Of a drawn line: more cannot be told apart on a chart a hand wide."""
+"""Of a drawn line: more cannot be seen on a chart 10 cm wide."""
 
 
 @final

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.comparison.course import Stretch, order_of, orders, words
-from weft.comparison.differences import Difference, GapPoint, Interval
-from weft.comparison.report.axes import Axis, Linear, linear
-from weft.comparison.report.marks import line, marker, whisker
-from weft.comparison.report.markup import Child, Markup, join, listed, tag
-from weft.comparison.report.numbers import MISSING, THIN, decimals_of, known, percent, signed
-from weft.comparison.report.panel import SMALL, Hover, Panel, Series, draw
-from weft.comparison.report.table import Column, folded, table
 from weft.comparison.report.view import View, half_width
 from weft.comparison.results import Entry
+from weft.comparison.statistics import Interval
+from weft.comparison.study_result import Difference, GapPoint
+from weft.drawing.axes import Axis, Linear, linear
+from weft.drawing.marks import line, marker, whisker
+from weft.drawing.markup import Child, Markup, join, listed, tag
+from weft.drawing.numbers import MISSING, THIN, decimals_of, known, percent, signed
+from weft.drawing.panel import SMALL, Hover, Panel, Series, draw
+from weft.drawing.table import Column, folded, table
 
 OPEN_ROWS = 21
 """Of a table that is not folded: the pairs of seven models."""
@@ -144,9 +145,9 @@ def _panel(view: View, difference: Difference, y: Axis, index: int) -> Markup:
 def _note(difference: Difference) -> Child:
     """Whether the order holds, in two words; the table of pairs says where it does not."""
     kind = order_of(difference.gaps).kind
-    told = {"holds": "order holds", "changes": "order changes", "open": "means cross",
+    words_of = {"holds": "order holds", "changes": "order changes", "open": "means cross",
             "unknown": "order not known"}[kind]
-    return tag("span", {"class": "flag"}, told) if kind == "changes" else told
+    return tag("span", {"class": "flag"}, words_of) if kind == "changes" else words_of
 
 
 def _whisker(gap: GapPoint, x: Axis, y: Axis) -> Markup:

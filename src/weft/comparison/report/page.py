@@ -12,22 +12,19 @@ from typing import final
 from weft.comparison.report import (
     bowls,
     context,
+    costs,
     curves,
-    decoding,
     details,
-    dots,
-    forest,
+    differences,
     gaps,
     ranking,
-    reach,
-    samples,
     verdict,
 )
-from weft.comparison.report.markup import Child, Markup, join, tag
-from weft.comparison.report.numbers import confidence, integer, moment
-from weft.comparison.report.palette import themes
 from weft.comparison.report.view import View
-from weft.comparison.results import StudyResult
+from weft.comparison.study_result import StudyResult
+from weft.drawing.markup import Child, Markup, join, tag
+from weft.drawing.numbers import confidence, integer, moment
+from weft.drawing.palette import themes
 
 
 @final
@@ -48,20 +45,20 @@ class Section:
 
 
 SECTIONS = (
-    Section("reach", "Reach", "What this study can show", "Known before its first run.", reach.reach),
+    Section("reach", "Reach", "What this study can show", "Known before its first run.", differences.reach),
     Section("results", "Results", "Results", "Lower bits per byte are better. Two models share a letter exactly where "
             "the study does not tell them apart.", ranking.ranking),
-    Section("differences", "Differences", "How sure are the differences?", forest.lead, forest.forest),
+    Section("differences", "Differences", "How sure are the differences?", differences.lead, differences.forest),
     Section("training", "Training", "Training", curves.lead, curves.curves),
     Section("gaps", "Order", "Does the order change during training?", gaps.lead, gaps.gaps),
     Section("tuning", "Tuning", "Learning rates", bowls.lead, bowls.bowls),
     Section("context", "Context", "What context is worth",
             "How well a token is predicted by the number of tokens before it, and how the figure changes with the "
             "length of the window in evaluation.", context.context),
-    Section("cost", "Cost", "What it costs", decoding.lead, lambda view: join(
-        tag("div", {"class": "panels"}, decoding.decoding(view), dots.dots(view)), decoding.decoding_numbers(view))),
+    Section("cost", "Cost", "What it costs", costs.lead, lambda view: join(
+        tag("div", {"class": "panels"}, costs.decoding(view), costs.dots(view)), costs.decoding_numbers(view))),
     Section("samples", "Samples", "Samples", "Unselected, and no measure of quality: they show what the figures feel "
-            "like.", samples.samples),
+            "like.", details.samples),
     Section("runs", "Runs", "Runs", "", details.runs),
     Section("repeat", "Repeat", "Repeat it", details.repeat_lead, details.repeat),
     Section("protocol", "Protocol", "Protocol", "", details.protocol),

@@ -7,9 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from weft.comparison.differences import Interval
-from weft.comparison.report.markup import Child, Markup, join, tag
-from weft.comparison.report.numbers import (
+from weft.comparison.report.view import View, half_width
+from weft.comparison.results import Entry, RunResult
+from weft.comparison.statistics import Interval, t_test
+from weft.comparison.study_result import Matched
+from weft.comparison.verdict import letters
+from weft.drawing.markup import Child, Markup, join, tag
+from weft.drawing.numbers import (
     MISSING,
     decimals_of,
     duration,
@@ -21,12 +25,8 @@ from weft.comparison.report.numbers import (
     ratio,
     si,
 )
-from weft.comparison.report.numbers import confidence as level_of
-from weft.comparison.report.table import Column, table
-from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Entry, Matched, RunResult
-from weft.comparison.statistics import t_test
-from weft.comparison.ties import letters
+from weft.drawing.numbers import confidence as level_of
+from weft.drawing.table import Column, table
 
 FIGURE_SPACE = "\u2007"
 

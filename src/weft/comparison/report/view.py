@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
-from weft.comparison.differences import Difference, GapPoint, Interval
-from weft.comparison.report.marks import Style, swatch
-from weft.comparison.report.markup import Markup, join, shorten, tag
-from weft.comparison.report.numbers import known
-from weft.comparison.results import Entry, StudyResult
-from weft.comparison.ties import tied_with
+from weft.comparison.results import Entry
+from weft.comparison.statistics import Interval
+from weft.comparison.study_result import Difference, GapPoint, StudyResult
+from weft.comparison.verdict import tied_with
+from weft.drawing.marks import Style, swatch
+from weft.drawing.markup import Markup, join, shorten, tag
+from weft.drawing.numbers import known
 
 COLUMNS = 40
 """Longest name in running text and tables; the whole name stands with the model's configuration."""
@@ -51,7 +52,7 @@ class View:
 
     @cached_property
     def top(self) -> tuple[str, ...]:
-        """The best model and those that the study does not tell apart from it, best first; empty without a best."""
+        """The best model and those that are tied with it, best first; empty without a best."""
         if self.best is None:
             return ()
         tied = tied_with(self.best.name, self.result.tied_sets)

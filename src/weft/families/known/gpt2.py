@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.common import ACTIVATIONS
+from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native, Size
-from weft.families.heads import divided_heads
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Transpose
 from weft.families.template import N_LAYERS, Facts, Hole, Layers

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from weft.families.common import ACTIVATIONS
+from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native, Size
-from weft.families.heads import divided_heads
 from weft.families.keys import KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.steps import Fuse

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from weft.families.common import ACTIVATIONS
+from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native, Size
-from weft.families.heads import divided_heads
 from weft.families.keys import Ignored, KeyRule, Read, words
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import Rotary, reordered

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.common import ACTIVATIONS
+from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native, Size
-from weft.families.heads import divided_heads
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import reordered

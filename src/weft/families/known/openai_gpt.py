@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.families.common import divided_heads
 from weft.families.family import Family, Native, Size
-from weft.families.heads import divided_heads
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, words
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.steps import Transpose

@@ -1,0 +1,217 @@
+"""Conversations as the text and the ids that a model was taught them in: messages through a checkpoint's own template.
+
+    template = chat_template(tokenizer)
+    ids = template.encode([{"role": "user", "content": "Hello"}])
+
+`transformers` gives the template the messages as they are, and reads every special token in what comes out, also those
+that a user has typed. Here a message is text whatever it spells; for messages that spell none of the tokenizer's
+special tokens, text and ids are the same as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, final
+
+from weft.chat.guard import Guard, all_texts, encode
+from weft.chat.messages import Message, parse_messages, plain_data
+from weft.chat.sandbox import SandboxedTemplate
+from weft.chat.styles import STYLES
+from weft.core.errors import InputError, nearest
+from weft.tokenizers.base import Tokenizer
+
+DEFAULT, TOOL_USE = "default", "tool_use"
+
+RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+"""The variables that a template gets by name; further ones have other names."""
+
+
+@final
+@dataclass(frozen=True)
+class Extras:
+    """What a template gets besides the messages.
+
+    Attributes:
+        tools: descriptions of functions that the model may call (JSON Schema), or None.
+        documents: texts to answer from, with ``title`` and ``text``, or None.
+        variables: what else this template reads (``enable_thinking``).
+        now: the time that ``strftime_now`` gives; None: the time of the rendering.
+    """
+
+    tools: Sequence[Mapping[str, Any]] | None = None
+    documents: Sequence[Mapping[str, Any]] | None = None
+    variables: Mapping[str, Any] | None = None
+    now: datetime | None = None
+
+
+NO_EXTRAS = Extras()
+"""Nothing besides the messages."""
+
+
+@final
+class ChatTemplate:
+    """A template and the tokenizer whose special tokens it writes.
+
+    Args:
+        tokenizer: reads what the template writes.
+        source: Jinja.
+        name: for messages.
+        ends: what ends an answer besides the tokenizer's own ends, as `weft.chat.styles.Style` has it.
+
+    Raises:
+        InputError: the source is not Jinja.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, source: str, *, name: str = DEFAULT, ends: Sequence[str] = ()) -> None:
+        self.tokenizer, self.name, self._source, self._ends = tokenizer, name, source, tuple(ends)
+        self._template = SandboxedTemplate(source, name)
+        self._names = {place: content for content, place in tokenizer.special_tokens.items()}
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The ids that end an answer."""
+        specials = self.tokenizer.special_tokens
+        more = (specials[end] for end in self._ends if end in specials)
+        return tuple(dict.fromkeys((*self.tokenizer.end_ids, *more)))
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end an answer."""
+        return tuple(end for end in self._ends if end not in self.tokenizer.special_tokens)
+
+    def text(self, messages: Sequence[Message], *, add_generation_prompt: bool = False,
+             continue_final: bool = False, extras: Extras = NO_EXTRAS) -> str:
+        """The conversation as the template writes it.
+
+        Args:
+            messages: each with ``role`` and ``content``.
+            add_generation_prompt: end with the beginning of an answer.
+            continue_final: end inside the last message, so that the model goes on with it.
+            extras: tools and the like.
+
+        Raises:
+            InputError: messages that are none, or a template that refuses or fails.
+        """
+        guard, text = self._rendered(messages, add_generation_prompt, continue_final, extras)
+        return guard.bare(text)
+
+    def encode(self, messages: Sequence[Message], *, add_generation_prompt: bool = False,
+               continue_final: bool = False, extras: Extras = NO_EXTRAS) -> list[int]:
+        """The ids of `text`: the template's special tokens are read, the messages are ordinary text.
+
+        No opening or closing token is added: a template writes those that belong there.
+
+        Raises:
+            InputError: as for `text`.
+            TokenizerError: a message holds something that the tokenizer cannot express.
+        """
+        guard, text = self._rendered(messages, add_generation_prompt, continue_final, extras)
+        return encode(self.tokenizer, text, guard)
+
+    def _rendered(self, messages: Sequence[Message], add_generation_prompt: bool, continue_final: bool,
+                  extras: Extras) -> tuple[Guard, str]:
+        parsed = parse_messages(messages)
+        given = self._given(extras)
+        guard = Guard(self.tokenizer.special_tokens, [self._source, *all_texts(parsed), *all_texts(given)])
+        covered = [{**guard.cover(message), "role": message["role"]} for message in parsed]
+        final_text = None
+        if continue_final:
+            if add_generation_prompt:
+                raise InputError("an answer cannot both be begun and be continued.", where="continue_final",
+                                 remedy="Give one of continue_final and add_generation_prompt.")
+            final_text = _mark_final(covered, guard.mark)
+        variables = {**self._special_variables(), **{key: guard.cover(value) for key, value in given.items()},
+                     "messages": covered, "add_generation_prompt": add_generation_prompt}
+        text = self._template.render(variables, extras.now or datetime.now(), guard.stand_ins)
+        return guard, text if final_text is None else _cut(text, final_text, guard.mark, self.name)
+
+    def _given(self, extras: Extras) -> dict[str, Any]:
+        variables = dict(extras.variables or {})
+        taken = [name for name in variables if name in (*RESERVED, *self._special_variables())]
+        if taken:
+            raise InputError(f"the name {taken[0]!r} is taken.", where="variables",
+                             remedy="Give messages, tools and the like as what they are.")
+        lists = {"tools": extras.tools, "documents": extras.documents}
+        return {**{name: None if value is None else plain_data(list(value), name) for name, value in lists.items()},
+                **{name: plain_data(value, f"variables.{name}") for name, value in variables.items()}}
+
+    def _special_variables(self) -> dict[str, str]:
+        roles = {"bos_token": self.tokenizer.bos_id, "eos_token": self.tokenizer.eos_id}
+        return {role: self._names[place] for role, place in roles.items() if place is not None and place in self._names}
+
+
+def chat_template(tokenizer: Tokenizer, choice: str | Path | None = None, *, with_tools: bool = False) -> ChatTemplate:
+    """The template that a conversation is written by.
+
+    Args:
+        tokenizer: whose files may have brought templates (`Conventions.chat_templates`).
+        choice: the name of one of these, a file of Jinja, or a built-in style (plain, chatml, llama2); None: the
+            tokenizer's own, for tools where there are any.
+        with_tools: whether tools will be given.
+
+    Raises:
+        InputError: there is no such template, or none at all: no form is ever guessed.
+    """
+    own = tokenizer.conventions.chat_templates
+    if choice is None:
+        name = TOOL_USE if with_tools and TOOL_USE in own else DEFAULT
+        if name not in own:
+            raise _none(own)
+        return ChatTemplate(tokenizer, own[name], name=name)
+    name = str(choice)
+    if name in own:
+        return ChatTemplate(tokenizer, own[name], name=name)
+    if name in STYLES:
+        return ChatTemplate(tokenizer, STYLES[name].template, name=name, ends=STYLES[name].ends)
+    return ChatTemplate(tokenizer, _read(Path(name), (*own, *STYLES)), name=name)
+
+
+def _none(own: Mapping[str, str]) -> InputError:
+    styles = ", ".join(STYLES)
+    if own:
+        return InputError(f"the model has several chat templates, {', '.join(sorted(own))}, and none is the default.",
+                          where="chat template", remedy="Name one of them with --template.")
+    return InputError("the model has no chat template, so how it was taught conversations is not known.",
+                      where="chat template",
+                      remedy=f"Give its Jinja template with --template FILE, or name a form: --template {styles} "
+                             "(plain suits a model that was only taught to continue text).")
+
+
+def _read(path: Path, names: Sequence[str]) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise InputError("not UTF-8.", where=str(path), remedy="Give a text file of Jinja.") from None
+    except OSError as error:
+        raise InputError(f"neither a chat template's name nor a file that can be read ({error.strerror}).",
+                         where=str(path), remedy=f"{nearest(str(path), names)} Or give the path of a Jinja "
+                                                 "file.") from None
+
+
+def _mark_final(messages: list[dict[str, Any]], mark: str) -> str:
+    """Put a mark behind the last message's text, and a space, which shows whether the template trims; gives the text
+    as it was."""
+    content = messages[-1].get("content")
+    if isinstance(content, list) and content:
+        text: str = content[-1]["text"]
+        content[-1] = {**content[-1], "text": f"{text}{mark} "}
+        return text
+    if not isinstance(content, str):
+        raise InputError("the last message has no text to go on with.", where="continue_final",
+                         remedy="Give it some, or ask for a new answer.")
+    messages[-1]["content"] = f"{content}{mark} "
+    return content
+
+
+def _cut(text: str, final: str, mark: str, name: str) -> str:
+    """The rendering up to the end of the last message, which is trimmed if the template trims."""
+    place = text.rfind(mark)
+    if place < 0:
+        raise InputError("the template does not write out the last message, so it cannot be continued.",
+                         where=f"chat template {name!r}", remedy="Ask for a new answer.")
+    trims = not text[place:].startswith(f"{mark} ")
+    kept = text[:place]
+    return kept[: len(kept) - len(final) + len(final.rstrip())] if trims else kept

@@ -1,0 +1,197 @@
+"""What a study's file may say of its models, its budget, its trials, its seeds and its measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from weft.comparison.statistics import BOOTSTRAP
+from weft.core.config import Settings, parse, rule
+from weft.core.errors import ConfigError
+
+BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
+Side: TypeAlias = Literal["below", "above"]
+FEWEST_TRIALS = 3
+FIRST_ORDER = 1000
+"""The seed of the order of the data in the first of the pairs that a number of seeds stands for."""
+
+
+class TrialSettings(Settings):
+    """The search for a learning rate in each attempt, the same effort for each model that is trained by gradients.
+
+    Attributes:
+        count: learning rates that are tried; 1: each model keeps its own, and none is tried.
+        ratio: between neighbours, which lie around the model's own.
+        values: the learning rates themselves, in place of ``count`` and ``ratio``; a single one is every model's, and
+            none is tried.
+        share: of the training budget, for each trial; with 1 the best trial is the run.
+        widest: how many more are tried on a side where a best rate lies at the edge, by every model in that attempt.
+        deviation: standard deviation between the attempts at a model, in bits per byte (with ``test: paired``, of the
+            difference between two models), where it is known before; None: the trials of the first two attempts show
+            it.
+    """
+
+    count: int = Field(default=FEWEST_TRIALS, gt=0)
+    ratio: float = Field(default=3.0, gt=1)
+    values: list[Annotated[float, Field(gt=0)]] | None = Field(default=None, min_length=1)
+    share: float = Field(default=0.25, gt=0, le=1)
+    widest: int = Field(default=2, ge=0)
+    deviation: float | None = Field(default=None, ge=0)
+
+    @property
+    def number(self) -> int:
+        """How many learning rates are tried."""
+        return self.count if self.values is None else len(set(self.values))
+
+    def rates(self, own: float) -> list[float]:
+        """The learning rates to begin with, rising, around a model's ``own``, which is always among them; of an even
+        number, one more lies above."""
+        if self.values is not None:
+            return sorted(set(self.values))
+        return [rounded(own * self.ratio ** (place - (self.count - 1) // 2)) for place in range(self.count)]
+
+    def steps(self, whole: int) -> int:
+        """Of a trial, for runs of ``whole`` steps."""
+        return max(1, round(self.share * whole))
+
+
+def rounded(rate: float) -> float:
+    """To six digits, so that a rate reads as it would be written."""
+    return float(f"{rate:.6g}")
+
+
+def beyond(rates: Sequence[float], side: Side) -> float:
+    """The next rate on a side of two or more rising ``rates``: as far from the last, by ratio, as that is from its
+    neighbour."""
+    edge, neighbour = (rates[0], rates[1]) if side == "below" else (rates[-1], rates[-2])
+    return rounded(edge * edge / neighbour)
+
+
+class Seeds(Settings):
+    """One attempt: ``seed`` for the initial weights and dropout, ``order_seed`` for the order of the data."""
+
+    seed: int = Field(ge=0)
+    order_seed: int = Field(ge=0)
+
+
+class SeedCount(Settings):
+    """So many pairs of seeds, of which some vary and the others stay."""
+
+    count: int = Field(gt=0)
+    vary: Literal["both", "initialisation", "order"] = "both"
+
+    def pairs(self) -> list[dict[str, int]]:
+        """The numbers of a pair differ, so that both never come from one stream of random numbers."""
+        return [{"seed": index if self.vary != "order" else 0,
+                 "order_seed": FIRST_ORDER + (index if self.vary != "initialisation" else 0)}
+                for index in range(self.count)]
+
+
+def pairs_of(value: Any) -> Any:
+    """The pairs that a number of seeds, or a `SeedCount` as plain data, stands for; a list as it is."""
+    given = {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(given, Mapping):
+        return given
+    try:
+        return parse(SeedCount, given).pairs()
+    except ConfigError as error:
+        problems = [each.partition(": ") for each in error.problems]
+        raise PydanticCustomError("weft_part", "seeds", {
+            "problems": [((name,), what) for name, _, what in problems]}) from None
+
+
+class ModelSpec(Settings):
+    """A model of a study. In a file, the name of a preset or a path stands for a mapping with ``config`` alone.
+
+    Attributes:
+        config: a preset's name, a path, or a run's or model's configuration written out.
+        overrides: ``key.path=value`` changes to it, after what the study shares.
+        width: keys that a budget is solved for, each with its proportion to the first; None: `model.d_model` and every
+            ``d_ff``, ``d_hidden`` and ``d_embedding`` that the configuration states, in its own proportions. Empty:
+            the model stays as it is.
+        multiple: of which the first width must be; None: twice the least common multiple of all numbers of heads.
+        seed_offset: added to both seeds of every pair: the same model under another name then has runs of its own, with
+            which a study can be asked whether it finds a difference where there is none.
+    """
+
+    config: str | dict[str, Any]
+    overrides: list[str] = Field(default_factory=list)
+    width: dict[str, Annotated[float, Field(gt=0)]] | None = None
+    multiple: int | None = Field(default=None, gt=0)
+    seed_offset: int = Field(default=0, ge=0)
+
+
+def spec_of(value: Any) -> Any:
+    """What a model's entry in a file stands for: a name alone is its ``config``."""
+    return {"config": value} if isinstance(value, str) else value
+
+
+class BudgetSettings(Settings):
+    """What is held equal.
+
+    Attributes:
+        kind: ``parameters`` and ``state_bytes`` are reached by the width, ``flops`` by the number of steps (by the
+            width where ``length`` is stated in tokens or steps), ``tokens`` and ``seconds`` by the number of steps.
+        amount: per model and run; bytes for ``state_bytes``.
+        at_context: tokens at which ``state_bytes`` counts; None: the context of training.
+        embeddings: whether ``parameters`` counts token embeddings and readouts.
+        tolerance: how far a solved model may be from the amount, as a share.
+    """
+
+    kind: BudgetKind
+    amount: float = Field(gt=0, allow_inf_nan=False)
+    at_context: int | None = Field(default=None, gt=0)
+    embeddings: bool = True
+    tolerance: float = Field(default=0.02, gt=0, lt=1)
+
+
+class LengthSettings(Settings):
+    """How long every model is trained, where the budget does not say; exactly one of them."""
+
+    steps: int | None = Field(default=None, gt=0)
+    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @property
+    def stated(self) -> tuple[str, float]:
+        """Unit and amount."""
+        return next((name, value) for name, value in self if value is not None)
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            raise rule("steps", f"a length in {' and '.join(given) or 'nothing'}.",
+                       "Give one of steps, tokens, flops and seconds.")
+        return self
+
+
+class MeasureSettings(Settings):
+    """What is measured besides the figure at the end.
+
+    Attributes:
+        checkpoints: points of a curve.
+        curve_bytes: of the test text that curves and other lengths are measured on, whole documents.
+        contexts: lengths of window; None: powers of four around the context of training, up to four times it.
+        decode_contexts: tokens behind which a token is decoded; None: as ``contexts``.
+        decode_steps: tokens that are timed at each.
+        prompt: of the sample; None: the first words of the test text.
+        new_tokens: of the sample, drawn at ``temperature`` and ``top_p`` with ``sample_seed``.
+        resamples: of the bootstrap.
+    """
+
+    checkpoints: int = Field(default=10, gt=0)
+    curve_bytes: int = Field(default=50_000, gt=0)
+    contexts: list[Annotated[int, Field(gt=0)]] | None = None
+    decode_contexts: list[Annotated[int, Field(gt=0)]] | None = None
+    decode_steps: int = Field(default=16, gt=0)
+    prompt: str | None = None
+    new_tokens: int = Field(default=120, gt=0)
+    temperature: float = Field(default=0.8, ge=0)
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    sample_seed: int = 0
+    resamples: int = Field(default=BOOTSTRAP, ge=100)

@@ -1,0 +1,198 @@
+"""A study's result, as plain data: the one thing that the table, the report and later readers are made from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.comparison.results import Entry
+from weft.comparison.settings import BudgetKind
+from weft.comparison.statistics import Interval, SeedTest
+from weft.disk.plain_data import build
+
+RESULT_FORMAT = 2
+
+
+@dataclass(frozen=True)
+class GapPoint:
+    """The difference of a pair at one share of the budget."""
+
+    share: float
+    difference: Interval
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``first`` minus ``second``, in bits per byte: below zero, ``first`` predicts better.
+
+    Attributes:
+        over_seeds: Student's t over the runs, by the study's test: would other runs say the same.
+        over_documents: bootstrap clustered by document, over the test text: would another text say the same.
+        seed_error: standard error of the difference of the means, from run to run; None with a single run.
+        document_error: standard error of the same difference, from document to document of the test text.
+        p_value: two-sided, of the wider of both sources of doubt; None when it cannot be had.
+        p_holm: after Holm's correction over all pairs of the study.
+        tied: the corrected test does not distinguish the two.
+        gaps: the difference at several shares of the budget.
+        crosses: the sign of the difference changes during training, beyond the interval.
+    """
+
+    first: str
+    second: str
+    over_seeds: Interval
+    over_documents: Interval
+    seed_error: float | None
+    document_error: float
+    p_value: float | None
+    p_holm: float | None
+    tied: bool
+    gaps: tuple[GapPoint, ...]
+    crosses: bool
+
+
+@dataclass(frozen=True)
+class Matched:
+    """One quantity of the table and whether the study held it equal.
+
+    Attributes:
+        quantity: such as ``parameters``.
+        matched: the study aimed to hold it equal, or it came out equal.
+        spread: largest over smallest value, minus one.
+        tolerance: the spread up to which it counts as held equal.
+    """
+
+    quantity: str
+    matched: bool
+    spread: float
+    tolerance: float = 0.1
+
+    @property
+    def held(self) -> bool:
+        """Whether it came out equal, up to the tolerance, as was meant."""
+        return self.matched and self.spread <= self.tolerance
+
+    @property
+    def missed(self) -> bool:
+        """Whether it was meant to be equal and is not."""
+        return self.matched and not self.held
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What was held equal.
+
+    Attributes:
+        amount: in the unit of ``kind``.
+        statement: in one sentence.
+    """
+
+    kind: BudgetKind
+    amount: float
+    statement: str
+    matched: tuple[Matched, ...]
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """The data.
+
+    Attributes:
+        train_tokens: under the study's tokenizer, before any repetition.
+        document_bytes: of each document of the test text, or of each block where it has few; empty before a run has
+            finished.
+        duplicated_documents: documents of the test text that stand in the training text, too.
+    """
+
+    name: str
+    sha256: str
+    train_bytes: int
+    validation_bytes: int
+    validation_documents: int
+    document_bytes: tuple[int, ...]
+    duplicated_documents: int
+    train_tokens: int
+    validation_tokens: int
+    tokenizer: str
+    tokenizer_sha256: str
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it ran."""
+
+    processor: str
+    cores: int
+    threads: int
+    memory_bytes: int
+    device: str
+    system: str
+    python: str
+    torch: str
+    weft: str
+
+
+@dataclass(frozen=True)
+class Detectable:
+    """The smallest difference in bits per byte that so many runs of each model can be expected to show, with a power
+    of 0.8; None where nothing says how far runs lie apart, or a single one cannot show any."""
+
+    runs: int
+    difference: float | None
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A study.
+
+    Attributes:
+        started: and ``finished``: date and time, ISO 8601, UTC.
+        confidence: of every interval.
+        test: of a difference over runs, as stated before the first of them.
+        resamples: of the bootstrap over documents.
+        detectable: for 3, 5 and 10 runs and the study's own number, known before the first run.
+        detectable_basis: what that rests on, in sentences.
+        tied_sets: names from best to worst; two models share a set exactly where the study does not distinguish them.
+        protocol: how tokens were counted, in sentences.
+        command: what was run.
+        notes: what a reader must know to judge, one sentence each.
+    """
+
+    name: str
+    started: str
+    finished: str
+    confidence: float
+    seeds: int
+    budget: Budget
+    corpus: CorpusFacts
+    machine: Machine
+    entries: tuple[Entry, ...]
+    differences: tuple[Difference, ...]
+    tied_sets: tuple[tuple[str, ...], ...]
+    test: SeedTest
+    resamples: int
+    detectable: tuple[Detectable, ...]
+    detectable_basis: str
+    protocol: tuple[str, ...]
+    command: str
+    study_config: str
+    study_sha256: str
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {"format": RESULT_FORMAT, **dataclasses.asdict(self)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> StudyResult:
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError: of a newer format, or not a study.
+        """
+        version = data.get("format")
+        if version != RESULT_FORMAT:
+            raise ValueError(f"study format {version!r}, and this Weft reads {RESULT_FORMAT}")
+        return build(StudyResult, {key: value for key, value in data.items() if key != "format"})

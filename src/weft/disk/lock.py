@@ -1,0 +1,59 @@
+"""One writer to a folder at a time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from weft.core.errors import ConfigError
+
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def held(folder: Path, doing: str) -> Iterator[None]:
+    """Hold a folder for this process, whose number is written down; the system lets go of it however the process ends.
+
+    Args:
+        folder: it exists.
+        doing: what this process does in it, for the error that another one gets: ``training``.
+
+    Raises:
+        ConfigError: another process holds the folder, or a file that is no lock stands in the lock's place.
+        OSError: the folder cannot be written to.
+    """
+    path = folder / LOCK_FILE
+    if os.path.lexists(path) and not _is_lock(path):
+        raise ConfigError([f"out: {path} is no lock of Weft's, and would be overwritten. Choose another folder, or "
+                           "move it away."])
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _take(handle, folder, doing)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _take(handle: int, folder: Path, doing: str) -> None:
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(handle, 32).decode("ascii", "replace").strip()
+            raise ConfigError([f"out: another process ({holder or 'of unknown number'}) is {doing} in {folder}. Wait "
+                               "for it, or choose another folder."]) from None
+    os.ftruncate(handle, 0)
+    os.write(handle, f"{os.getpid()}\n".encode("ascii"))
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether a file holds a process's number, or nothing yet."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    content = path.read_bytes()
+    return content == b"" or (content[:-1].isdigit() and content[-1:] == b"\n")

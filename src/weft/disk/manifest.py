@@ -1,0 +1,98 @@
+"""Manifests: every file of a folder with its size and SHA-256, by which damage is noticed and named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from weft.core.errors import CheckpointError
+
+MANIFEST_FILE = "MANIFEST.json"
+COPY_AGAIN = "Copy the checkpoint again, whole, or use an earlier one."
+
+
+@final
+@dataclass(frozen=True)
+class FileEntry:
+    """What a manifest says of a file: its size and SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+def write_manifest(folder: Path) -> None:
+    """List every file of ``folder`` and of the folders in it, by its path from there on."""
+    files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+             for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST_FILE}
+    (folder / MANIFEST_FILE).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> dict[str, FileEntry]:
+    """What `write_manifest` listed.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        ValueError: it is damaged, or no manifest of files.
+    """
+    content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
+    try:
+        return {str(name): FileEntry(int(entry["bytes"]), str(entry["sha256"]))
+                for name, entry in content["files"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(repr(error)) from None
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether Weft has listed a folder's files, whatever has become of them; prepared data have a form of their own."""
+    try:
+        content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
+        return content.get("purpose") == "prepared data" or bool(read_manifest(folder))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_manifest(folder: Path, *, hashes: bool = True) -> None:
+    """Compare every file with the manifest; ``hashes=False`` compares sizes only.
+
+    Raises:
+        CheckpointError: listing every file that is missing, truncated or changed.
+    """
+    files = _listed(folder)
+    problems = [what for name, entry in files.items() if (what := _problem(folder / name, entry, hashes))]
+    if problems:
+        count = "1 file is" if len(problems) == 1 else f"{len(problems)} files are"
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        raise CheckpointError(f"{count} not as they were saved:{listed}\n", where=str(folder), remedy=COPY_AGAIN)
+
+
+def _listed(folder: Path) -> dict[str, FileEntry]:
+    path = folder / MANIFEST_FILE
+    if not path.exists():
+        raise CheckpointError(f"the checkpoint is not whole: {MANIFEST_FILE} is missing.", where=str(folder),
+                              remedy=COPY_AGAIN)
+    try:
+        return read_manifest(folder)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the manifest is damaged ({error!r}).", where=str(path), remedy=COPY_AGAIN) from None
+
+
+def _problem(path: Path, entry: FileEntry, hashes: bool) -> str:
+    if not path.is_file():
+        return f"{path.name} is missing."
+    size = path.stat().st_size
+    if size < entry.bytes:
+        return f"{path.name} is truncated: {size} of {entry.bytes} bytes."
+    if size > entry.bytes:
+        return f"{path.name} has grown: {size} bytes instead of {entry.bytes}."
+    if hashes and sha256_of(path) != entry.sha256:
+        return f"{path.name} has changed: its SHA-256 differs."
+    return ""

@@ -1,0 +1,143 @@
+"""What is drawn on a chart: lines, markers, whiskers and labels beside line ends that do not overlap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.drawing.markup import Attributes, Markup, join, shorten, tag
+
+Point: TypeAlias = tuple[float, float]
+
+DASHES = ("", "6 2.5", "1.5 2.2", "8 2.5 1.5 2.5")
+SHAPES: tuple[tuple[Point, ...], ...] = (
+    (),
+    ((-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)),
+    ((0, -1.15), (1.1, 0.85), (-1.1, 0.85)),
+    ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)),
+    ((0, 1.15), (1.1, -0.85), (-1.1, -0.85)),
+    ((-0.4, -1.1), (0.4, -1.1), (0.4, -0.4), (1.1, -0.4), (1.1, 0.4), (0.4, 0.4), (0.4, 1.1), (-0.4, 1.1), (-0.4, 0.4),
+     (-1.1, 0.4), (-1.1, -0.4), (-0.4, -0.4)),
+    ((0, -1.2), (1.14, -0.37), (0.7, 0.97), (-0.7, 0.97), (-1.14, -0.37)),
+    ((0, -1.35), (0.37, -0.37), (1.35, 0), (0.37, 0.37), (0, 1.35), (-0.37, 0.37), (-1.35, 0), (-0.37, -0.37)),
+)
+"""Outlines of the markers around the origin; the first is a circle."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a model looks on every chart: the colour comes round after eight models, then with hollow markers."""
+
+    index: int
+
+    @property
+    def colour(self) -> str:
+        """Class of the style sheet."""
+        return f"m{self.index % 8}"
+
+    @property
+    def dash(self) -> str:
+        """Of its lines; a second round of colours has other dashes."""
+        return DASHES[(self.index + self.index // 8) % len(DASHES)]
+
+    @property
+    def hollow(self) -> bool:
+        """Every second round of colours."""
+        return self.index // 8 % 2 == 1
+
+    @property
+    def outline(self) -> tuple[Point, ...]:
+        """Of its marker."""
+        return SHAPES[self.index % len(SHAPES)]
+
+
+@dataclass(frozen=True)
+class Label:
+    """A name beside the end of a line."""
+
+    y: float
+    text: str
+    style: Style
+
+
+def line(points: Iterable[Point], attributes: Attributes | None = None, digits: int = 1) -> Markup:
+    """A path through the points; those that are not finite are left out and the line broken there."""
+    return tag("path", {"d": path_data(points, digits), "fill": "none", **(attributes or {})})
+
+
+def path_data(points: Iterable[Point], digits: int = 1) -> str:
+    """M and L commands; a break where a point is not finite."""
+    data, pen = "", "M"
+    for x, y in points:
+        if math.isfinite(x) and math.isfinite(y):
+            data += f"{pen}{_short(x, digits)} {_short(y, digits)}"
+            pen = "L"
+        else:
+            pen = "M"
+    return data
+
+
+def _short(value: float, digits: int) -> str:
+    shown = f"{value:.{digits}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def marker(x: float, y: float, style: Style, size: float = 3.2) -> Markup:
+    """The model's shape."""
+    kind = f"mark {'hollow' if style.hollow else 'filled'}"
+    if not style.outline:
+        return tag("circle", {"class": kind, "cx": round(x, 2), "cy": round(y, 2), "r": size})
+    corners = [(x + size * dx, y + size * dy) for dx, dy in style.outline]
+    return tag("path", {"class": kind, "d": path_data(corners, 2) + "Z"})
+
+
+def swatch(style: Style) -> Markup:
+    """A short piece of the model's line with its marker, for tables and text."""
+    stroke = tag("line", {"x1": 1, "y1": 7, "x2": 27, "y2": 7, "class": "mean", "stroke-dasharray": style.dash or None})
+    return tag("svg", {"class": f"swatch {style.colour}", "viewBox": "0 0 28 14", "width": "28", "height": "14",
+                       "aria-hidden": "true", "focusable": "false"}, stroke, marker(14, 7, style))
+
+
+def whisker(x: float, low: float, high: float, *, cap: float = 3) -> Markup:
+    """An upright interval."""
+    steps = f"M{x - cap:.1f} {low:.1f}h{2 * cap:g}M{x:.1f} {low:.1f}V{high:.1f}M{x - cap:.1f} {high:.1f}h{2 * cap:g}"
+    return tag("path", {"class": "whisker", "d": steps, "fill": "none"})
+
+
+def end_labels(labels: Sequence[Label], x: float, top: float, bottom: float, columns: int) -> Markup:
+    """Names at ``x``, moved up or down until none overlaps, with a thin line from where they belong."""
+    ordered = sorted(labels, key=lambda label: (label.y, label.style.index))
+    gap = min(12.5, (bottom - top) / max(1, len(ordered) - 1))
+    places = spread([label.y for label in ordered], gap, top, bottom)
+    return join([_end_label(label, x, place, columns) for label, place in zip(ordered, places, strict=True)])
+
+
+def _end_label(label: Label, x: float, y: float, columns: int) -> Markup:
+    leader = f"M{x + 3:.1f} {label.y:.1f}L{x + 10:.1f} {y:.1f}"
+    text = tag("text", {"x": round(x + 20, 1), "y": round(y + 3.6, 1), "class": "name"}, shorten(label.text, columns))
+    return tag("g", {"class": f"label {label.style.colour}", "data-model": str(label.style.index)},
+               tag("path", {"class": "leader", "d": leader, "fill": "none"}),
+               marker(x + 14, y, label.style, 2.6), text)
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Ascending places at least ``gap`` apart between ``low`` and ``high``, close to those wanted (ascending)."""
+    blocks: list[tuple[float, int]] = []
+    for place in wanted:
+        blocks.append((place, 1))
+        while len(blocks) > 1 and _overlap(blocks[-2], blocks[-1], gap):
+            (first, many), (second, more) = blocks[-2:]
+            blocks[-2:] = [((first * many + second * more) / (many + more), many + more)]
+        # A block keeps its centre; those pushed over the edge come back below.
+    places = [centre + (index - (size - 1) / 2) * gap for centre, size in blocks for index in range(size)]
+    for index in range(len(places)):
+        places[index] = max(places[index], low + index * gap)
+    for index in range(len(places)):
+        places[-1 - index] = min(places[-1 - index], high - index * gap)
+    return places
+
+
+def _overlap(upper: tuple[float, int], lower: tuple[float, int], gap: float) -> bool:
+    return lower[0] - upper[0] < gap * (upper[1] + lower[1]) / 2

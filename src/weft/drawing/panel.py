@@ -1,0 +1,156 @@
+"""One chart: a frame with axes, a title, a description, and its series."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from weft.drawing.axes import Axis
+from weft.drawing.marks import Label, Style, end_labels
+from weft.drawing.markup import Child, Markup, join, tag
+
+
+@final
+@dataclass(frozen=True)
+class Box:
+    """The drawing and the room around its plot, in units of the drawing."""
+
+    width: float = 360
+    height: float = 286
+    left: float = 42
+    right: float = 104
+    top: float = 12
+    bottom: float = 40
+
+    @property
+    def x(self) -> tuple[float, float]:
+        """From the left to the right of the plot."""
+        return self.left, self.width - self.right
+
+    @property
+    def y(self) -> tuple[float, float]:
+        """From the bottom to the top of the plot: values grow upwards."""
+        return self.height - self.bottom, self.top
+
+
+SMALL = Box(width=220, height=176, left=40, right=12, top=10, bottom=36)
+
+
+@final
+@dataclass(frozen=True)
+class Hover:
+    """A point that the script reads out: where it is, and what to say."""
+
+    x: float
+    y: float
+    at: str
+    value: str
+
+
+@final
+@dataclass(frozen=True)
+class Series:
+    """What is drawn of one model.
+
+    Attributes:
+        points: for the crosshair, ascending in x.
+        label: beside the end of the line; None for none.
+    """
+
+    name: str
+    style: Style
+    drawing: Markup
+    points: tuple[Hover, ...] = ()
+    label: Label | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Panel:
+    """A chart with its words.
+
+    Attributes:
+        name: of the element, unique in the page.
+        heading: above the chart, shown.
+        description: what is to be seen, for those who cannot see it.
+        behind: drawn before the series.
+        note: under the heading, shown.
+    """
+
+    name: str
+    heading: Child
+    title: str
+    description: str
+    x: Axis
+    y: Axis
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    box: Box = field(default_factory=Box)
+    behind: Markup = Markup("")
+    note: Child = ""
+
+
+def draw(panel: Panel) -> Markup:
+    """The figure of a chart."""
+    box = panel.box
+    labels = [series.label for series in panel.series if series.label is not None]
+    # Twelve letters of the label font fit beside a plot that leaves 104 units; others in proportion.
+    names = end_labels(labels, box.x[1], box.top + 4, box.y[0] - 4, int((box.right - 22) / 6)) if labels else Markup("")
+    svg = tag("svg", {"viewBox": f"0 0 {box.width:g} {box.height:g}", "role": "img", "class": "chart",
+                      "aria-labelledby": f"{panel.name}-t {panel.name}-d"},
+              tag("title", {"id": f"{panel.name}-t"}, panel.title),
+              tag("desc", {"id": f"{panel.name}-d"}, panel.description),
+              grid(panel), panel.behind, [_series(series) for series in panel.series], names)
+    note = tag("p", {"class": "panel-note"}, panel.note) if panel.note else ""
+    return tag("div", {"class": "panel"}, tag("h4", None, panel.heading), note,
+               tag("div", {"class": "plot"}, svg))
+
+
+def _series(series: Series) -> Markup:
+    points = [[round(point.x, 1), round(point.y, 1), point.at, point.value] for point in series.points]
+    data = json.dumps(points, ensure_ascii=False, separators=(",", ":")) if points else None
+    return tag("g", {"class": f"series {series.style.colour}", "data-model": str(series.style.index),
+                     "data-points": data}, series.drawing)
+
+
+def grid(panel: Panel) -> Markup:
+    """Horizontal hairlines, ticks and numbers of both axes, and what they measure."""
+    return tag("g", {"class": "axes", "aria-hidden": "true"}, _rows(panel), _columns(panel), _axis_names(panel))
+
+
+def _rows(panel: Panel) -> Markup:
+    left, right = panel.box.x
+    places = [(panel.y.place(tick), panel.y.write(tick)) for tick in panel.y.ticks]
+    return join([join(
+        tag("line", {"class": "grid", "x1": left, "x2": right, "y1": round(y, 1), "y2": round(y, 1)}),
+        tag("text", {"class": "tick", "x": left - 6, "y": round(y + 3.5, 1), "text-anchor": "end"}, text))
+        for y, text in places])
+
+
+def _columns(panel: Panel) -> Markup:
+    bottom = panel.box.y[0]
+    base = tag("line", {"class": "base", "x1": panel.box.x[0], "x2": panel.box.x[1], "y1": bottom, "y2": bottom})
+    places = [(panel.x.place(tick), panel.x.write(tick)) for tick in panel.x.ticks]
+    return join(base, [join(
+        tag("line", {"class": "base", "x1": round(x, 1), "x2": round(x, 1), "y1": bottom, "y2": bottom + 4}),
+        tag("text", {"class": "tick", "x": round(x, 1), "y": bottom + 15, "text-anchor": "middle"}, text))
+        for x, text in _apart(places, 5.9)])
+
+
+def _apart(places: Iterable[tuple[float, str]], letter: float) -> list[tuple[float, str]]:
+    """Without the ticks whose numbers would touch the one before."""
+    kept: list[tuple[float, str]] = []
+    for x, text in places:
+        if not kept or x - kept[-1][0] >= letter * (len(text) + len(kept[-1][1])) / 2 + 6:
+            kept.append((x, text))
+    return kept
+
+
+def _axis_names(panel: Panel) -> Markup:
+    box = panel.box
+    # The vertical axis is named in the heading's note, where it can be read without turning one's head.
+    return tag("text", {"class": "axis-name", "x": (box.x[0] + box.x[1]) / 2, "y": box.height - 6,
+                        "text-anchor": "middle"}, panel.x_label)

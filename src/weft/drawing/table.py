@@ -1,0 +1,109 @@
+"""Tables that scroll in a box of their own on narrow screens, and strips: charts as wide as a cell, one to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from weft.drawing.axes import Axis
+from weft.drawing.markup import Attributes, Child, Markup, join, tag
+
+
+@final
+@dataclass(frozen=True)
+class Column:
+    """A column; numbers stand to the right.
+
+    Attributes:
+        note: a second line of the header, such as what was matched.
+        wraps: whether its words may stand on several lines; those of a number never do.
+    """
+
+    head: Child
+    note: Child = ""
+    number: bool = True
+    wraps: bool = True
+
+    @property
+    def kind(self) -> str | None:
+        """The class of its cells."""
+        return "number" if self.number else None if self.wraps else "unbroken"
+
+
+def table(caption: Child, columns: Sequence[Column], rows: Sequence[Sequence[Child]], *, name: str,
+          attributes: Attributes | None = None, row_attributes: Sequence[Attributes] | None = None) -> Markup:
+    """A table whose first column names the row."""
+    head = tag("thead", None, tag("tr", None, [_header(column) for column in columns]))
+    given = row_attributes or [{}] * len(rows)
+    body = tag("tbody", None, [tag("tr", each, row_cells(columns, row)) for each, row in zip(given, rows, strict=True)])
+    whole = tag("table", attributes, tag("caption", {"id": f"{name}-caption"},
+                                         tag("span", {"class": "cap"}, caption)), head, body)
+    return tag("div", {"class": "scroll", "tabindex": "0", "role": "region", "aria-labelledby": f"{name}-caption"},
+               whole)
+
+
+def _header(column: Column) -> Markup:
+    note = tag("span", {"class": "head-note"}, column.note) if column.note else ""
+    return tag("th", {"scope": "col", "class": column.kind}, column.head, " " if note else "",
+               note)
+
+
+def row_cells(columns: Sequence[Column], row: Sequence[Child]) -> Markup:
+    """The cells of a row, its first a header."""
+    cells = [tag("th", {"scope": "row", "class": columns[0].kind}, row[0])]
+    cells += [tag("td", {"class": column.kind}, cell)
+              for column, cell in zip(columns[1:], row[1:], strict=True)]
+    return join(cells)
+
+
+def folded(summary: Child, *content: Child) -> Markup:
+    """What only some readers want, behind a line that opens it."""
+    return tag("details", None, tag("summary", None, summary), *content)
+
+
+def facts(pairs: Sequence[tuple[str, Child]]) -> Markup:
+    """Terms and what they are."""
+    return tag("dl", {"class": "facts"}, [tag("div", None, tag("dt", None, term), tag("dd", None, value))
+                                          for term, value in pairs])
+
+
+ROW = 26
+"""Height of a strip, in pixels."""
+
+
+def percentage(axis: Axis, value: float) -> str:
+    """Place on a strip."""
+    return f"{100 * axis.share(value):.2f}%"
+
+
+def at(axis: Axis, value: float, drawing: Markup) -> Markup:
+    """A drawing around the origin, put at a value of the strip."""
+    return tag("svg", {"x": percentage(axis, value), "y": "50%", "overflow": "visible", "width": 1, "height": 1},
+               drawing)
+
+
+def strip(axis: Axis, *children: Markup, zero: bool = False) -> Markup:
+    """A row's piece of the chart; its numbers stand in the same row."""
+    lines = [_upright(axis, tick, "zero" if zero and tick == 0 else "grid") for tick in axis.ticks]
+    return tag("svg", {"class": "strip", "height": ROW, "width": "100%", "aria-hidden": "true", "focusable": "false"},
+               lines, *children)
+
+
+def rule(axis: Axis, low: float, high: float, y: float, kind: str) -> Markup:
+    """A level line between two values."""
+    return tag("line", {"class": kind, "x1": percentage(axis, low), "x2": percentage(axis, high), "y1": y, "y2": y})
+
+
+def scale(axis: Axis, title: str, description: str, name: str) -> Markup:
+    """The numbers of the axis, with the words of the whole chart."""
+    texts = [tag("text", {"class": "tick", "x": percentage(axis, tick), "y": 12, "text-anchor": "middle"},
+                 axis.write(tick)) for tick in axis.ticks]
+    return tag("svg", {"class": "strip chart", "height": 18, "width": "100%", "role": "img",
+                       "aria-labelledby": f"{name}-t {name}-d"},
+               tag("title", {"id": f"{name}-t"}, title), tag("desc", {"id": f"{name}-d"}, description), texts)
+
+
+def _upright(axis: Axis, value: float, kind: str) -> Markup:
+    where = percentage(axis, value)
+    return tag("line", {"class": kind, "x1": where, "x2": where, "y1": 0, "y2": "100%"})

@@ -1,0 +1,1 @@
+"""Models in the formats of others: read, written and compared by their numbers."""

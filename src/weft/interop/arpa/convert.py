@@ -1,0 +1,184 @@
+"""N-gram models to and from ARPA files, the exchange format of SRILM, KenLM and others, verified by their numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+from safetensors import SafetensorError
+
+from weft.checkpoints import load_checkpoint
+from weft.checkpoints.load import Loaded
+from weft.checkpoints.save import fill_checkpoint
+from weft.core.errors import FailedError, UnsupportedError
+from weft.disk.atomic import new_file, replacing
+from weft.disk.ownership import by_manifest, require_free
+from weft.disk.space import not_written
+from weft.interop.arpa.reader import read_arpa, read_words
+from weft.interop.arpa.words import END, RESERVED, START, UNKNOWN, Roles, in_ids, opening_of, roles_of, words_of
+from weft.interop.arpa.writer import write_arpa
+from weft.interop.convert import Converted
+from weft.models.ngram import NgramConfig, NgramModel
+from weft.ngram import NgramTable
+from weft.ngram.table import spell
+from weft.tokenizers import Tokenizer, WordTokenizer
+
+SUFFIXES = (".arpa", ".arpa.gz")
+ASKED, CELLS, SEED = 256, 1 << 22, 0
+"""Contexts in which both sides are asked for all probabilities, and how many of these at most."""
+BOUND = 1e-9
+"""Largest difference of log-probabilities, in nats, that writing 17 digits and reading them explains: a wrong word or
+weight changes them by far more."""
+DIGITS = 5e-7 * math.log(10)
+"""Nats by which a number of an ARPA file may be off, as other programs write them: half a unit of the seventh
+significant digit of a log10 below 10."""
+
+
+def is_arpa(path: str | Path) -> bool:
+    """Whether a path names an ARPA file."""
+    return str(path).endswith(SUFFIXES)
+
+
+def to_arpa(loaded: Loaded, out: Path) -> Converted:
+    """Write an n-gram model as an ARPA file, which stands only when it has been read again and compared.
+
+    Raises:
+        UnsupportedError: the model is no n-gram, or its words are none that an ARPA file can hold.
+        OccupiedError: something stands at ``out``.
+        FailedError: the file does not give the model's numbers, or there is no room.
+    """
+    model = loaded.model
+    if not isinstance(model, NgramModel):
+        raise UnsupportedError(f"an ARPA file holds the back-off table of an n-gram model, and this is a "
+                               f"{model.config.kind!r}.", where=str(loaded.path),
+                               remedy="Choose another format, or convert a model of kind ngram.")
+    require_free(out, single=True)
+    roles = roles_of(loaded.tokenizer, model.end, model.vocab_size)
+    words, table = words_of(loaded.tokenizer, roles, model.vocab_size), model.readout.table()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(out) as draft:
+            write_arpa(table, draft, words, compress=out.suffix == ".gz")
+            difference = _difference(table, read_arpa(draft, words).table)
+    except OSError as error:
+        raise not_written(error, out, sum(tensor.nbytes for tensor in model.buffers())) from error
+    return _converted(out, "arpa", difference, _notes_out(loaded.tokenizer, model, roles))
+
+
+def sum_error(loaded: Loaded) -> float:
+    """By how much the logarithm of the sum of a model's probabilities may miss 0 for the digits of the ARPA file
+    that it comes from; 0 for other models. A probability is a sum of as many numbers as the order, at most."""
+    order = loaded.config.order if "arpa" in loaded.facts and isinstance(loaded.config, NgramConfig) else 0
+    return order * DIGITS
+
+
+def from_arpa(path: Path, out: Path, tokenizer: Tokenizer | None = None, *, replace: bool = False) -> Converted:
+    """Make a checkpoint of an n-gram model from an ARPA file; it stands when it has been read again and compared.
+
+    Args:
+        path: the file, which may be gzipped.
+        out: the folder of the checkpoint.
+        tokenizer: of the pieces, or ids, that the file's words are; None: the words are words of text.
+        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
+
+    Raises:
+        DataError: the file is damaged, or has words that the tokenizer does not have.
+        OccupiedError: something stands at ``out`` that is not Weft's, or that is not to be replaced.
+        FailedError: the checkpoint does not give the file's numbers, or there is no room.
+    """
+    require_free(out, proof=by_manifest, replace=replace)
+    found = read_words(path)
+    kept = tokenizer or WordTokenizer([word for word in found if word not in (*RESERVED, UNKNOWN.upper())])
+    end, words = _vocabulary(found, kept)
+    table = read_arpa(path, words).table
+    model = NgramModel(NgramConfig(vocab_size=table.vocab_size, order=table.order, end=end))
+    model.readout.hold(table)
+    facts = {"arpa": {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}}
+    try:
+        with replacing(out, proof=by_manifest if replace else None) as draft:
+            fill_checkpoint(draft, model, kept, facts=facts)
+            again = load_checkpoint(draft).model
+            assert isinstance(again, NgramModel), "as it was saved"
+            difference = _difference(table, again.readout.table())
+    except (OSError, SafetensorError) as error:
+        raise not_written(error, out, sum(tensor.nbytes for tensor in model.buffers())) from error
+    notes = [f"{table.vocab_size:,} words, {table.order}-grams; the probabilities after a context sum to 1 within "
+             f"{_excess(table):.1g}, as the file's digits have it"]
+    if table.vocab_size > kept.vocab_size:
+        notes.append(f"the tokenizer has no id for {UNKNOWN}, so the model has one more than the tokenizer")
+    return _converted(out, "weft", difference, tuple(notes))
+
+
+def _converted(out: Path, target: str, difference: float, notes: tuple[str, ...]) -> Converted:
+    return Converted(path=out, target=target, family=None, dtype="float64", difference=difference, reader=None,
+                     foreign=None, pooled=None, notes=notes)
+
+
+def _vocabulary(found: Sequence[str], tokenizer: Tokenizer) -> tuple[int | None, list[str]]:
+    """The id that contexts read as the start symbol, and the file's word for each id."""
+    listed, opening = set(found), opening_of(tokenizer)
+    unknown = UNKNOWN if UNKNOWN in listed or UNKNOWN.upper() not in listed else UNKNOWN.upper()
+    size = tokenizer.vocab_size + (unknown in listed and roles_of(tokenizer, None, 0).unknown is None)
+    plain = words_of(tokenizer, Roles(None, None), size)
+    numbers = in_ids(found, plain)
+    names = [str(place) for place in range(size)] if numbers else plain
+    # A file in which the opening token is a word of its own was counted with it standing before each document.
+    end = None if opening is not None and names[opening] in listed else opening
+    roles = roles_of(tokenizer, end, size)
+    words = names if numbers else words_of(tokenizer, roles, size)
+    for place, word in ((roles.end, END if END in listed else None), (roles.unknown, unknown)):
+        if place is not None and word is not None:
+            words[place] = word
+    return end, words
+
+
+def _notes_out(tokenizer: Tokenizer | None, model: NgramModel, roles: Roles) -> tuple[str, ...]:
+    notes = []
+    opening = None if tokenizer is None else opening_of(tokenizer)
+    if opening is not None and model.end != opening:
+        notes.append(f"documents open with the token {opening}, which stands in the file as a word behind {START}; "
+                     "other programs need it there too")
+    if roles.end is None:
+        notes.append(f"no token ends a document, so the file has no {END}")
+    if roles.unknown is None:
+        notes.append(f"the vocabulary has no unknown word, so the file has no {UNKNOWN}")
+    return tuple(notes)
+
+
+def _difference(ours: NgramTable, theirs: NgramTable) -> float:
+    """The largest difference of log p over all words, in contexts that are listed and in random ones.
+
+    Raises:
+        FailedError: more than rounding explains.
+    """
+    contexts = _contexts(ours)
+    one, other = ours.log_distribution(contexts), theirs.log_distribution(contexts)
+    zero = np.isneginf(one)
+    apart = float(np.abs(np.where(zero, 0.0, one) - np.where(zero, 0.0, other)).max())
+    if not (zero == np.isneginf(other)).all() or not apart <= BOUND:
+        raise FailedError(f"what was written, read again, gives log-probabilities that differ by up to {apart:.3g} "
+                          f"nats, where rounding explains {BOUND:g}.", where="convert",
+                          remedy="Please report this model.")
+    return apart
+
+
+def _excess(table: NgramTable) -> float:
+    """By how much the probabilities of all words sum to another value than 1, at most. Weft keeps a file's numbers, and
+    files of few digits are off by their rounding."""
+    return float(np.abs(np.exp(table.log_distribution(_contexts(table))).sum(1) - 1).max())
+
+
+def _contexts(table: NgramTable) -> Int64[np.ndarray, "M C"]:
+    """Contexts of n-1 words: as the longest n-grams have them, spread over the table, and random ones."""
+    count = max(4, min(ASKED, CELLS // table.vocab_size))
+    reach, rng = table.order - 1, np.random.default_rng(SEED)
+    drawn = rng.integers(table.vocab_size, size=(count // 2, reach))
+    level = table.levels[-1].keys
+    if not reach or not len(level):
+        return drawn
+    places = np.linspace(0, len(level) - 1, count - count // 2).astype(np.int64)
+    return np.concatenate([spell(table.levels, places, table.order, table.base)[:, :reach], drawn])

@@ -1,0 +1,204 @@
+"""`convert`: a model from one format of folder to another, verified before it stands."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from weft.checkpoints.layout import TRAINING_FILE
+from weft.checkpoints.load import Loaded
+from weft.checkpoints.tensors import own_tensors
+from weft.core.errors import InputError, nearest
+from weft.core.model import Model, language_model
+from weft.disk.atomic import new_file, replacing
+from weft.disk.ownership import by_manifest, require_free
+from weft.disk.space import not_written
+from weft.interop.formats import TARGETS, Source, Target
+from weft.interop.verify import a_tensor, largest_difference, logits_of, probe, require_close
+
+SHARD_SIZE = "5GB"
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+         "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+@final
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion has done.
+
+    Attributes:
+        path: the folder or file.
+        target: its format.
+        family: the family of a foreign folder or file, or None.
+        dtype: of the weights.
+        difference: largest difference of logits between the model, cast, and what was written, read again by Weft.
+        reader: the other program that opens the format (`transformers`, llama.cpp), or None.
+        foreign: the same for that program; None where it is not installed, does not know the format or cannot run
+            the model, which a note then says.
+        pooled: largest difference that pooling heads has made; None where none were pooled.
+        notes: what the user should know.
+        source_dtype: of the weights before they were cast; None where they were not.
+        cast: largest difference of logits that casting has made, from those in the source's own dtype; likewise.
+        largest: the largest of those logits, by amount; likewise.
+    """
+
+    path: Path
+    target: str
+    family: str | None
+    dtype: str
+    difference: float
+    reader: str | None
+    foreign: float | None
+    pooled: float | None
+    notes: tuple[str, ...]
+    source_dtype: str | None = None
+    cast: float | None = None
+    largest: float | None = None
+
+
+def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, family: str | None = None,
+            max_shard_size: str = SHARD_SIZE, with_code: bool = False, dtype: torch.dtype | None = None,
+            replace: bool = False) -> Converted:
+    """Write a model in another format. What is written is verified by reading it again, and stands only then.
+
+    Args:
+        loaded: what is converted; with a ``dtype`` its weights are cast in place.
+        out: the folder, or the file.
+        to: the format, a key of `TARGETS`.
+        pooled: write this model, made from ``loaded``'s by `pool_heads`, in its place.
+        family: write this family's format; None: the one the model came from, or any that fits.
+        max_shard_size: of one file of weights, such as ``5GB``; for a format of one file the default alone.
+        with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
+        dtype: cast the weights; None keeps theirs.
+        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
+
+    Raises:
+        InputError: an unknown format or size, a folder that is the source itself or lies in it, or
+            ``with_code`` where it says nothing.
+        OccupiedError: something stands at ``out`` that is not Weft's, or that is not to be replaced.
+        UnsupportedError: the format cannot hold the model.
+        FailedError: what was written does not give the model's numbers, or there is no room.
+    """
+    target = _target(to, family, max_shard_size, with_code)
+    source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
+    _require_apart(out, loaded.path, target)
+    require_free(out, single=target.single, proof=_proof, replace=replace)
+    if to != "weft":
+        language_model(source.model, f"the format {to!r}", where=str(loaded.path))
+    before = _before(source)
+    source.model.to(dtype)
+    target.check(source)
+    wanted = before.logits if _dtype(source.model) == before.dtype else logits_of(source.model, before.tokens)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(out) if target.single else replacing(out, proof=_proof if replace else None) as draft:
+            written = target.write(source, draft)
+            difference, foreign, notes = _verify(target, source, draft, before.tokens, wanted)
+    except (OSError, SafetensorError) as error:
+        raise not_written(error, out, _bytes(source.model)) from error
+    reader = target.foreign.name if target.foreign else None
+    return before.compared(wanted, Converted(out, to, written.family, _dtype(source.model), difference, reader, foreign,
+                                             before.pooled, (*written.notes, *notes)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Before:
+    """Logits of random tokens before the weights are cast, their dtype, and how far pooling heads has moved them."""
+
+    tokens: Tensor
+    logits: Tensor
+    dtype: str
+    pooled: float | None
+
+    def compared(self, cast: Tensor, made: Converted) -> Converted:
+        """What was done, with what casting has changed."""
+        return made if made.dtype == self.dtype else dataclasses.replace(
+            made, source_dtype=self.dtype, cast=largest_difference(self.logits, cast),
+            largest=float(self.logits.abs().max()))
+
+
+def _before(source: Source) -> _Before:
+    tokens = probe(source.model)
+    logits, own = logits_of(source.model, tokens), source.loaded.model
+    pooled = None if source.model is own else largest_difference(logits_of(own, tokens), logits)
+    return _Before(tokens, logits, _dtype(source.model), pooled)
+
+
+def _dtype(model: Model) -> str:
+    return str(a_tensor(model).dtype).removeprefix("torch.")
+
+
+def _target(to: str, family: str | None, max_shard_size: str, with_code: bool) -> Target:
+    """The format of that name, for which the options say something."""
+    if to not in TARGETS:
+        raise InputError(f"no format is called {to!r}.", where="to", remedy=nearest(to, TARGETS))
+    if TARGETS[to].single and max_shard_size != SHARD_SIZE:
+        raise InputError(f"the format {to!r} is one file, whatever its size.", where="max_shard_size",
+                         remedy="Leave it out.")
+    if with_code and (to != "hf" or family is not None):
+        what = f"the format {to!r}" if to != "hf" else f"the family {family!r}"
+        raise InputError(f"a modelling file for {what}.", where="with_code",
+                         remedy="It is for the format hf without a family: leave one of them out.")
+    return TARGETS[to]
+
+
+def _verify(target: Target, source: Source, draft: Path, tokens: Tensor,
+            wanted: Tensor) -> tuple[float, float | None, tuple[str, ...]]:
+    """The largest differences of logits, by Weft and, where it is installed and can, by the other program that opens
+    the format; and what the user should know."""
+    again = target.read(source, draft)
+    dtypes = (a_tensor(again).dtype,)
+    difference = largest_difference(logits_of(again, tokens), wanted)
+    require_close(difference, wanted, dtypes, f"the {target.kind}, read again,")
+    if target.foreign is None:
+        return difference, None, ()
+    theirs, notes = target.foreign.logits(draft, tokens)
+    if theirs is None:
+        return difference, None, notes
+    foreign = largest_difference(theirs, wanted)
+    require_close(foreign, wanted, (*dtypes, *target.foreign.rounds(source)), target.foreign.name)
+    return difference, foreign, notes
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``5GB``, ``200MB`` or ``1GiB``.
+
+    Raises:
+        InputError: it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B|)", text.strip().upper())
+    size = int(float(found[1]) * UNITS[found[2]]) if found and found[2] in UNITS else 0
+    if size < 1:
+        raise InputError(f"{text!r} is no size.", where="max_shard_size", remedy="Write 5GB, 200MB or 1GiB.")
+    return size
+
+
+def _require_apart(out: Path, source: Path, target: Target) -> None:
+    """Refuse to write over what is converted or, but for single files, into it. A folder around it holds what no
+    manifest lists, so it is never replaced."""
+    here, there = out.resolve(), source.resolve()
+    what = None
+    if here == there or (here.exists() and there.exists() and here.samefile(there)):
+        what = "is the one that is converted"
+    elif there in here.parents and not target.single:
+        what = "lies in the one that is converted"
+    if what:
+        raise InputError(f"the {target.kind} {what}.", where=str(out), remedy=f"Choose another {target.kind}.")
+
+
+def _proof(folder: Path) -> list[str]:
+    """The proof of a folder that no run goes on from."""
+    resumed = [f"{TRAINING_FILE} is what a run goes on from"] if (folder / TRAINING_FILE).exists() else []
+    return [*resumed, *by_manifest(folder)]
+
+
+def _bytes(model: Model) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in own_tensors(model).values())

@@ -1,0 +1,189 @@
+"""The formats that a model is converted to: what each can hold, how it is written, and how it is read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from weft.checkpoints.load import Loaded, load_checkpoint
+from weft.checkpoints.save import fill_checkpoint
+from weft.core.errors import UnsupportedError
+from weft.core.model import LanguageModel, Model, language_model
+from weft.disk.manifest import write_manifest
+from weft.interop.gguf.target import GgufFile, foreign_llama
+from weft.interop.huggingface.folder import is_foreign
+from weft.interop.huggingface.loading import load_folder
+from weft.interop.huggingface.text import GENERATION_FILE, generation_of, settings_of, write_tokenizer
+from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
+from weft.interop.huggingface.writing import fit, write_json, write_model
+from weft.interop.verify import foreign_logits
+from weft.tokenizers.base import SETTINGS_FILE
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What is converted.
+
+    Attributes:
+        loaded: the model and its tokenizer, as they were read.
+        model: the one to write: that one, or one with pooled heads.
+        family: the only family to write; None: the one it came from, or any that fits.
+        shard_bytes: of one file at most.
+        with_code: bring a modelling file where no native class can express the model.
+    """
+
+    loaded: Loaded
+    model: Model
+    family: str | None
+    shard_bytes: int
+    with_code: bool = False
+
+    @property
+    def causal(self) -> LanguageModel:
+        """The model to write, for formats that hold language models alone.
+
+        Raises:
+            UnsupportedError: it is none.
+        """
+        return language_model(self.model, "this format", where=str(self.loaded.path))
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Ids of special tokens and the like, from the foreign folder it came from, else from its tokenizer."""
+        kept: dict[str, Any] = dict(self.loaded.facts.get("kept") or {})
+        tokenizer = self.loaded.tokenizer
+        if not kept and tokenizer is not None:
+            kept = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
+        return kept
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """What generation_config.json of a written folder holds."""
+        return generation_of(self.loaded.facts, self.kept, self.loaded.tokenizer)
+
+
+@final
+@dataclass(frozen=True)
+class Written:
+    """What a target has written: the family, if it has one, and what the user should know."""
+
+    family: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True)
+class Foreign:
+    """Another program that opens a format.
+
+    Attributes:
+        name: what people call it.
+        logits: what it makes of rows of tokens, or None, and what the user should know.
+        rounds: in which dtypes it rounds besides that of the weights.
+    """
+
+    name: str
+    logits: Callable[[Path, Tensor], tuple[Tensor | None, tuple[str, ...]]]
+    rounds: Callable[[Source], tuple[torch.dtype, ...]] = lambda source: ()
+
+
+@final
+@dataclass(frozen=True)
+class Target:
+    """A format to convert to.
+
+    Attributes:
+        check: raises for a source that it cannot hold, before anything is written.
+        write: fills an empty folder, or writes a file.
+        read: gives the model that is in one, for the verification.
+        foreign: who else opens it.
+        single: it is one file, not a folder.
+    """
+
+    check: Callable[[Source], object]
+    write: Callable[[Source, Path], Written]
+    read: Callable[[Source, Path], Model]
+    foreign: Foreign | None = None
+    single: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What it is, in messages."""
+        return "file" if self.single else "folder"
+
+
+def _fitted(source: Source) -> Any:
+    """The native class that can hold the model; None: none can, and the folder is to bring code."""
+    try:
+        return fit(source.causal.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
+    except UnsupportedError:
+        if not source.with_code:
+            raise
+        require_writable(source.causal)
+        return None
+
+
+def _write_hf(source: Source, draft: Path) -> Written:
+    fitted = _fitted(source)
+    if fitted is None:
+        return _write_code(source, draft)
+    write_model(fitted, source.causal, draft, shard_bytes=source.shard_bytes)
+    write_json(draft / GENERATION_FILE, source.generation)
+    notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
+    if source.with_code:
+        notes += [f"the native class of {fitted.family.name} opens this model, so no modelling file was needed"]
+    write_manifest(draft)
+    return Written(fitted.family.name, tuple(notes))
+
+
+def _write_code(source: Source, draft: Path) -> Written:
+    write_with_code(source.causal, source.kept, draft, shard_bytes=source.shard_bytes)
+    write_json(draft / GENERATION_FILE, source.generation)
+    notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
+    origin, tokenizer = _origin(source), source.loaded.tokenizer
+    if origin is not None or tokenizer is None:
+        notes += write_tokenizer(tokenizer, origin, draft, source.model.config.context)
+    else:
+        write_tokenizer(tokenizer, None, draft, source.model.config.context)  # the next line reports what it lacks
+        notes += write_own_tokenizer(tokenizer, draft)
+    write_manifest(draft)
+    return Written(None, tuple(notes))
+
+
+def _origin(source: Source) -> Path | None:
+    """The foreign folder whose tokenizer's files are copied as they are; None where the tokenizer is Weft's own."""
+    folder = source.loaded.path
+    return folder if is_foreign(folder) and not (folder / SETTINGS_FILE).is_file() else None
+
+
+def _write_weft(source: Source, draft: Path) -> Written:
+    loaded = source.loaded
+    fill_checkpoint(draft, source.model, loaded.tokenizer, run=loaded.run, facts=loaded.facts)
+    return Written()
+
+
+def _gguf(source: Source) -> GgufFile:
+    return GgufFile.of(source.loaded, source.causal, source.kept, source.family)
+
+
+def _write_gguf(source: Source, draft: Path) -> Written:
+    file = _gguf(source)
+    left = settings_of(source.loaded.facts)
+    notes = (f"generation_config.json says {', '.join(left)}, for which the file has no room: give them to llama.cpp.",)
+    return Written(file.fitted.family, (*file.write(draft), *(notes if left else ())))
+
+
+TARGETS: Mapping[str, Target] = MappingProxyType({
+    "hf": Target(_fitted, _write_hf, lambda source, folder: load_folder(folder).model,
+                 Foreign("transformers", foreign_logits)),
+    "weft": Target(lambda source: None, _write_weft, lambda source, folder: load_checkpoint(folder).model),
+    "gguf": Target(_gguf, _write_gguf, lambda source, file: _gguf(source).read(file),
+                   Foreign("llama.cpp", foreign_llama, lambda source: _gguf(source).rounds()), single=True)})
+"""By the name that ``--to`` takes."""

@@ -1,0 +1,121 @@
+"""Which of llama.cpp's architectures holds each family, as data: each from its graph in llama.cpp's sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from weft.families.template import Facts
+from weft.families.weights import Rule, both, rename
+from weft.interop.gguf import rules
+from weft.interop.gguf.architecture import SILU, TANH_GELU, Architecture, Value
+from weft.interop.gguf.rotary import COMPUTED, TABULATED
+
+MLP = rules.feedforward("up", "down")
+GLU = rules.feedforward("gate", "up", "down")
+NO_BIAS = {"attention_bias": ("none",)}
+ALIBI_BIAS = 8.0
+"""Slopes run from 2^(-8/n) to 2^-8, in the paper and in every published model of these families."""
+
+
+def _gpt2(facts: Facts) -> list[Rule]:
+    return [*rules.outer(), rename("position_embd.weight", "embedding.position.table"), *rules.norms(rules.PRE_NORMS),
+            *rules.fused_attention(facts, None), *MLP]
+
+
+def _gpt_neox(facts: Facts) -> list[Rule]:
+    return [*rules.outer(), *rules.norms(rules.PRE_NORMS), *rules.fused_attention(facts, "half_split"), *MLP]
+
+
+def _bloom(facts: Facts) -> list[Rule]:
+    return [*rules.outer(), *both("token_embd_norm", "embedding.norm"), *rules.norms(rules.PRE_NORMS),
+            *rules.fused_attention(facts, None), *MLP]
+
+
+def _mpt(facts: Facts) -> list[Rule]:
+    return [*rules.outer(), *rules.norms(rules.PRE_NORMS), *rules.fused_attention(facts, None), *MLP]
+
+
+def _falcon(facts: Facts) -> list[Rule]:
+    """With two norms, the feed-forward's is llama.cpp's first and attention's its second."""
+    two = {"attn_norm_2": "norms.0", "attn_norm": "norms.1"}
+    return [*rules.outer(), *rules.norms(two if facts["wiring"] == "two norms" else rules.ONE_NORM),
+            *rules.fused_attention(facts, "half_split"), *MLP]
+
+
+def _phi(facts: Facts) -> list[Rule]:
+    return [*rules.outer(), *rules.norms(rules.ONE_NORM), *rules.separate_attention(facts, "half_split"), *MLP]
+
+
+def _phi3(facts: Facts) -> list[Rule]:
+    return [*rules.outer(), *rules.norms(rules.PRE_NORMS), *rules.fused_attention(facts, "half_split"),
+            *rules.gate_above_up(facts)]
+
+
+def _llama(facts: Facts) -> list[Rule]:
+    return [*rules.outer(), *rules.norms(rules.PRE_NORMS), *rules.separate_attention(facts, "interleaved"), *GLU]
+
+
+def _mixtral(facts: Facts) -> list[Rule]:
+    return [*rules.outer(), *rules.norms(rules.PRE_NORMS), *rules.separate_attention(facts, "interleaved"),
+            *rules.stacked_experts(facts)]
+
+
+def _qwen2(facts: Facts) -> list[Rule]:
+    return [*rules.outer(), *rules.norms(rules.PRE_NORMS), *rules.separate_attention(facts, "half_split"), *GLU]
+
+
+def _qwen3(facts: Facts) -> list[Rule]:
+    return [*_qwen2(facts), *rules.head_norms(facts, "half_split")]
+
+
+def _gemma(facts: Facts) -> list[Rule]:
+    """llama.cpp multiplies by w where the model multiplies by 1 + w."""
+    return [*rules.outer(rules.Offset()), *rules.norms(rules.PRE_NORMS, rules.Offset()),
+            *rules.separate_attention(facts, "half_split"), *GLU]
+
+
+def _free_heads(facts: Facts) -> dict[str, Value]:
+    return {"attention.key_length": facts["d_head"], "attention.value_length": facts["d_head"]}
+
+
+def _experts(facts: Facts) -> dict[str, Value]:
+    return {**_free_heads(facts), "expert_count": facts["n_experts"], "expert_used_count": facts["top_k"]}
+
+
+def _clamped(facts: Facts) -> dict[str, Value]:
+    clip = {} if facts["clip"] is None else {"attention.clamp_kqv": float(facts["clip"])}
+    return {"attention.max_alibi_bias": ALIBI_BIAS, **clip}
+
+
+def _parallel(facts: Facts) -> dict[str, Value]:
+    return {"use_parallel_residual": bool(facts["parallel"])}
+
+
+LLAMA: dict[str, Any] = {"norm": "rms", "activations": SILU, "rope": "interleaved", "scalings": TABULATED,
+                         "filled": False}
+"""What the families that llama.cpp computes with its graph of Llama have in common."""
+
+ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({
+    "gpt2": Architecture("gpt2", "layer", _gpt2, TANH_GELU, only={"scales": (None,)}),
+    "gpt_neox": Architecture("gptneox", "layer", _gpt_neox, TANH_GELU, rope="half_split", scalings=COMPUTED,
+                             output="required", only={"attention_bias": ("all",)}, metadata=_parallel),
+    "bloom": Architecture("bloom", "layer", _bloom, TANH_GELU, only={"skip_normed": (False,)}, activation="gelu_tanh"),
+    "mpt": Architecture("mpt", "layer", _mpt, TANH_GELU, only={"scale": (None,)}, metadata=_clamped,
+                        activation="gelu"),
+    "falcon": Architecture("falcon", "layer", _falcon, TANH_GELU, rope="half_split", scalings=COMPUTED,
+                           only={"alibi": (False,), "wiring": ("one norm", "two norms"), "bias": (False,), **NO_BIAS}),
+    "phi": Architecture("phi2", "layer", _phi, TANH_GELU, rope="half_split", scalings=COMPUTED, output="required",
+                        only={"qk_norm": (False,)}),
+    "phi3": Architecture("phi3", "rms", _phi3, SILU, rope="half_split", scalings=COMPUTED | {"longrope"}),
+    "llama": Architecture("llama", weights=_llama, metadata=_free_heads, **LLAMA),
+    "mistral": Architecture("llama", weights=_llama, metadata=_free_heads, **LLAMA),
+    "mixtral": Architecture("llama", weights=_mixtral, metadata=_experts, **LLAMA),
+    "gemma": Architecture("gemma", "rms", _gemma, TANH_GELU, rope="half_split", scalings=COMPUTED, filled=False,
+                          output="embedding", only=NO_BIAS, metadata=_free_heads),
+    "qwen2": Architecture("qwen2", "rms", _qwen2, SILU, rope="half_split", scalings=COMPUTED),
+    "qwen3": Architecture("qwen3", "rms", _qwen3, SILU, rope="half_split", scalings=COMPUTED, filled=False,
+                          only=NO_BIAS, metadata=_free_heads),
+})
+"""By family. llama.cpp computes no others: it has no GPT-1, GPT-Neo, OPT, and of GPT-J the name only."""

@@ -1,0 +1,100 @@
+"""What a GGUF file of a model holds: keys and tensors, worked out from the model alone, to be written and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from weft.checkpoints.tensors import own_tensors
+from weft.core.model import LanguageModel
+from weft.families.template import N_LAYERS
+from weft.families.weights import Account, account
+from weft.interop.gguf.architecture import Value, kv_heads
+from weft.interop.gguf.fitting import FILE_TYPES, GgufFit
+from weft.interop.gguf.rotary import rotary_metadata, rotary_tensors
+
+QUANTIZATION_VERSION = 2
+EMBEDDING, READOUT = "token_embd.weight", "output.weight"
+WHOLE = ("position_embd.weight", "ffn_gate_inp.weight")
+"""Ends of names of matrices that are float32 whatever the rest, as llama.cpp reads them."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Content:
+    """The keys and tensors of a file.
+
+    Attributes:
+        architecture: llama.cpp's name of it, which is a key as well.
+        keys: all others, by name.
+        account: which tensors of the file are which of the model's.
+        extra: tensors that the model does not have: factors of rotary pairs.
+        model: the model.
+        copies_embedding: the file has the embedding a second time, as the readout's matrix.
+    """
+
+    architecture: str
+    keys: Mapping[str, Value]
+    account: Account
+    extra: Mapping[str, Tensor]
+    model: LanguageModel
+    copies_embedding: bool
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of all tensors, in the order of the file."""
+        copied = {READOUT: self.account.shapes[EMBEDDING]} if self.copies_embedding else {}
+        return {**{name: tuple(tensor.shape) for name, tensor in self.extra.items()}, **self.account.shapes, **copied}
+
+    def dtype(self, name: str) -> torch.dtype:
+        """In the file: vectors are float32, and so are some matrices; the others are as they are in the model."""
+        whole = len(self.shapes[name]) < 2 or name.endswith(WHOLE)
+        return torch.float32 if whole else next(self.model.parameters()).dtype
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All tensors, in the order of the file, one rule's at a time."""
+        own = own_tensors(self.model)
+        yield from self.extra.items()
+        for rule in self.account.rules:
+            with torch.no_grad():
+                written = rule.write([own[name].detach() for name in rule.ours])
+            for name, tensor in zip(rule.theirs, written, strict=True):
+                yield name, tensor.cpu().to(self.dtype(name)).contiguous()
+        if self.copies_embedding:
+            yield READOUT, own["embedding.tokens.weight"].detach().cpu().contiguous()
+
+
+def content_of(fitted: GgufFit, model: LanguageModel, vocabulary: Mapping[str, Value], name: str) -> Content:
+    """The content of a model's file.
+
+    Args:
+        fitted: the model's architecture.
+        vocabulary: the tokenizer's keys.
+        name: what people call the model.
+    """
+    architecture, facts = fitted.architecture, fitted.facts
+    extra = rotary_tensors(facts) if architecture.rope else {}
+    return Content(architecture.name, {**_general(model, name), **_metadata(fitted), **vocabulary},
+                   account(architecture.weights(facts), own_tensors(model)), extra, model,
+                   architecture.copies_embedding(facts))
+
+
+def _general(model: LanguageModel, name: str) -> dict[str, Value]:
+    return {"general.type": "model", "general.name": name, "general.quantization_version": QUANTIZATION_VERSION,
+            "general.file_type": FILE_TYPES[next(model.parameters()).dtype]}
+
+
+def _metadata(fitted: GgufFit) -> dict[str, Value]:
+    facts, architecture = fitted.facts, fitted.architecture
+    epsilon = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}[architecture.norm]
+    found: dict[str, Value] = {
+        "vocab_size": facts["vocab_size"], "context_length": facts["context"], "embedding_length": facts["d_model"],
+        "block_count": facts[N_LAYERS], "feed_forward_length": facts["d_ff"],
+        "attention.head_count": facts["n_heads"], "attention.head_count_kv": kv_heads(facts), epsilon: facts["eps"],
+        **(rotary_metadata(facts) if architecture.rope else {}), **architecture.metadata(facts)}
+    return {f"{architecture.name}.{key}": value for key, value in found.items()}

@@ -1,0 +1,129 @@
+"""GGUF files through the `gguf` package (the extra ``gguf``): written, and read again to be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.core.errors import FailedError, MissingExtra
+from weft.core.model import LanguageModel
+from weft.interop.gguf.architecture import Value
+from weft.interop.gguf.content import Content
+from weft.interop.shapes import meta_model, place, settle
+
+if TYPE_CHECKING:
+    import gguf
+
+TYPES: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+"""llama.cpp's names."""
+
+
+def require_package() -> Any:
+    """The `gguf` package.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        import gguf
+    except ImportError:
+        raise MissingExtra("gguf", "gguf", "a GGUF file") from None
+    return gguf
+
+
+def write_content(content: Content, path: Path) -> None:
+    """Write a file, one tensor in memory at a time."""
+    package = require_package()
+    writer = package.GGUFWriter(path, content.architecture)
+    try:
+        for key, value in content.keys.items():
+            writer.add_key_value(key, value, _value_type(value))
+        for name, shape in content.shapes.items():
+            dtype = content.dtype(name)
+            kind, width = package.GGMLQuantizationType[TYPES[dtype]], dtype.itemsize
+            size = int(np.prod(shape)) * width
+            writer.add_tensor_info(name, (*shape[:-1], shape[-1] * width), np.dtype(np.uint8), size, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for _, tensor in content.tensors():
+            writer.write_tensor_data(tensor.view(torch.uint8).numpy())
+    finally:
+        writer.close()
+
+
+def _value_type(value: Value) -> Any:
+    """Whole numbers are unsigned, as llama.cpp wants them."""
+    kinds = require_package().GGUFValueType
+    match value:
+        case bool():
+            return kinds.BOOL
+        case int():
+            return kinds.UINT32
+        case float():
+            return kinds.FLOAT32
+        case str():
+            return kinds.STRING
+        case _:
+            return kinds.ARRAY
+
+
+def compare(content: Content, path: Path) -> LanguageModel:
+    """Read a file again, compare every key and every number with what was meant, and give the model that it holds.
+
+    Raises:
+        FailedError: with everything that differs.
+    """
+    reader = require_package().GGUFReader(path)
+    problems = _differing_keys(content, reader)
+    stored = {tensor.name: tensor for tensor in reader.tensors}
+    problems += [f"{name}: a tensor that should not be there" for name in stored if name not in content.shapes]
+    for name, meant in content.tensors():
+        if name not in stored or not torch.equal(_tensor(stored[name], content), meant):
+            problems.append(f"{name}: the file has another tensor, or none")
+    if problems:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise FailedError(f"the file, read again, differs in {len(problems)} places:{lines}\n", where="convert",
+                          remedy="Nothing was written. Please report this model.")
+    return _model(content, stored)
+
+
+def _differing_keys(content: Content, reader: gguf.GGUFReader) -> list[str]:
+    found = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    meant = {"general.architecture": content.architecture, **content.keys}
+    return [f"{key}: {found.get(key)!r} where {meant.get(key)!r} was meant" for key in sorted({*found, *meant})
+            if _stored(found.get(key)) != _stored(meant.get(key))]
+
+
+def _stored(value: Any) -> Any:
+    """A value as the file has it: floats are float32."""
+    if isinstance(value, list):
+        return [_stored(each) for each in value]
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+def _tensor(stored: gguf.ReaderTensor, content: Content) -> Tensor:
+    """A tensor of the file, mapped; empty where its type is not the one that was meant."""
+    dtype = content.dtype(stored.name)
+    if stored.tensor_type.name != TYPES[dtype]:
+        return torch.empty(0)
+    shape = tuple(int(side) for side in reversed(stored.shape))
+    return torch.from_numpy(np.array(stored.data).view(np.uint8)).view(dtype).view(shape)
+
+
+def _model(content: Content, stored: Mapping[str, gguf.ReaderTensor]) -> LanguageModel:
+    """The model whose weights are the file's."""
+    model = meta_model(content.model.config)
+    dtype = next(content.model.parameters()).dtype
+    tensors: dict[str, Tensor] = {}
+    for rule in content.account.rules:
+        read = rule.read([_tensor(stored[name], content) for name in rule.theirs])
+        tensors |= {name: tensor.to(dtype).contiguous() for name, tensor in zip(rule.ours, read, strict=True)}
+    place(model, tensors)
+    settle(model, torch.device("cpu"))
+    return model.eval()

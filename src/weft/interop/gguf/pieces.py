@@ -1,0 +1,128 @@
+"""Reading a tokenizer's vocabulary for llama.cpp: which of its two algorithms, and whether it does the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.interop.gguf.pre_tokenizers import pre_tokenizer
+from weft.interop.gguf.sentence_piece import scores, sentence_pieces
+from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
+from weft.tokenizers import ByteTokenizer, Tokenizer
+from weft.tokenizers.library import LIBRARY_FILE, LibraryTokenizer
+from weft.tokenizers.library_pieces import SPACE, byte_alphabet
+from weft.tokenizers.sentence_piece import SentencePieceTokenizer
+
+NO_MERGES = ("☃ ☃",)
+"""A file must have merges; this one never applies, since no byte is spelled so."""
+
+Data = Mapping[str, Any]
+
+
+def read_pieces(tokenizer: Tokenizer) -> Pieces:
+    """The vocabulary for llama.cpp.
+
+    Raises:
+        Inexpressible: llama.cpp has none that does the same.
+    """
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return sentence_pieces(tokenizer)
+    if isinstance(tokenizer, ByteTokenizer):
+        return _bytes(tokenizer)
+    if not isinstance(tokenizer, LibraryTokenizer):
+        raise Inexpressible(f"llama.cpp has no tokenizer of the kind {tokenizer.kind!r}.")
+    declared = json.loads(tokenizer.files()[LIBRARY_FILE])
+    model = declared["model"]
+    if model["type"] != "BPE":
+        raise Inexpressible(f"llama.cpp has no tokenizer of the kind {model['type']!r} for decoders.")
+    odd = [name for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout") if model.get(name)]
+    if odd:
+        raise Inexpressible(f"its BPE has {', '.join(odd)}, which llama.cpp's has not.")
+    return _by_scores(declared) if model.get("byte_fallback") else _by_merges(declared)
+
+
+def _bytes(tokenizer: ByteTokenizer) -> Pieces:
+    """Byte-level BPE that merges nothing."""
+    tokens = {place: Token(character) for character, place in byte_alphabet().items()}
+    special = {place: Token(text, TokenType.CONTROL) for text, place in tokenizer.special_tokens.items()}
+    return Pieces("gpt2", "gpt-2", tokens | special, NO_MERGES)
+
+
+def _by_merges(declared: Data) -> Pieces:
+    """Byte-level BPE."""
+    model = declared["model"]
+    pre = pre_tokenizer(declared.get("pre_tokenizer"), ignore_merges=bool(model.get("ignore_merges")))
+    tokens = {place: Token(text) for text, place in model["vocab"].items()} | _added(declared)
+    merges = tuple(" ".join(pair) for pair in _merges(model))
+    return Pieces("gpt2", pre, tokens, merges or NO_MERGES, notes=(*_normaliser(declared), *_stripping(declared)))
+
+
+def _by_scores(declared: Data) -> Pieces:
+    """SentencePiece's BPE, which falls back to bytes, as the tokenizers library stores it: merges in place of scores,
+    and the space before a text by one of two means."""
+    model, notes = declared["model"], _stripping(declared)
+    steps, meta = list(_steps(declared.get("normalizer"), "normalizers")), declared.get("pre_tokenizer") or {}
+    prepends = {"type": "Prepend", "prepend": SPACE} in steps
+    others = [step["type"] for step in steps if not _spells_spaces(step)]
+    if others:
+        raise Inexpressible(f"it normalises text by {', '.join(others)}, which llama.cpp does not.")
+    if meta.get("type") == "Metaspace":
+        if meta.get("split", True):
+            raise Inexpressible("it cuts text at spaces before it merges, which llama.cpp's does not.")
+        prepends = prepends or meta.get("prepend_scheme", "always") != "never"
+        notes += ["a text that begins with a space gets a further one from llama.cpp."] if prepends else []
+    elif meta and not _cuts_nothing(meta):
+        raise Inexpressible(f"it cuts text by {meta['type']} before it merges, which llama.cpp's does not.")
+    ranks = scores(model["vocab"], _merges(model))
+    unknown = model.get("unk_token")
+    tokens = {place: Token(text, _kind(text, unknown), ranks.get(text, 0.0)) for text, place in model["vocab"].items()}
+    return Pieces("llama", "default", tokens | _added(declared, unknown), space_first=prepends, notes=tuple(notes))
+
+
+def _kind(text: str, unknown: str | None) -> TokenType:
+    if text == unknown:
+        return TokenType.UNKNOWN
+    return TokenType.BYTE if len(text) == 6 and text.startswith("<0x") and text.endswith(">") else TokenType.NORMAL
+
+
+def _added(declared: Data, unknown: str | None = None) -> dict[int, Token]:
+    kinds = {True: TokenType.CONTROL, False: TokenType.USER_DEFINED}
+    return {token["id"]: Token(token["content"], kinds[bool(token["special"])])
+            for token in declared.get("added_tokens", ()) if token["content"] != unknown}
+
+
+def _merges(model: Data) -> list[tuple[str, str]]:
+    pairs = (pair.split(" ", 1) if isinstance(pair, str) else pair for pair in model["merges"])
+    return [(first, second) for first, second in pairs]
+
+
+def _steps(part: Data | None, inner: str) -> Iterator[Data]:
+    """A part of a tokenizer.json, or those in its sequence."""
+    if part is not None:
+        yield from (step for each in part[inner] for step in _steps(each, inner)) if part["type"] == "Sequence" else (
+            part,)
+
+
+def _spells_spaces(step: Data) -> bool:
+    replaces = step.get("type") == "Replace" and step.get("pattern") == {"String": " "} and step["content"] == SPACE
+    return replaces or (step.get("type") == "Prepend" and step["prepend"] == SPACE)
+
+
+def _cuts_nothing(part: Data) -> bool:
+    """Gemma's: a cut at spaces, of which the normaliser has left none."""
+    return part.get("type") == "Split" and part.get("pattern") == {"String": " "}
+
+
+def _normaliser(declared: Data) -> list[str]:
+    kinds = [step["type"] for step in _steps(declared.get("normalizer"), "normalizers")]
+    if any(kind != "NFC" for kind in kinds):
+        raise Inexpressible(f"it normalises text by {', '.join(kinds)}, which llama.cpp does not.")
+    return ["the tokenizer composes characters (NFC), which llama.cpp does not: give it text in NFC."] if kinds else []
+
+
+def _stripping(declared: Data) -> list[str]:
+    names = [token["content"] for token in declared.get("added_tokens", ())
+             if any(token.get(name) for name in ("lstrip", "rstrip", "single_word"))]
+    return [f"added tokens take in the spaces around them or must be whole words ({', '.join(map(repr, names))}), "
+            "which llama.cpp does not do."] if names else []

@@ -1,0 +1,96 @@
+"""How byte-level BPE cuts text before it merges: the forms in ``tokenizer.json`` that llama.cpp knows, by its names.
+
+llama.cpp has the regular expressions in its code, each under several names that differ in other habits too; named here
+is one that differs in nothing else. A form that is not here has no name there, or none that is known to do the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from weft.interop.gguf.tokens import Inexpressible
+
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*")
+CASED_SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = "|".join((CONTRACTIONS, WORDS, r"\p{N}{1,3}", SIGNS, SPACES))
+QWEN2 = "|".join((CONTRACTIONS, WORDS, r"\p{N}", SIGNS, SPACES))
+TEKKEN = "|".join((*CASED, r"\p{N}", CASED_SIGNS, SPACES))
+GPT4O = "|".join((*(f"{each}{CONTRACTIONS}?" for each in CASED), r"\p{N}{1,3}", CASED_SIGNS, SPACES))
+WHOLE = (GPT2, LLAMA3, QWEN2, TEKKEN, GPT4O)
+"""Those that match all of any text, so that keeping what they match is the same as cutting by them."""
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+
+DIGITS, NUMBERS, PUNCTUATION = "each digit", "runs of digits", "runs of punctuation"
+"""Steps that have no regular expression of their own."""
+
+Key = tuple[tuple[str, ...], bool]
+NAMES: Mapping[Key, str] = MappingProxyType({
+    ((GPT2,), False): "gpt-2",
+    ((LLAMA3,), True): "llama-bpe",
+    ((LLAMA3,), False): "dbrx",
+    ((QWEN2,), False): "qwen2",
+    ((TEKKEN,), True): "tekken",
+    ((GPT4O,), False): "gpt-4o",
+    ((DIGITS, GPT2), False): "smollm",
+    ((BLOOM,), False): "bloom",
+    ((PUNCTUATION, GPT2, NUMBERS, "[0-9][0-9][0-9]"), False): "falcon",
+})
+"""By the expressions that cut one after another, and whether a word that is a token is taken whole. Falcon's cuts a
+space from the number behind it, which llama.cpp does not; its merges, learned so, never join the two."""
+
+
+def pre_tokenizer(declared: Mapping[str, Any] | None, *, ignore_merges: bool) -> str:
+    """llama.cpp's name of a pre-tokenizer.
+
+    Args:
+        declared: as ``tokenizer.json`` has it.
+        ignore_merges: a word that is a token is taken whole, whatever the merges.
+
+    Raises:
+        Inexpressible: it has none.
+    """
+    steps = list(_flat(declared))
+    levels = [step for step in steps if step["type"] == "ByteLevel"]
+    if len(levels) != 1:
+        raise Inexpressible("its BPE is not on bytes, which llama.cpp's is.")
+    if levels[0].get("add_prefix_space"):
+        raise Inexpressible("it puts a space before a text, which llama.cpp's byte-level BPE does not.")
+    cuts = tuple(cut for step in steps for cut in _cut(step))
+    name = NAMES.get((cuts, ignore_merges))
+    if name is None:
+        habit = " and takes words that are tokens whole" if ignore_merges else ""
+        cutting = " then ".join(map(repr, cuts)) or "nothing"
+        raise Inexpressible(f"it cuts text by {cutting}{habit}, for which llama.cpp has no name.")
+    return name
+
+
+def _flat(part: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    if part is None:
+        return []
+    return [step for each in part["pretokenizers"] for step in _flat(each)] if part["type"] == "Sequence" else [part]
+
+
+def _cut(step: Mapping[str, Any]) -> list[str]:
+    """The expressions by which one step cuts; those of another kind by their names."""
+    match step:
+        case {"type": "ByteLevel"}:
+            return [GPT2] if step.get("use_regex", True) else []
+        case {"type": "Digits"}:
+            return [DIGITS if step["individual_digits"] else NUMBERS]
+        case {"type": "Punctuation", "behavior": "Contiguous"}:
+            return [PUNCTUATION]
+        case {"type": "Split", "pattern": pattern, "invert": False, "behavior": "Isolated"}:
+            return [str(pattern.get("Regex") or re.escape(pattern["String"]))]
+        case {"type": "Split", "pattern": {"Regex": str(cut)}, "invert": True, "behavior": "Removed"} if cut in WHOLE:
+            return [cut]
+    return [str(step["type"])]

@@ -1,0 +1,160 @@
+"""Batches as `transformers` has them, columns with padding anywhere, read by a model whose rows advance by counts.
+
+The modelling file of a folder that brings its own code (`weft.interop.huggingface.with_code`) imports this module, also
+one that was written long ago: what is here keeps its name and its meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from weft.core.errors import InputError
+from weft.core.layer import traits_of
+from weft.core.model import LanguageModel, ModelState
+from weft.core.output import Output
+from weft.core.span import Span
+from weft.core.traits import Trait
+
+NO_TARGET = -100
+"""The label of what is not predicted."""
+
+
+@final
+@dataclass(frozen=True)
+class Packed:
+    """Rows without their padding, side by side from the left.
+
+    Attributes:
+        tokens: ids [B,L]; 0 beyond a row's count.
+        count: tokens of each row; None: L in every row.
+        place: how many tokens of the row stand at each column or before it. None: every column has its token.
+    """
+
+    tokens: Int64[Tensor, "B L"]
+    count: Int64[Tensor, " B"] | None
+    place: Int64[Tensor, "B T"] | None
+
+    def columns(self, h: Tensor, before: Tensor | None = None) -> Tensor:
+        """[B,L,...] by column, [B,T,...]; padding has what the token before it has.
+
+        Args:
+            before: [B,1,...] of the last token of an earlier chunk; None: there was none, and padding before a row's
+                first token has what that has.
+        """
+        if self.place is None:
+            return h
+        rows = torch.arange(h.shape[0], device=h.device)[:, None]
+        return torch.cat([h[:, :1] if before is None else before, h], dim=1)[rows, self.place]
+
+
+def pack(tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None) -> Packed:
+    """The rows of a batch without their padding; ``mask`` is true for tokens, None where there is no padding."""
+    if mask is None or bool(mask.all()):
+        return Packed(tokens, None, None)
+    count = mask.sum(1)
+    longest = max(1, int(count.max()))
+    moved = torch.where(mask, tokens, 0).gather(1, _tokens_first(mask))[:, :longest]
+    return Packed(moved, count, mask.cumsum(1))
+
+
+def _tokens_first(mask: Bool[Tensor, "B T"]) -> Int64[Tensor, "B T"]:
+    """The columns of each row, those of tokens first, both in their order."""
+    return (~mask).long().argsort(dim=1, stable=True)
+
+
+@final
+class Reading:
+    """What a batch has read, chunk by chunk. It holds no model, so it can be copied.
+
+    A model whose rotation depends on the document's length has no state that serves every length: for such a model
+    all tokens are kept and read anew with each chunk.
+
+    Attributes:
+        columns: read so far, padding included.
+    """
+
+    def __init__(self) -> None:
+        self.columns = 0
+        self._state: ModelState | None = None
+        self._bound, self._level = 0, True
+        self._last: Tensor | None = None
+        self._tokens: Tensor | None = None
+        self._mask: Tensor | None = None
+
+    def select(self, rows: Int64[Tensor, " rows"]) -> None:
+        """Go on with these rows, in this order, repeats allowed."""
+        if self._state is not None:
+            self._state = self._state.select(rows)
+        if self._last is not None:
+            self._last = self._last.index_select(0, rows)
+        if self._tokens is not None and self._mask is not None:
+            self._tokens, self._mask = self._tokens.index_select(0, rows), self._mask.index_select(0, rows)
+
+    def read(self, model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None
+             ) -> Output[ModelState]:
+        """Hidden vectors of the chunk, by column [B,T,...]."""
+        anew = Trait.DECLARED_LENGTH in traits_of(model) if self.columns == 0 else self._tokens is not None
+        self.columns += tokens.shape[1]
+        return self._read_anew(model, tokens, mask) if anew else self._read_on(model, pack(tokens, mask))
+
+    def _read_on(self, model: LanguageModel, packed: Packed) -> Output[ModelState]:
+        state, fresh = self._state, self._state is None
+        if state is None:
+            state = model.init_state(packed.tokens.shape[0], device=packed.tokens.device)
+        self._bound += packed.tokens.shape[1]
+        self._level = self._level and packed.count is None
+        span = Span(count=packed.count, fresh=fresh, bound=self._bound, uniform=self._level)
+        out = model.hidden(packed.tokens, state, span)
+        y = packed.columns(out.y, self._last)
+        self._state, self._last = out.state, y[:, -1:]
+        return out._replace(y=y)
+
+    def _read_anew(self, model: LanguageModel, tokens: Tensor, mask: Tensor | None) -> Output[ModelState]:
+        steps = tokens.shape[1]
+        mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+        if self._tokens is not None and self._mask is not None:
+            tokens, mask = torch.cat([self._tokens, tokens], dim=1), torch.cat([self._mask, mask], dim=1)
+        self._tokens, self._mask = tokens, mask
+        out = read(model, tokens, mask)
+        return out._replace(y=out.y[:, tokens.shape[1] - steps:])
+
+
+def read(model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Tensor | None = None,
+         reading: Reading | None = None) -> Output[ModelState]:
+    """Hidden vectors [B,T,...] of a batch by column: of each token what its row alone gives, of padding those of the
+    token before it.
+
+    Args:
+        tokens: ids; anything where ``mask`` is 0.
+        mask: 0 for padding, wherever it stands; None: there is none.
+        reading: what the batch has read before; it reads on. None: nothing, and nothing is kept.
+
+    Raises:
+        InputError: a mask of another shape than the tokens.
+    """
+    if mask is not None and mask.shape != tokens.shape:
+        raise InputError(f"shape {tuple(mask.shape)} for tokens of shape {tuple(tokens.shape)}.",
+                         where="attention_mask", remedy="Give a number for each token, 0 for padding.")
+    tokens, flags = tokens.long(), None if mask is None else mask.bool()
+    if reading is not None:
+        return reading.read(model, tokens, flags)
+    packed = pack(tokens, flags)
+    out = model.hidden(packed.tokens, None, Span(count=packed.count))
+    return out._replace(y=packed.columns(out.y))
+
+
+def in_rows(logits: Float[Tensor, "B T V"], labels: Int64[Tensor, "B T"],
+            mask: Tensor | None) -> tuple[Float[Tensor, "B T V"], Int64[Tensor, "B T"]]:
+    """Logits and labels with each row's padding moved behind it and nothing predicted there, so that every label
+    stands beside the logits of the token before it."""
+    if mask is None:
+        return logits, labels
+    flags = mask.bool()
+    order = _tokens_first(flags)
+    labels = labels.masked_fill(~flags, NO_TARGET).gather(1, order)
+    return logits.gather(1, order[..., None].expand_as(logits)), labels

@@ -1,0 +1,136 @@
+"""A foreign folder, opened: what is in it is known, no tensor has been touched."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from weft.checkpoints.layout import CONFIG_FILE
+from weft.core.errors import CheckpointError, ConfigError
+from weft.core.model import LanguageModel, ModelConfig
+from weft.families.family import Family, family_of
+from weft.families.keys import KEPT
+from weft.families.template import Facts
+from weft.families.weights import Account
+from weft.interop.huggingface.stored import COPY_AGAIN, Entry, Stored, listed, open_stored
+from weft.interop.huggingface.text import read_generation, special_ids
+from weft.interop.shapes import meta_model
+
+LOGGER = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A folder of a known family.
+
+    Attributes:
+        folder: where it is.
+        family: whose format it has.
+        config: Weft's, of its model.
+        kept: what config.json holds besides, by key (ids of special tokens, the dtype).
+        generation: what generation_config.json holds.
+        model: on the meta device: shapes and no numbers.
+        stored: its tensors.
+        account: what those are in the model.
+        places: the stored name of each of the family's tensors.
+    """
+
+    folder: Path
+    family: Family
+    config: ModelConfig
+    kept: Mapping[str, Any]
+    generation: Mapping[str, Any]
+    model: LanguageModel
+    stored: Stored
+    account: Account
+    places: Mapping[str, str]
+    problems: tuple[str, ...]
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether a folder's config.json is one of `transformers`, not of Weft."""
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        return False
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "weft_format" not in content and bool({"model_type", "architectures"}
+                                                                               & set(content))
+
+
+def open_folder(folder: Path) -> Opened:
+    """Open a folder that `transformers` wrote: its configuration and the headers of its files are read.
+
+    Raises:
+        CheckpointError: an unknown family, a configuration with keys that cannot be read, no weights. What is wrong
+            with single tensors is in ``problems`` and is raised when they are read.
+    """
+    raw = read_raw(folder)
+    family = family_of(raw, str(folder / CONFIG_FILE))
+    config, facts, model = _build(family, raw, folder)
+    for note in family.notes(raw):
+        LOGGER.warning("note: %s: %s", folder / CONFIG_FILE, note)
+    stored = open_stored(folder)
+    account = family.account(model, facts, stored.entries)
+    places, problems = account.reconcile(stored.shapes())
+    problems += [problem for name in places.values() if (problem := _unusable(name, stored.entries[name]))]
+    generation = read_generation(folder)
+    kept = {**special_ids(generation), **facts.get(KEPT, {})}
+    return Opened(folder, family, config, kept, generation, model, stored, account, places, tuple(problems))
+
+
+def read_raw(folder: Path) -> dict[str, Any]:
+    """A folder's config.json, as it stands.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
+    if not isinstance(content, dict):
+        raise CheckpointError("the file holds no mapping.", where=str(path), remedy=COPY_AGAIN)
+    found: dict[str, Any] = _floats(content)
+    return found
+
+
+def _floats(value: Any) -> Any:
+    """Numbers that JSON lacks, which transformers 5 writes as ``{"__float__": "Infinity"}``."""
+    if isinstance(value, dict):
+        return float(value["__float__"]) if set(value) == {"__float__"} else {
+            key: _floats(item) for key, item in value.items()}
+    return [_floats(item) for item in value] if isinstance(value, list) else value
+
+
+def _build(family: Family, raw: Mapping[str, Any], folder: Path) -> tuple[ModelConfig, Facts, LanguageModel]:
+    try:
+        config, facts = family.read(raw)
+        return config, facts, meta_model(config)
+    except ConfigError as error:
+        lines = "".join(f"\n  - {problem}" for problem in error.problems)
+        raise CheckpointError(f"this {family.name} configuration cannot be read:{lines}\n",
+                              where=str(folder / CONFIG_FILE),
+                              remedy="Correct it; a key that changes nothing can be removed.") from None
+
+
+def _unusable(name: str, entry: Entry) -> str:
+    if isinstance(entry.dtype, torch.dtype):
+        return ""
+    return f"{name}: its numbers are {entry.dtype}; only float64, float32, float16 and bfloat16 weights can be read."
+
+
+def refuse(opened: Opened, problems: list[str]) -> CheckpointError:
+    """The one error about a folder's tensors."""
+    return listed(problems, "tensor", opened.folder,
+                  f"Its config.json says a {opened.family.name} model of other tensors: copy both again, whole.")

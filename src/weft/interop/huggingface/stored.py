@@ -1,0 +1,217 @@
+"""The tensors of a foreign folder: found, listed with shapes and dtypes, and mapped into memory when they are used.
+
+    model.safetensors                    one file
+    model.safetensors.index.json         names the shard of each tensor
+    pytorch_model.bin[.index.json]       the same as pickles, which are read without running them (weights only)
+
+A pickled file is read in one place here, and only its tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, final
+from zipfile import is_zipfile
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from weft.core.errors import CheckpointError
+from weft.families.weights import Shape
+
+CONVERT = "Convert the file to safetensors where you trust it."
+SINGLE, PICKLED = "model.safetensors", "pytorch_model.bin"
+INDEX = ".index.json"
+COPY_AGAIN = "Copy the folder again, whole."
+DTYPES: Mapping[str, torch.dtype] = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
+                                     "BF16": torch.bfloat16}
+"""Weights that Weft computes with, by safetensors' names; others (quantised, whole numbers) keep theirs."""
+
+
+class Entry(NamedTuple):
+    """Shape and dtype of a stored tensor; the dtype is a word where it is none of weights."""
+
+    shape: Shape
+    dtype: torch.dtype | str
+
+
+class TensorFile(ABC):
+    """An open file of tensors."""
+
+    @abstractmethod
+    def entries(self) -> dict[str, Entry]:
+        """Every tensor."""
+
+    @abstractmethod
+    def get(self, name: str) -> Tensor:
+        """A tensor, mapped from the file: nothing is read before it is used."""
+
+
+@final
+class SafeFile(TensorFile):
+    """A safetensors file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: Any = safe_open(path, framework="pt")
+
+    def entries(self) -> dict[str, Entry]:
+        found = {}
+        for name in self._file.keys():  # noqa: SIM118 - not a mapping
+            view = self._file.get_slice(name)
+            kind = str(view.get_dtype())
+            found[name] = Entry(tuple(view.get_shape()), DTYPES.get(kind, kind))
+        return found
+
+    def get(self, name: str) -> Tensor:
+        tensor: Tensor = self._file.get_tensor(name)
+        return tensor
+
+
+@final
+class PickledFile(TensorFile):
+    """A file of torch.save."""
+
+    def __init__(self, path: Path) -> None:
+        self._tensors = read_pickled(path)
+
+    def entries(self) -> dict[str, Entry]:
+        known = set(DTYPES.values())
+        return {name: Entry(tuple(tensor.shape), tensor.dtype if tensor.dtype in known else str(tensor.dtype))
+                for name, tensor in self._tensors.items()}
+
+    def get(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+
+@final
+class Stored:
+    """All tensors of a folder.
+
+    Attributes:
+        entries: shape and dtype of each.
+    """
+
+    def __init__(self, files: Mapping[str, TensorFile]) -> None:
+        self._files = dict(files)
+        self._places = {tensor: name for name, file in files.items() for tensor in file.entries()}
+        self.entries = {tensor: entry for file in files.values() for tensor, entry in file.entries().items()}
+
+    def get(self, name: str) -> Tensor:
+        """A tensor, mapped from its file."""
+        return self._files[self._places[name]].get(name)
+
+    def shapes(self) -> dict[str, Shape]:
+        """The shape of each."""
+        return {name: entry.shape for name, entry in self.entries.items()}
+
+
+def open_stored(folder: Path) -> Stored:
+    """The tensors of a folder; only the files' headers are read.
+
+    Raises:
+        CheckpointError: no weights, an index that names absent files, a file that is damaged or that lies elsewhere.
+    """
+    names = _file_names(folder)
+    problems = [what for name in names if (what := _unfit(folder, name))]
+    files: dict[str, TensorFile] = {}
+    for name in names if not problems else []:
+        try:
+            files[name] = PickledFile(folder / name) if name.endswith(".bin") else SafeFile(folder / name)
+        except (OSError, SafetensorError) as error:
+            problems.append(f"{name}: damaged or truncated ({error}).")
+    if problems:
+        raise listed(problems, "file", folder, COPY_AGAIN)
+    stored = Stored(files)
+    _require_indexed(folder, stored)
+    return stored
+
+
+def listed(problems: list[str], what: str, folder: Path, remedy: str) -> CheckpointError:
+    """One error for all that is wrong with a folder's files or tensors."""
+    count = f"1 {what} cannot" if len(problems) == 1 else f"{len(problems)} {what}s cannot"
+    lines = "".join(f"\n  - {problem}" for problem in problems)
+    return CheckpointError(f"{count} be used:{lines}\n", where=str(folder), remedy=remedy)
+
+
+def _file_names(folder: Path) -> list[str]:
+    """The files that hold the weights, as `transformers` chooses them."""
+    for single in (SINGLE, PICKLED):
+        if _there(folder / single):
+            return [single]
+        if (folder / f"{single}{INDEX}").is_file():
+            return sorted(set(_index(folder / f"{single}{INDEX}").values()))
+    shards = sorted(path.name for path in folder.glob("*-of-*.safetensors"))
+    if shards:
+        raise CheckpointError(f"{len(shards)} shards such as {shards[0]}, but no {SINGLE}{INDEX} that says what is in "
+                              "them.", where=str(folder), remedy="Copy the index file too.")
+    raise CheckpointError(f"no weights: neither {SINGLE} nor {PICKLED}, whole or in shards.", where=str(folder),
+                          remedy="Copy the weights too, or give the folder that has them.")
+
+
+def _index(path: Path) -> dict[str, str]:
+    try:
+        content: Any = json.loads(path.read_bytes())
+        return {str(name): str(file) for name, file in content["weight_map"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"the index is damaged ({error!r}).", where=str(path), remedy=COPY_AGAIN) from None
+
+
+def _require_indexed(folder: Path, stored: Stored) -> None:
+    """What the index promises is in the shards."""
+    for single in (SINGLE, PICKLED):
+        path = folder / f"{single}{INDEX}"
+        if _there(folder / single) or not path.is_file():
+            continue
+        absent = sorted(name for name in _index(path) if name not in stored.entries)
+        if absent:
+            raise listed([f"{name}: the index has it, its file has not." for name in absent], "tensor", folder,
+                         COPY_AGAIN)
+        return
+
+
+def _there(path: Path) -> bool:
+    """A file, or a link, be it broken or not, about which the next step reports."""
+    return path.is_file() or path.is_symlink()
+
+
+def _unfit(folder: Path, name: str) -> str:
+    """Why a file of the folder cannot be opened; empty if it can."""
+    if Path(name).name != name or name in (".", ".."):
+        return f"{name}: the index names a file outside the folder."
+    path = folder / name
+    if path.is_symlink() and not lawful_link(path):
+        return f"{name}: a link to {os.readlink(path)}, out of the folder. Copy the file itself."
+    return "" if path.is_file() else f"{name}: missing."
+
+
+def lawful_link(path: Path) -> bool:
+    """Links stay in the folder, or lead from a snapshot of the Hub's cache to its blobs."""
+    target, folder = path.resolve(), path.parent.resolve()
+    cache = folder.parent.parent
+    in_cache = folder.parent.name == "snapshots" and target.parent == cache / "blobs"
+    return target.is_relative_to(folder) or in_cache
+
+
+def read_pickled(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file of torch.save, by name, mapped from it where its format allows.
+
+    Raises:
+        CheckpointError: it is damaged, or holds anything but tensors by name.
+    """
+    try:
+        # Files from before torch 1.6 are no archives and cannot be mapped.
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+    except Exception as error:  # whatever the unpickler meets in a file that is not what it should be
+        if type(error).__name__ == "UnpicklingError":
+            raise CheckpointError("the file holds more than tensors (code that unpickling would run, or damage), so it "
+                                  "is not opened.", where=str(path), remedy=CONVERT) from None
+        raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
+                              remedy="Copy the folder again, whole.") from None
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise CheckpointError("the file is no mapping from names to tensors.", where=str(path), remedy=CONVERT)
+    return {str(name): tensor for name, tensor in content.items()}

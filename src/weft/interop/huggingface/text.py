@@ -1,0 +1,147 @@
+"""What lies beside the weights of a foreign folder: its tokenizer, and how it generates text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import CheckpointError
+from weft.interop.huggingface.stored import COPY_AGAIN, lawful_link
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.declared import CHAT_TEMPLATE, DEFAULT_TEMPLATE, MORE_TEMPLATES
+from weft.tokenizers.library import LIBRARY_FILE
+from weft.tokenizers.published import read_tokenizer
+
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "encoder.json", "vocab.txt",
+                "rwkv_vocab_v20230424.txt")
+"""Files any one of which makes a tokenizer."""
+
+BESIDE = ("merges.txt", "vocab.bpe", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+          "chat_template.jinja", "chat_template.json")
+"""Files that belong to one."""
+
+SETTINGS = "tokenizer_config.json"
+GENERATION_FILE = "generation_config.json"
+GENERATION = "generation"
+"""The key of a checkpoint's facts that has it."""
+
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+NO_SETTINGS = frozenset({*SPECIAL, "_from_model_config", "transformers_version"})
+"""Keys that are ids of tokens, or say where the file comes from."""
+
+
+def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
+    """The tokenizer of a folder; None where it has none.
+
+    Raises:
+        TokenizerError: its files are damaged, or it gives ids that the model does not have.
+    """
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        return None
+    tokenizer = read_tokenizer(folder)
+    tokenizer.require_fits(vocab_size, where=str(folder))
+    return tokenizer
+
+
+def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, context: int) -> list[str]:
+    """Put the tokenizer's files into a folder that is being written.
+
+    Args:
+        source: the foreign folder that the model came from, whose files are copied as they are; None for Weft's own.
+        context: tokens of a document, which `transformers` wants to know.
+
+    Returns:
+        What the user should know: a tokenizer that cannot be written.
+    """
+    if source is not None:
+        for name in (*VOCABULARIES, *BESIDE):
+            file = source / name
+            if file.is_file() and (not file.is_symlink() or lawful_link(file)):
+                shutil.copyfile(file, draft / name)
+        for file in sorted((source / MORE_TEMPLATES).glob("*.jinja")):
+            if not file.is_symlink() or lawful_link(file):
+                (draft / MORE_TEMPLATES).mkdir(exist_ok=True)
+                shutil.copyfile(file, draft / MORE_TEMPLATES / file.name)
+        return []
+    if tokenizer is None:
+        return []
+    files = tokenizer.files()
+    if LIBRARY_FILE not in files:
+        return [f"the tokenizer {tokenizer.name!r} has no tokenizer.json, so none was written; give rows of token ids."]
+    for name, content in files.items():
+        (draft / name).write_bytes(content)
+    names = {place: token for token, place in tokenizer.special_tokens.items()}
+    roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context,
+                **{role: names[place] for role, place in roles.items() if place in names}, **_adds(tokenizer)}
+    (draft / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    _write_templates(tokenizer, draft)
+    return []
+
+
+def _adds(tokenizer: Tokenizer) -> dict[str, bool]:
+    """Whether texts get an opening and a closing token, where the tokenizer says."""
+    said = {"add_bos_token": tokenizer.conventions.adds_bos, "add_eos_token": tokenizer.conventions.adds_eos}
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _write_templates(tokenizer: Tokenizer, draft: Path) -> None:
+    for name, template in tokenizer.conventions.chat_templates.items():
+        path = draft / (CHAT_TEMPLATE if name == DEFAULT_TEMPLATE else f"{MORE_TEMPLATES}/{name}.jinja")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(template, encoding="utf-8")
+
+
+def read_generation(folder: Path) -> dict[str, Any]:
+    """All that the file holds; nothing where there is none.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    path = folder / GENERATION_FILE
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
+    return dict(content) if isinstance(content, dict) else {}
+
+
+def special_ids(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The ids of special tokens in it."""
+    return {key: content[key] for key in SPECIAL if content.get(key) is not None}
+
+
+def generation_of(facts: Mapping[str, Any], kept: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """What the file of a folder that is written holds: all that the one the model came from held, or else the ids of
+    its special tokens, those that end a generation whole.
+
+    Args:
+        facts: of the model that is written.
+        kept: ids of special tokens by their keys in config.json.
+        tokenizer: the model's; None: it has none.
+    """
+    known: Mapping[str, Any] = facts.get(GENERATION) or {}
+    if known:
+        return dict(known)
+    ends = () if tokenizer is None else tokenizer.end_ids
+    several = {"eos_token_id": list(ends)} if len(ends) > 1 else {}
+    return {"_from_model_config": not several, **special_ids(kept), **several}
+
+
+def end_ids(facts: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """The ids that end a generation, of those that the model has, where no tokenizer says."""
+    for source in (facts.get(GENERATION) or {}, facts.get("kept") or {}):
+        found = source.get("eos_token_id")
+        if found is not None:
+            return tuple(place for place in (found if isinstance(found, list) else [found]) if 0 <= place < vocab_size)
+    return ()
+
+
+def settings_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of what it says besides ids of tokens (temperature, top_p, ...)."""
+    return tuple(sorted(set(facts.get(GENERATION) or {}) - NO_SETTINGS))

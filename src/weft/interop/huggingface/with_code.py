@@ -1,0 +1,204 @@
+"""Folders that bring a modelling file of their own, for models that no native class of `transformers` expresses.
+
+    config.json              model_type "weft", the model's configuration of Weft whole, auto_map
+    configuration_weft.py    how `transformers` opens it: the files in `bundled`, which need the installed `weft`
+    modeling_weft.py
+    model.safetensors        every tensor under "model." and its own name; in shards where it is large
+    generation_config.json and the tokenizer's files, as in every folder
+
+Weft reads such a folder from its data and never runs the code in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.checkpoints.layout import CONFIG_FILE
+from weft.checkpoints.load import Loaded
+from weft.checkpoints.tensors import assign_tensors, own_tensors
+from weft.core.config import parse_part, parts_in
+from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
+from weft.core.layer import traits_of
+from weft.core.model import Counted, LanguageModel, ModelConfig
+from weft.core.registry import PLUGIN
+from weft.core.traits import Trait
+from weft.core.version import VERSION
+from weft.interop.huggingface.folder import is_foreign, read_raw
+from weft.interop.huggingface.stored import COPY_AGAIN, Stored, listed, open_stored
+from weft.interop.huggingface.text import GENERATION, folder_tokenizer, read_generation, special_ids
+from weft.interop.huggingface.writing import write_json, write_weights
+from weft.positions.constants import Constant
+from weft.tokenizers import Tokenizer, load_tokenizer
+from weft.tokenizers.base import SETTINGS_FILE
+from weft.tokenizers.config import known_tokenizers
+from weft.tokenizers.library import LIBRARY_FILE
+
+MODEL_TYPE = "weft"
+KEY = "weft"
+"""Where config.json has the configuration of Weft."""
+
+FORMAT = 1
+PREFIX = "model."
+CODE_FILES = ("configuration_weft.py", "modeling_weft.py")
+BUNDLED = Path(__file__).parent / "bundled"
+ARCHITECTURE = "WeftForCausalLM"
+AUTO_MAP: Mapping[str, str] = MappingProxyType({"AutoConfig": "configuration_weft.WeftConfig",
+                                                "AutoModelForCausalLM": f"modeling_weft.{ARCHITECTURE}"})
+KEEP = "Keep it as a Weft checkpoint."
+
+
+def has_code(folder: Path) -> bool:
+    """Whether a folder is one of these."""
+    return is_foreign(folder) and read_raw(folder).get("model_type") == MODEL_TYPE
+
+
+def brings_bundled_code(folder: Path) -> bool:
+    """Whether the code that a folder would run is, byte for byte, what Weft has written into it."""
+    if not has_code(folder) or read_raw(folder).get("auto_map") != AUTO_MAP:
+        return False
+    found = {path.name for path in folder.rglob("*.py")}
+    return found == set(CODE_FILES) and all(
+        (folder / name).read_bytes() == (BUNDLED / name).read_bytes() for name in CODE_FILES)
+
+
+def require_writable(model: LanguageModel) -> None:
+    """Refuse a model that the bundled file cannot serve.
+
+    Raises:
+        UnsupportedError: an encoder-decoder, a bidirectional model, tables of counts, parts from a plugin's file.
+    """
+    what = None
+    if model.takes_source:
+        what = "a model that decodes from a source cannot be opened as a causal language model."
+    elif Trait.BIDIRECTIONAL in traits_of(model):
+        what = "this model sees later tokens, so it cannot be opened as a causal language model."
+    elif isinstance(model, Counted):
+        what = "tables of counts are no weights that `transformers` could load."
+    if what is not None:
+        raise UnsupportedError(what, where="model", remedy=KEEP)
+    plugins = sorted({part.kind for part in parts_in(model.config) if type(part).__module__.startswith(PLUGIN)})
+    if plugins:
+        raise UnsupportedError(f"{', '.join(plugins)}: from a plugin's file, which the folder would lack.",
+                               where="model", remedy="Make the plugin an installed package with an entry point of the "
+                               "group weft.parts, or keep the model as a Weft checkpoint.")
+
+
+def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, *, shard_bytes: int) -> None:
+    """Fill an empty folder, the tokenizer's files aside.
+
+    Args:
+        kept: ids of special tokens by their keys.
+        shard_bytes: of one file of weights at most.
+    """
+    own = own_tensors(model)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    write_json(draft / CONFIG_FILE, {
+        "architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "auto_map": dict(AUTO_MAP), "dtype": dtype,
+        "torch_dtype": dtype, **special_ids(kept),
+        KEY: {"format": FORMAT, "version": VERSION, "model": model.config.dump()}})
+    for name in CODE_FILES:
+        (draft / name).write_bytes((BUNDLED / name).read_bytes())
+    sizes = {f"{PREFIX}{name}": tensor.nbytes for name, tensor in own.items()}
+    write_weights(((f"{PREFIX}{name}", tensor) for name, tensor in own.items()), sizes, draft, shard_bytes=shard_bytes)
+
+
+def write_own_tokenizer(tokenizer: Tokenizer, draft: Path) -> list[str]:
+    """Put a tokenizer of Weft into a folder, beside the files that `write_tokenizer` makes of it where it can.
+
+    Returns:
+        What the user should know: a tokenizer that `transformers` cannot read.
+    """
+    tokenizer.save(draft)
+    return [] if LIBRARY_FILE in tokenizer.files() else [
+        f"the tokenizer {tokenizer.name!r} has no tokenizer.json, so only Weft reads it; give transformers token ids."]
+
+
+def build(content: Any, where: str = CONFIG_FILE) -> LanguageModel:
+    """The model of what config.json has under `KEY`, its weights as they begin. The bundled modelling file calls this.
+
+    Raises:
+        CheckpointError: it is missing, of a newer format, or of parts that are not known here.
+    """
+    version = content.get("format") if isinstance(content, Mapping) else None
+    if not isinstance(version, int) or not isinstance(content.get("model"), Mapping):
+        raise CheckpointError(f"there is no configuration of Weft under {KEY!r}.", where=where,
+                              remedy="Copy the folder again, whole.")
+    if version > FORMAT:
+        raise CheckpointError(f"format {version} is newer than this Weft reads ({FORMAT}); it was written by Weft "
+                              f"{content.get('version')}.", where=where, remedy="Update Weft.")
+    try:
+        config = parse_part(("model",), content["model"])
+        assert isinstance(config, ModelConfig), "the group model holds model configurations"
+        model = config.build()
+    except ConfigError as error:
+        listed = "".join(f"\n  - {problem}" for problem in error.problems)
+        raise CheckpointError(f"the model of this folder cannot be built here:{listed}\n", where=where,
+                              remedy=f"It was written by Weft {content.get('version')}: use that one or a later one, "
+                                     "with the packages that add those parts.") from None
+    assert isinstance(model, LanguageModel), "the group model holds language models"
+    return model
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """The names of tensors that repeat others, with the first name of each."""
+    first = {id(tensor): name for name, tensor in own_tensors(model).items()}
+    return {name: first[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items()
+            if name != first[id(tensor)]}
+
+
+@torch.no_grad()
+def set_constants(module: nn.Module) -> None:
+    """Write fixed numbers anew where other hands have given a module memory. The bundled modelling file calls this."""
+    if isinstance(module, Constant):
+        module.to_empty(device=module.numbers.device)
+
+
+def load_with_code(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Loaded:
+    """The model and tokenizer of a folder that `write_with_code` or, from there, `transformers` wrote.
+
+    Args:
+        device: where the model goes.
+        dtype: of the weights; None: as they are stored.
+
+    Raises:
+        CheckpointError: listing everything that is wrong.
+    """
+    raw = read_raw(folder)
+    model = build(raw.get(KEY), str(folder / CONFIG_FILE))
+    assign_tensors(model, _tensors(model, open_stored(folder), folder), where=str(folder))
+    generation = read_generation(folder)
+    facts = {"family": MODEL_TYPE, "kept": {**special_ids(generation), **special_ids(raw)},
+             **({GENERATION: generation} if generation else {})}
+    model = model.to(device=device, dtype=dtype).eval()
+    return Loaded(model, _tokenizer(folder, model.vocab_size), model.config, None, facts, folder)
+
+
+def _tensors(model: LanguageModel, stored: Stored, folder: Path) -> dict[str, Tensor]:
+    """The stored tensors by the model's names. Of tied tensors, files hold any one."""
+    tied = tied_names(model)
+    found: dict[str, Tensor] = {}
+    problems: list[str] = []
+    for name in stored.entries:
+        own = name.removeprefix(PREFIX)
+        tensor, own = stored.get(name), tied.get(own, own)
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            problems.append(f"{name}: holds NaN.")
+        if own in found and not torch.equal(found[own], tensor):
+            problems.append(f"{name}: differs from {own}, though the configuration ties them.")
+        found[own] = tensor
+    if problems:
+        raise listed(problems, "tensor", folder, COPY_AGAIN)
+    return found
+
+
+def _tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
+    """Weft's own, where it lies beside, else that of `transformers`."""
+    if (folder / SETTINGS_FILE).is_file():
+        return load_tokenizer(folder, kinds=known_tokenizers())
+    return folder_tokenizer(folder, vocab_size)

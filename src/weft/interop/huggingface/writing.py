@@ -1,0 +1,131 @@
+"""Writing a model as a folder that its native class in `transformers` opens."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from weft.checkpoints.layout import CONFIG_FILE
+from weft.checkpoints.tensors import own_tensors
+from weft.core.errors import InputError, UnsupportedError, nearest
+from weft.core.model import LanguageModel, ModelConfig
+from weft.families.family import Family, families
+from weft.families.template import Facts
+from weft.families.weights import Account
+from weft.interop.huggingface.stored import INDEX, SINGLE
+
+
+@final
+@dataclass(frozen=True)
+class Fit:
+    """A family that can express a model: its configuration in that format, and the facts."""
+
+    family: Family
+    raw: Mapping[str, Any]
+    facts: Facts
+
+
+def fit(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None = None, first: str | None = None) -> Fit:
+    """The family whose native class can hold a model.
+
+    Args:
+        kept: see `Family.write`.
+        family: this one and no other.
+        first: the one to try before the others, such as the one that the model came from.
+
+    Raises:
+        InputError: no family of that name has a foreign format.
+        UnsupportedError: none can; what does not fit into the nearest is listed.
+    """
+    able = {name: each for name, each in families().items() if each.native is not None}
+    if family is not None and family not in able:
+        raise InputError(f"no family with a format is called {family!r}.", where="family",
+                         remedy=nearest(family, able))
+    wanted = [family] if family else sorted(able, key=lambda name: (name != first, name))
+    found: dict[str, list[str]] = {}
+    for name in wanted:
+        raw, facts, found[name] = able[name].write(config, kept)
+        if not found[name]:
+            return Fit(able[name], raw, facts)
+    raise _nothing_fits(found)
+
+
+def _nothing_fits(found: Mapping[str, list[str]]) -> UnsupportedError:
+    name = min(found, key=lambda each: len(found[each]))
+    lines = "".join(f"\n  - {problem}" for problem in found[name])
+    what = f"the family {name!r} cannot express this model" if len(found) == 1 else (
+        f"none of {len(found)} native classes can express this model; the nearest is {name!r}")
+    return UnsupportedError(f"{what}, which does not fit in {len(found[name])} "
+                            f"place{'s' if len(found[name]) > 1 else ''}:{lines}\n", where="model",
+                            remedy="Change the model there, keep it as a Weft checkpoint, or write it with --with-code "
+                                   "(with_code=True): the folder then brings a modelling file, which needs Weft.")
+
+
+def write_model(fitted: Fit, model: LanguageModel, draft: Path, *, shard_bytes: int) -> None:
+    """Write configuration and tensors into an empty folder, one shard in memory at a time."""
+    account = fitted.family.account(model, fitted.facts)
+    own = own_tensors(model)
+    dtype = next(iter(own.values())).dtype
+    name = str(dtype).removeprefix("torch.")
+    raw = {**fitted.raw, "dtype": name, "torch_dtype": name}
+    write_json(draft / CONFIG_FILE, raw)
+    sizes = {name: math.prod(account.shapes[name]) * dtype.itemsize for rule in account.rules for name in rule.theirs}
+    write_weights(_written(account, own), sizes, draft, shard_bytes=shard_bytes)
+
+
+def write_weights(produced: Iterator[tuple[str, Tensor]], sizes: Mapping[str, int], draft: Path, *,
+                  shard_bytes: int) -> None:
+    """Write safetensors files, with an index where there are several, one of them in memory at a time.
+
+    Args:
+        produced: names and tensors.
+        sizes: bytes of each tensor by name, in the order in which they are produced.
+        shard_bytes: of one file at most (a larger tensor stands alone).
+    """
+    shards = _shards(sizes, shard_bytes)
+    places: dict[str, str] = {}
+    for index, names in enumerate(shards):
+        file = SINGLE if len(shards) == 1 else f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
+        tensors = {name: _own_memory(tensor) for name, tensor in islice(produced, len(names))}
+        save_file(tensors, draft / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(tensors, file)
+    if len(shards) > 1:
+        write_json(draft / f"{SINGLE}{INDEX}", {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places})
+
+
+def _written(account: Account, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The file's tensors in the order of the rules."""
+    with torch.no_grad():
+        for rule in account.rules:
+            yield from zip(rule.theirs, rule.write([own[each].detach() for each in rule.ours]), strict=True)
+
+
+def _own_memory(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """The tensors' names, in their order, in groups of at most ``most`` bytes (a larger tensor alone)."""
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name, own in sizes.items():
+        if groups[-1] and size + own > most:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += own
+    return groups
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of `transformers`, its keys in order."""
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,67 @@
+"""`published`: the models of each family as they were published, their parameters counted here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from weft.families.family import Family, Size, families
+from weft.interop.gguf.architectures import ARCHITECTURES
+from weft.interop.shapes import count_parameters
+
+
+@final
+@dataclass(frozen=True)
+class Published:
+    """One published model.
+
+    Attributes:
+        family: its family.
+        model_type: the family's name in config.json; empty for one without a foreign format.
+        architecture: the native class; likewise.
+        gguf: llama.cpp's architecture for the family; empty where it has none.
+        name: of the model.
+        parameters: counted on the model itself, shared ones once.
+        published: as published.
+        agrees: whether the two are equal, to the digits that were published.
+        source: of the published number.
+    """
+
+    family: str
+    model_type: str
+    architecture: str
+    gguf: str
+    name: str
+    parameters: int
+    published: int
+    agrees: bool
+    source: str
+
+    def plain(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def published(only: str | None = None) -> Iterator[Published]:
+    """Every published model, by family; ``only``: of one family."""
+    for family in families().values():
+        if only in (None, family.name):
+            for size in family.sizes:
+                yield _entry(family, size)
+
+
+def _entry(family: Family, size: Size) -> Published:
+    count = count_parameters(family.config(size))
+    model_type, architecture = ("", "") if family.native is None else (family.native.model_type,
+                                                                      family.native.architecture)
+    gguf = ARCHITECTURES[family.name].name if family.name in ARCHITECTURES else ""
+    return Published(family.name, model_type, architecture, gguf, size.name, count, size.parameters,
+                     agrees(size, count), size.source)
+
+
+def agrees(size: Size, count: int) -> bool:
+    """Whether a count is the published number, to the digits that were published."""
+    if size.rounded is None:
+        return count == size.parameters
+    return f"{count:.{size.rounded - 1}e}" == f"{size.parameters:.{size.rounded - 1}e}"

@@ -1,0 +1,66 @@
+"""Multi-head attention made grouped-query attention by averaging the heads of keys and values in each group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.checkpoints.tensors import own_tensors
+from weft.core.config import parse_part
+from weft.core.errors import InputError
+from weft.core.model import LanguageModel, ModelConfig
+from weft.interop.shapes import meta_model, place, settle
+from weft.mixers.attention import Attention, HeadSizes
+
+
+def pool_heads(model: LanguageModel, n_kv_heads: int) -> LanguageModel:
+    """A model whose attentions have ``n_kv_heads`` key/value heads, each the mean of those it replaces.
+
+    Ainslie et al. 2023, section 2.1: a start for further training; the outputs change.
+
+    Raises:
+        InputError: the model has no attention, or ``n_kv_heads`` does not divide the heads of one.
+    """
+    found = {name: part for name, part in model.named_modules() if isinstance(part, Attention)}
+    _require_groups(found, n_kv_heads)
+    config = parse_part(("model",), _with_heads(model.config.dump(), n_kv_heads))
+    assert isinstance(config, ModelConfig), "the group model holds model configurations"
+    pooled = meta_model(config)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in own_tensors(model).items():
+        owner, _, kind = name.rpartition(".qkv.")
+        tensors[name] = pool(tensor.detach(), found[owner].sizes, n_kv_heads) if kind and owner in found else tensor
+    place(pooled, tensors)
+    settle(pooled, next(iter(tensors.values())).device)
+    return pooled.eval()
+
+
+def pool(fused: Tensor, sizes: HeadSizes, n_kv_heads: int) -> Tensor:
+    """The rows of queries, keys and values with key and value heads averaged in groups, in float32 or wider."""
+    q, k, v = fused.split(list(sizes.split()))
+    wide = torch.promote_types(fused.dtype, torch.float32)
+    pooled = (part.unflatten(0, (n_kv_heads, sizes.kv_heads // n_kv_heads, -1)).to(wide).mean(1).flatten(0, 1)
+              for part in (k, v))
+    return torch.cat([q, *(part.to(fused.dtype) for part in pooled)])
+
+
+def _require_groups(found: Mapping[str, nn.Module], n_kv_heads: int) -> None:
+    if not found:
+        raise InputError("the model has no attention whose heads could be pooled.", where="n_kv_heads",
+                         remedy="Leave n_kv_heads out.")
+    for name, part in found.items():
+        assert isinstance(part, Attention)
+        if n_kv_heads < 1 or part.sizes.kv_heads % n_kv_heads:
+            raise InputError(f"{part.sizes.kv_heads} key/value heads (in {name}) do not divide into {n_kv_heads} "
+                             "groups.", where="n_kv_heads",
+                             remedy=f"Choose a divisor of {part.sizes.kv_heads}.")
+
+
+def _with_heads(data: Any, n_kv_heads: int) -> Any:
+    if isinstance(data, Mapping):
+        own = {"n_kv_heads": n_kv_heads} if data.get("kind") == "attention" else {}
+        return {key: _with_heads(value, n_kv_heads) for key, value in data.items()} | own
+    return [_with_heads(item, n_kv_heads) for item in data] if isinstance(data, list) else data

@@ -1,0 +1,65 @@
+"""Models as shapes, on the meta device, and their tensors put in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
+
+from weft.checkpoints.tensors import own_tensors
+from weft.core.model import LanguageModel, ModelConfig
+from weft.positions.constants import Constant
+
+FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, init.normal_, init.trunc_normal_,
+                   init.uniform_, init.constant_, init.kaiming_uniform_, init.xavier_uniform_})
+
+
+class Unfilled(TorchFunctionMode):
+    """Does not fill tensors that hold nothing: working out how takes most of the time of building a model there."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+                           kwargs: Mapping[str, Any] | None = None) -> Any:
+        named = kwargs or {}
+        if func in FILLS:
+            filled = args[0] if args else named["tensor"]
+            if filled.is_meta:
+                return filled
+        return func(*args, **named)
+
+
+def meta_model(config: ModelConfig) -> LanguageModel:
+    """The model of a configuration, all shapes and no numbers."""
+    with torch.device("meta"), Unfilled():
+        model = config.build()
+    assert isinstance(model, LanguageModel), "families are of language models"
+    return model
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """The parameters of a model, those that are shared counted once; none of them is made."""
+    return sum(tensor.numel() for tensor in own_tensors(meta_model(config)).values())
+
+
+def place(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Make tensors a model's own; what is shared stays shared."""
+    named: dict[int, nn.Parameter | Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for name, tensor in own_tensors(model).items():
+        new = tensors[name]
+        named[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        state[name] = named[id(tensor)]
+    model.load_state_dict(state, assign=True)
+
+
+def settle(model: nn.Module, device: torch.device) -> None:
+    """Give the fixed tensors of a model that was built on the meta device their numbers."""
+    for part in model.modules():
+        if isinstance(part, Constant):
+            part.to_empty(device=device)
+    left = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
+    assert not left, f"nothing gives these tensors their numbers: {left}"

@@ -1,0 +1,83 @@
+"""Write tests/interop/huggingface/stored_logits.json anew: `python -m against_transformers.store` in tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from against_transformers.tiny import Case, alone, saved
+from interop.huggingface.tiny_folders import STORED, weights
+
+LLAMA = {"vocab_size": 13, "hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 2, "num_attention_heads": 3,
+         "max_position_embeddings": 32}
+CASES = {
+    "llama": Case("", "LlamaConfig", "LlamaForCausalLM", {**LLAMA, "num_key_value_heads": 1,
+                                                          "tie_word_embeddings": True}),
+    "mistral": Case("", "MistralConfig", "MistralForCausalLM", {**LLAMA, "num_key_value_heads": 3,
+                                                                "sliding_window": 3}),
+    "qwen2": Case("", "Qwen2Config", "Qwen2ForCausalLM", {**LLAMA, "num_key_value_heads": 1}),
+    "qwen3": Case("", "Qwen3Config", "Qwen3ForCausalLM", {**LLAMA, "num_key_value_heads": 1, "head_dim": 6}),
+    "gpt2": Case("", "GPT2Config", "GPT2LMHeadModel", {"vocab_size": 13, "n_positions": 16, "n_embd": 15, "n_layer": 2,
+                                                       "n_head": 3}),
+    "gpt_neox": Case("", "GPTNeoXConfig", "GPTNeoXForCausalLM", {**LLAMA, "hidden_size": 24}),
+    "openai-gpt": Case("", "OpenAIGPTConfig", "OpenAIGPTLMHeadModel", {"vocab_size": 13, "n_positions": 16,
+                                                                      "n_embd": 9, "n_layer": 2, "n_head": 3}),
+    "gpt_neo": Case("", "GPTNeoConfig", "GPTNeoForCausalLM", {
+        "vocab_size": 13, "max_position_embeddings": 16, "hidden_size": 9, "num_layers": 2, "num_heads": 3,
+        "attention_types": [[["global", "local"], 1]], "window_size": 3}),
+    "gptj": Case("", "GPTJConfig", "GPTJForCausalLM", {"vocab_size": 13, "n_positions": 16, "n_embd": 15, "n_layer": 2,
+                                                       "n_head": 3, "rotary_dim": 2}),
+    "opt": Case("", "OPTConfig", "OPTForCausalLM", {
+        "vocab_size": 13, "max_position_embeddings": 16, "hidden_size": 9, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "ffn_dim": 8, "do_layer_norm_before": False, "word_embed_proj_dim": 5}),
+    "bloom": Case("", "BloomConfig", "BloomForCausalLM", {"vocab_size": 13, "hidden_size": 9, "n_layer": 2,
+                                                          "n_head": 3}),
+    "mpt": Case("", "MptConfig", "MptForCausalLM", {"vocab_size": 13, "d_model": 9, "n_layers": 2, "n_heads": 3,
+                                                    "max_seq_len": 16, "attn_config": {"clip_qkv": 0.8}}),
+    "phi": Case("", "PhiConfig", "PhiForCausalLM", {**LLAMA, "num_key_value_heads": 1, "qk_layernorm": True}),
+    "gemma": Case("", "GemmaConfig", "GemmaForCausalLM", {**LLAMA, "num_key_value_heads": 1, "head_dim": 6}),
+    "mixtral": Case("", "MixtralConfig", "MixtralForCausalLM", {**LLAMA, "num_key_value_heads": 1,
+                                                                "num_local_experts": 3, "intermediate_size": 8}),
+    "phi3": Case("", "Phi3Config", "Phi3ForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "pad_token_id": 0, "original_max_position_embeddings": 5,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [1.0, 3.0]}}),
+    "falcon": Case("", "FalconConfig", "FalconForCausalLM", {
+        "vocab_size": 13, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6, "num_kv_heads": 2,
+        "new_decoder_architecture": True}),
+}
+ROW = [5, 1, 12, 0, 7, 7, 3]
+KEPT = 2
+"""Positions whose logits are stored, the last ones."""
+
+
+def stored_case(case: Case, folder: Path) -> dict[str, Any]:
+    """What is stored of a case."""
+    saved(case, folder)
+    file = folder / "model.safetensors"
+    shapes = {name: list(tensor.shape) for name, tensor in load_file(file).items()}
+    save_file(weights(shapes), file, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("transformers_version")
+    logits = alone(folder, ROW)[-KEPT:]
+    return {"config": config, "shapes": shapes, "row": ROW, "logits": [[round(float(value), 6) for value in each]
+                                                                      for each in logits]}
+
+
+def main() -> None:
+    """Write the file."""
+    import tempfile
+
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as place:
+        cases = {name: stored_case(case, Path(place) / name) for name, case in CASES.items()}
+    lines = ",\n".join(f'"{name}": {json.dumps(case)}' for name, case in cases.items())
+    STORED.write_text(f'{{"transformers": "{transformers.__version__}", "cases": {{\n{lines}\n}}}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""docs/families_table.md is what `make table` writes of its record, and the record has every case."""
+
+from __future__ import annotations
+
+import json
+
+from against_transformers.table import PAGE, RECORD, page
+from against_transformers.tiny import all_cases
+
+FOUND = json.loads(RECORD.read_text(encoding="utf-8"))
+
+
+def test_the_page_is_made_of_the_record() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(FOUND), "run make table"
+
+
+def test_the_record_has_every_case() -> None:
+    recorded = [case["case"] for cases in FOUND["families"].values() for case in cases]
+    assert sorted(recorded) == sorted(case.name for case in all_cases()), "run make table"
