@@ -103,11 +103,11 @@ def notes(source: ModelConfig) -> str:
 
 def test_notes_say_why_a_backend_serves() -> None:
     text = notes(config(ATTENTION, {**ATTENTION, "scores": {"softcap": 5.0}}))
-    assert re.search(r"Attention \(1 layer\), on a CPU: training and prompts of \d+ tokens by sdpa: PyTorch's fused "
-                     r"kernel", text)
+    assert re.search(r"Attention \(2 layers\), on a CPU: training and prompts of \d+ tokens by sdpa: PyTorch's fused",
+                     text)
     assert "single tokens by grouped_rows: one query: the queries of a group as rows read each key once" in text
-    assert re.search(r"training and prompts of \d+ tokens by reference: every stage written out .*not banded: the chunk "
-                     r"is short; not sdpa: it knows no softcap", text)
+    assert re.search(r"of \d+ tokens by reference: every stage written out .*not banded: the chunk is short; not sdpa: "
+                     r"it knows no softcap", text)
     assert "element-wise work" in text
 
 
