@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from weft.core.rewrites import HOOKS
+from weft.linear.untouched import HOOKS
 
 from weft.core.config import parse
 from weft.core.errors import InputError

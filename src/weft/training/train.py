@@ -12,7 +12,7 @@ import torch
 from weft.core.config import parse
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.layer import traits_of
-from weft.core.model import Model, parameter_count
+from weft.core.model import Model, trained_count
 from weft.core.traits import Trait
 from weft.linear.rewrite import require_rewritten
 from weft.ops.forms import forced
@@ -236,5 +236,5 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
 
 def _started(run: Run, step: int, steps: int, per_step: int) -> Started:
     material = run.material
-    return Started(step, parameter_count(run.model), steps, per_step, len(material.train),
+    return Started(step, trained_count(run.model), steps, per_step, len(material.train),
                    len(material.validation), material.corpus)
