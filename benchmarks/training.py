@@ -23,11 +23,10 @@ import torch
 from safetensors.torch import save_file
 from training_weft import model_of, run_of, stream_of, weights_of
 
-from weft.analysis.matmul import fp32_precision, matmul_rate
+from weft.analysis.matmul import matmul_rate
 from weft.core.model import parameter_count
 from weft.data import ShuffledBatches
 from weft.ops.processor import processor_name
-from weft.training.compute import measure_routes
 from weft.training.flops import model_flops_per_token
 
 HERE = Path(__file__).parent
@@ -115,11 +114,7 @@ def compare(rows: list[Row]) -> list[Row]:
 def roofline(threads: int) -> dict[str, float]:
     """Operations a second of the best route for each dtype."""
     torch.set_num_threads(threads)
-    rates = {"float32": matmul_rate(torch.float32), "bfloat16": matmul_rate(torch.bfloat16)}
-    if measure_routes()[1] is not None:
-        with fp32_precision("bf16"):
-            rates["float32"] = max(rates["float32"], matmul_rate(torch.float32))
-    return rates
+    return {"float32": matmul_rate(torch.float32), "bfloat16": matmul_rate(torch.bfloat16)}
 
 
 def markdown(report: dict[str, Any]) -> str:

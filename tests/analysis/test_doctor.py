@@ -12,12 +12,14 @@ import torch
 from weft import __version__
 from weft.analysis import doctor
 from weft.analysis.doctor import Diagnosis, describe_requirements, warnings_for
-from weft.analysis.matmul import Route, copy_bandwidth, fp32_precision, matmul_rate, routes
+from weft.analysis.matmul import Timing, copy_bandwidth, matmul_rate, timed, usual_products
+from weft.ops.forms import forced
+from weft.ops.processor import processor_name
 
 
 @pytest.fixture(scope="module")
-def measured() -> tuple[Route, ...]:
-    return routes()
+def measured() -> tuple[Timing, ...]:
+    return timed(product for dtype in (torch.float32, torch.bfloat16) for product in usual_products(dtype))
 
 
 @pytest.fixture(scope="module")
@@ -48,29 +50,20 @@ def test_extras_and_what_they_lack() -> None:
     assert by_name["dev"].unlocks == "the tests, the linter and the type checker"
 
 
-def test_float32_routes_are_as_exact_as_float32(measured: tuple[Route, ...]) -> None:
-    """Sums of 1024 products: about sqrt(1024) roundings of 6e-8 each, relative to the largest of a million entries."""
-    assert measured[0].name == "float32, PyTorch's default" and 0 < measured[0].error < 1e-5
+def test_products_of_both_dtypes_are_measured_by_every_route(measured: tuple[Timing, ...]) -> None:
+    """Sums of 1024 products: about sqrt(1024) roundings of 6e-8 each, relative to the largest of a million entries; in
+    bfloat16 inputs and results have relative errors of up to 2^-9."""
+    square = {each.product.split(" ")[2]: each for each in measured if " 1024x" in each.product}
+    assert 0 < square["float32"].errors["reference"] < 1e-5
+    assert 2**-12 < square["bfloat16"].errors["reference"] < 2**-6
+    assert len(measured) == 20 and {each.product.split(" ")[0] for each in measured} == {"forward", "input", "weight"}
 
 
-def test_bfloat16_rounds_to_eight_bits(measured: tuple[Route, ...]) -> None:
-    """Inputs and results have relative errors of up to 2^-9."""
-    assert measured[-1].name == "bfloat16" and 2**-12 < measured[-1].error < 2**-6
-
-
-def test_rates_are_operations_a_second(measured: tuple[Route, ...]) -> None:
+def test_rates_are_operations_a_second(measured: tuple[Timing, ...]) -> None:
     """Between a slow interpreter and a data centre: catches a wrong unit."""
-    assert all(1e7 < rate < 1e15 for rate in [*(route.rate for route in measured), matmul_rate(torch.float32)])
+    assert all(1e7 < rate < 1e15 for each in measured for rate in each.rates.values())
+    assert 1e7 < matmul_rate(torch.float32) < 1e15
     assert 1e7 < copy_bandwidth(megabytes=8) < 1e13
-
-
-def test_settings_are_restored() -> None:
-    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = matmul.fp32_precision
-    with pytest.raises(ZeroDivisionError), fp32_precision("bf16"):
-        assert matmul.fp32_precision == "bf16"
-        _ = 1 / 0
-    assert matmul.fp32_precision == before
 
 
 def test_measuring_leaves_settings_and_random_numbers_alone() -> None:
@@ -78,23 +71,35 @@ def test_measuring_leaves_settings_and_random_numbers_alone() -> None:
     before = (matmul.fp32_precision, torch.get_float32_matmul_precision(), torch.get_num_threads(),
               torch.get_default_dtype())
     random = torch.get_rng_state()
-    routes()
+    timed(usual_products(torch.float32)[:1])
     assert torch.equal(torch.get_rng_state(), random)
     assert before == (matmul.fp32_precision, torch.get_float32_matmul_precision(), torch.get_num_threads(),
                       torch.get_default_dtype())
 
 
 def test_warnings_say_what_to_do() -> None:
-    slow, fast = Route("float32, PyTorch's default", 1e11, 3e-7), Route("float32, oneDNN", 2e11, 1e-6)
-    rough = Route("float32, oneDNN", 2e11, 3e-3)
-    text = "\n".join(warnings_for(["no-such-package"], None, True, 0, (slow, fast)))
+    def route(dtype: str, own: float, other: float) -> Timing:
+        return Timing(f"forward 1024x1024x1024 {dtype}", {"reference": own, "onednn": other}, {},
+                      "onednn" if other > own else "reference")
+
+    text = "\n".join(warnings_for(["no-such-package"], None, True, 0, (route("float32", 1e11, 2e11),)))
     assert "Not installed: no-such-package. Install Weft again." in text
     assert "torch.compile on this CPU lacks a C++ compiler:" in text
     assert "share 0 cores: use --threads" in text
-    assert "2.0 times as fast as the default here, and keeps float32's accuracy" in text
-    assert "rounds to bfloat16" in "\n".join(warnings_for([], "c++", True, 10**6, (slow, rough)))
+    assert "1 of 1 products are up to 2.0 times as fast by another route than PyTorch's own choice" in text
     assert "lacks Python's headers:" in "\n".join(warnings_for([], "c++", False, 10**6, ()))
-    assert list(warnings_for(["torch"], "c++", True, 10**6, (slow, slow))) == []
-    half = Route("bfloat16", 5e10, 4e-3)
-    assert "bfloat16 products reach 0.50 of float32's speed here" in "\n".join(
-        warnings_for([], "c++", True, 10**6, (slow, half)))
+    same = (route("float32", 1e11, 1e11), route("bfloat16", 1e11, 9e10))
+    assert list(warnings_for(["torch"], "c++", True, 10**6, same)) == []
+    half = (route("float32", 1e11, 9e10), route("bfloat16", 5e10, 4e10))
+    text = "\n".join(warnings_for([], "c++", True, 10**6, half))
+    assert "bfloat16 products reach 0.50 of float32's speed here" in text
+
+
+def test_operations_and_borders_are_told(found: Diagnosis) -> None:
+    forms = {each.name: each for each in found.operations}
+    assert forms["dropout"].form == "lots" and forms["dropout"].others == ("library", "reference")
+    assert found.thresholds.date and found.thresholds.processor
+    assert found.thresholds.own == (found.thresholds.processor == processor_name())
+    with forced({"dropout": "reference"}):
+        told = {each.name: each for each in doctor(measure=False).operations}["dropout"]
+    assert (told.form, told.reason) == ("reference", "named by the user")

@@ -12,16 +12,17 @@ from weft.core.clock import Keys
 from weft.core.config import Dims, parse_part
 from weft.core.errors import InputError
 from weft.core.layer import Layer
+from weft.core.model import EncoderInputs
 from weft.core.span import Span
 from weft.core.state import restore, state_arrays
 from weft.decoding import Row, generate
-from weft.laws import LAWS, examine, examine_long, layer_subject, model_subject
+from weft.laws import LAWS, encoder_subject, examine, examine_long, layer_subject, model_subject
 from weft.masks import parse_mask
 from weft.masks.flex import mask_mod
 from weft.models.decoder import Decoder, DecoderConfig
 
 MASKS = ["causal & same_type", "causal & (window(3) | globals)", "causal & window(4) & same_type",
-         "causal & (same_type | globals)"]
+         "causal & (same_type | globals)", "causal & (window(3) | global(0)) & same_type"]
 
 
 def attention(mask: str) -> Layer:
@@ -130,6 +131,27 @@ def test_decoding_goes_on_as_the_whole_row_says() -> None:
     with torch.no_grad():
         logits = one(torch.tensor([[*prompt, *found]])).y[0]
     assert list(found) == logits[len(prompt) - 1:-1].argmax(-1).tolist()
+
+
+def test_an_encoder_s_masks_read_its_inputs() -> None:
+    torch.manual_seed(0)
+    block = {"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2,
+                                        "mask": "symmetric_window(1, 1) & same_type | globals"}]}
+    config = {"kind": "encoder", "vocab_size": 11, "d_model": 8, "blocks": [block, block]}
+    one: Any = parse_part(("encoder",), config).build(None)
+    one = one.double().eval()
+    assert one.reads() == {"tokens": 11, "types": 2, "globals_": 2}
+    subject = encoder_subject("globals", one, 11)
+    report = examine(subject, laws=("ragged", "packed", "inputs"))
+    assert report.holds, "\n".join(map(str, report.broken()))
+    tokens = torch.randint(11, (1, 8))
+    far = tokens.clone()
+    far[0, 7] = (far[0, 7] + 1) % 11
+    marked = torch.zeros(1, 8, dtype=torch.bool)
+    marked[0, 7] = True
+    for given, seen in ((None, False), (marked, True)):
+        found, other = (one.vectors(EncoderInputs(tokens=each, globals_=given)).y[0, 0] for each in (tokens, far))
+        assert torch.equal(found, other) != seen
 
 
 def test_masks_say_what_they_read() -> None:

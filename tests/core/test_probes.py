@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from weft.linear.untouched import HOOKS
 
 from weft.core.config import parse
 from weft.core.errors import InputError
@@ -17,6 +16,7 @@ from weft.core.layer import Pointwise
 from weft.core.probes import points_of, probe
 from weft.core.span import Span
 from weft.decoding import Row, generate
+from weft.linear.untouched import HOOKS
 from weft.models.decoder import Decoder, DecoderConfig
 
 MOE = {"kind": "moe", "n_experts": 3, "top_k": 2, "expert": {"kind": "glu", "d_ff": 6}}

@@ -234,7 +234,7 @@ def test_choices_can_be_observed() -> None:
     with OPERATIONS.observed() as seen:
         dropout(torch.ones(2, 3), 0.5)
     dropout(torch.ones(2, 3), 0.5)
-    assert seen == [("dropout", "lots", "16 random bits an entry, four entries from a number", (2, 3))]
+    assert seen == [("dropout", "lots", "16 random bits an entry, four entries from a number", ((2, 3),))]
 
 
 def test_the_compiler_takes_the_choice_into_its_graph_and_compiles_again_where_one_is_forced() -> None:

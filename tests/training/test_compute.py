@@ -9,63 +9,137 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
+from torch.testing import assert_close
 
+from weft.analysis import matmul
+from weft.analysis.matmul import Timing, fastest, timed
+from weft.api.configs import read_run
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
+from weft.ops.forms import OPERATIONS
+from weft.ops.linear import LINEAR, LinearCall
 from weft.ops.processor import processor_name
+from weft.ops.products import PRODUCT, Product, Which
 from weft.training import compute
-from weft.training.compute import Compute, ComputeSettings, Measured, decide, measure_routes
+from weft.training.compute import Compute, ComputeSettings
+from weft.training.products import products_of
 
-PLAIN = Measured(100e9, 7e-7)
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+FORWARD = Product("forward", 8, 4, 6, "torch.float32")
 
 
 def here(**changes: Any) -> Compute:
     return replace(Compute.choose(ComputeSettings(matmul="default")), **changes)
 
 
-@pytest.mark.parametrize(("onednn", "route"), [
-    (Measured(210e9, 9e-7), "onednn"),
-    (Measured(119e9, 9e-7), "default"),
-    (Measured(900e9, 2e-3), "default"),
-    (None, "default"),
-], ids=["faster", "hardly faster", "rounds", "missing"])
-def test_auto_takes_onednn_where_it_is_faster_and_as_exact(onednn: Measured | None, route: str) -> None:
-    assert decide("auto", PLAIN, onednn) == route
+class Script:
+    """A clock by which the calls that are timed take the seconds given, one after the other."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._left, self._now, self._begun = list(seconds), 0.0, False
+
+    def __call__(self) -> float:
+        if self._begun:
+            self._now += self._left.pop(0)
+        self._begun = not self._begun
+        return self._now
 
 
-def test_onednn_that_was_asked_for_serves_or_says_why_not() -> None:
-    assert decide("onednn", PLAIN, Measured(50e9, 9e-7)) == "onednn"
+def in_turns(**seconds: list[float]) -> Script:
+    """By route, the seconds of its turns; routes are asked in the order of the registry."""
+    order = [form.name for form in PRODUCT.forms()]
+    assert sorted(seconds) == sorted(order)
+    return Script(*(each for turn in zip(*(seconds[name] for name in order), strict=True) for each in turn))
+
+
+@pytest.mark.parametrize(("onednn", "switched", "route"), [
+    ([0.05, 0.05, 0.05], [0.2, 0.2, 0.2], "onednn"),
+    ([0.098, 0.098, 0.098], [0.097, 0.097, 0.097], "reference"),
+    ([0.2, 0.2, 0.2], [0.06, 0.3, 0.06], "switched"),
+    ([0.05, 0.2, 0.2], [0.2, 0.2, 0.2], "reference"),
+], ids=["faster", "hardly faster", "disturbed once", "fast once"])
+def test_the_route_of_a_product_is_the_fastest_in_the_median_turn(onednn: list[float], switched: list[float],
+                                                                  route: str) -> None:
+    """Nine turns in which no more than three are needed, since they take longer than the least time."""
+    found, = timed([FORWARD], in_turns(onednn=onednn, switched=switched, reference=[0.1, 0.1, 0.1]))
+    assert found.route == route and found.product == "forward 8x4x6 float32"
+    assert found.rates["reference"] == pytest.approx(2 * 8 * 4 * 6 / 0.1)
+    assert fastest([found]) == ({} if route == "reference" else {FORWARD: route})
+
+
+def test_a_route_that_rounds_is_not_taken_however_fast() -> None:
+    turns = {"reference": [0.1] * 3, "switched": [0.01] * 3}
+    assert matmul._choice(turns, {"reference": 3e-7, "switched": 9e-7}) == "switched"
+    assert matmul._choice(turns, {"reference": 3e-7, "switched": 2e-3}) == "reference"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("which", ["forward", "input", "weight"])
+def test_every_route_multiplies_the_product_that_it_is_timed_on(which: Which, dtype: torch.dtype) -> None:
+    random, before = torch.get_rng_state(), MATMUL.fp32_precision
+    found, = timed([Product(which, 70, 33, 47, str(dtype))])
+    assert torch.equal(torch.get_rng_state(), random) and MATMUL.fp32_precision == before
+    assert set(found.rates) == {form.name for form in PRODUCT.forms()} - ({"switched"} if dtype != torch.float32 else
+                                                                        set())
+    # Some roundings of 2^-24, and one of 2^-9.
+    assert all(each < (1e-5 if dtype == torch.float32 else 2**-6) for each in found.errors.values())
+    assert all(1e3 < rate < 1e15 for rate in found.rates.values()), "operations a second"
+
+
+def test_auto_measures_the_products_of_the_run_and_nothing_where_routes_are_given(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Product] = []
+    monkeypatch.setattr(compute, "timed", lambda products: asked.extend(products) or [
+        Timing(str(FORWARD), {"reference": 1.0, "onednn": 2.0}, {}, "onednn")])
+
+    def choose(**settings: Any) -> Compute:
+        return Compute.choose(ComputeSettings(**settings), products=lambda: [FORWARD])
+
+    assert (choose().matmul, choose().routes) == ("measured", ((str(FORWARD), "onednn"),)) and asked == [FORWARD] * 2
+    asked.clear()
+    assert choose(matmul="default").matmul == "default" and choose(matmul="onednn").routes == ()
+    assert choose(routes={str(FORWARD): "switched"}).routes == ((str(FORWARD), "switched"),)
+    assert choose(routes={}).matmul == "default"
+    on_gpu = Compute.choose(ComputeSettings(), device="cuda", products=lambda: [FORWARD])
+    double = Compute.choose(ComputeSettings(), dtype=torch.float64, products=lambda: [FORWARD])
+    assert on_gpu.matmul == double.matmul == "default" and asked == []
+
+
+def test_routes_are_copied_from_a_record_or_refused() -> None:
+    with pytest.raises(ValidationError, match=r"'forward 8x4: onednn' is not a product and its route\. Copy them"):
+        ComputeSettings(routes={"forward 8x4": "onednn"})
+    with pytest.raises(ValidationError, match="'forward 8x4x6 float32: mkl' is not a product and its route"):
+        ComputeSettings(routes={str(FORWARD): "mkl"})
+
+
+def test_onednn_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"compute\.matmul: 'onednn', and this PyTorch is built without it\. Use 'au"):
-        decide("onednn", PLAIN, None)
-    with pytest.raises(ConfigError, match=r"rounds to bfloat16 on this processor \(error 2e-03, PyTorch's default 7e-"):
-        decide("onednn", PLAIN, Measured(900e9, 2e-3))
+        Compute.choose(ComputeSettings(matmul="onednn"))
+    with pytest.raises(ConfigError, match="built without it"):
+        here(matmul="onednn").require_here()
 
 
-def test_routes_are_measured_and_float32_is_as_exact_as_it_should_be() -> None:
-    before = MATMUL.fp32_precision
-    default, onednn = measure_routes()
-    assert MATMUL.fp32_precision == before
-    # A random walk of 512 roundings of 6e-8, relative to the largest of 2^18 sums.
-    assert 1e-8 < default.error < 1e-5
-    assert default.rate > 1e8
-    assert (onednn is None) == (not torch.backends.mkldnn.is_available())
+def test_what_is_in_force_inside_is_given_back_also_after_an_error() -> None:
+    """A product takes its route, one of other rows that of the nearest, and one of another map PyTorch's."""
+    threads = torch.get_num_threads()
+    routes = {str(FORWARD): "onednn", str(FORWARD._replace(rows=1000)): "switched"}
+    chosen = here(matmul="measured", threads=threads + 1, routes=tuple(routes.items()))
 
+    def route(rows: int, outputs: int = 6) -> str:
+        call = LinearCall(torch.ones(rows, 4), torch.ones(outputs, 4))
+        with OPERATIONS.observed() as seen:
+            assert_close(LINEAR(call), torch.full((rows, outputs), 4.0))
+        return seen[-1].form
 
-def test_only_float32_on_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "measure_routes", lambda: (PLAIN, Measured(300e9, 9e-7)))
-    assert Compute.choose(ComputeSettings()).matmul == "onednn"
-    assert Compute.choose(ComputeSettings(), dtype=torch.bfloat16).matmul == "default"
-    assert Compute.choose(ComputeSettings(), device="cuda").matmul == "default"
-    assert Compute.choose(ComputeSettings(matmul="default")).matmul == "default"
-
-
-def test_what_is_switched_is_put_back_also_after_an_error() -> None:
-    before = (torch.get_num_threads(), MATMUL.fp32_precision)
-    chosen = here(matmul="onednn", threads=before[0] + 1)
+    assert route(8) == "library"
     with pytest.raises(ZeroDivisionError), chosen.apply():
-        assert (torch.get_num_threads(), MATMUL.fp32_precision) == (before[0] + 1, "bf16")
+        assert torch.get_num_threads() == threads + 1
+        assert [route(8), route(20), route(900), route(8, 5)] == ["onednn", "onednn", "switched", "reference"]
         raise ZeroDivisionError
-    assert (torch.get_num_threads(), MATMUL.fp32_precision) == before
+    assert torch.get_num_threads() == threads and route(8) == "library"
+    with here(matmul="onednn").apply():
+        assert route(8, 5) == "onednn"
 
 
 def test_a_record_is_read_back_and_a_damaged_one_refused() -> None:
@@ -91,7 +165,22 @@ def test_another_machine_is_refused_with_what_is_another() -> None:
         here(device="cuda").require_here()
 
 
-def test_a_route_that_is_inexact_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "measure_routes", lambda: (PLAIN, Measured(900e9, 2e-3)))
-    with pytest.raises(ConfigError, match="rounds to bfloat16"):
-        here(matmul="onednn").require_here()
+def test_a_record_of_before_routes_of_single_products_is_read() -> None:
+    record = here(matmul="onednn").to_json()
+    del record["routes"]
+    assert Compute.from_json(record) == here(matmul="onednn")
+    with pytest.raises(CheckpointError, match="cannot be read: routes"):
+        Compute.from_json({**record, "routes": {"forward": "onednn"}})
+
+
+def test_the_products_of_a_run_are_those_of_its_maps_forward_and_backward() -> None:
+    config = read_run("transformer", ["model.d_model=16", "model.context=8", "model.blocks.0.repeat=1",
+                                      "model.blocks.0.of.0.layers.0.n_heads=2", "model.blocks.0.of.0.layers.1.d_ff=24",
+                                      "tokenizer=bytes", "training.batch_size=3"])
+    found = products_of(config)
+    maps = {(16, 48): "queries, keys and values", (16, 16): "output", (16, 24): "gate and up", (24, 16): "down",
+            (16, 256): "readout"}
+    shapes = {(each.inputs, each.outputs) for each in found}
+    assert {(24, 16), (16, 24), (16, 16)} < shapes and len(shapes) == 5, (shapes, maps)
+    assert {each.rows for each in found} == {24} and {each.dtype for each in found} == {"torch.float32"}
+    assert len(found) == 3 * len(shapes) and len({each.which for each in found}) == 3

@@ -70,6 +70,7 @@ def test_a_head_is_taken_whole_or_not_at_all(saved: Path) -> None:
     assert begin_from(other, build_model(other)).fresh == ("head.map.bias", "head.map.weight")
     bare = run_from(saved.parent / "headed", model={"head": None})
     assert begin_from(bare, build_model(bare)).left == ("head.map.bias", "head.map.weight")
+    assert parse_run(bare.dump()) == bare, "a model that is written out is not filled in again"
 
 
 def test_a_run_says_what_it_took_and_goes_on_bit_for_bit(saved: Path) -> None:

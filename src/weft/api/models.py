@@ -74,7 +74,7 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision
     return _load(path, device, None if dtype is None else require_dtype(dtype), purpose)
 
 
-def speaker(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
+def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
     """A checkpoint, and its model, for a purpose that needs probabilities of the next token.
 
     Raises:

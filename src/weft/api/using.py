@@ -7,21 +7,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.api.arguments import one_or_more
-from weft.api.models import Model, load, speaker
+from weft.api.models import Model, load, load_language_model
 from weft.checkpoints import Loaded
 from weft.core.config import parse
 from weft.core.errors import InputError
+from weft.core.model import LanguageModel
 from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling, for_decoding
 from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows
+from weft.decoding.rows import parse_rows
 from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
 from weft.evaluation.evaluate import Mode
 from weft.interop.huggingface.text import end_ids
 from weft.tasks import Validation
+from weft.tasks.answers import Answer, score_hidden, text_row
+from weft.tasks.answers import classify as answers_of
 from weft.tasks.material import HeldOut, held_out_text, text_stream
+from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings, RunConfig
 
@@ -41,11 +46,11 @@ def generate(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_to
              compile: bool = False) -> Generated:
     """Continue a text, texts, or rows of ids; see `weft.decoding.generate`. ``compile``: compile the step of one token
     first, which takes a minute."""
-    loaded, speaking = speaker(model, "generating text")
-    return continue_rows(speaking, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, sampling=sampling,
+    loaded, causal = load_language_model(model, "generating text")
+    return continue_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, sampling=sampling,
                          ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
                          start=_start(loaded.tokenizer), seed=seed, log_probs=log_probs,
-                         compiled=CompiledStep(speaking) if compile else None)
+                         compiled=CompiledStep(causal) if compile else None)
 
 
 def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_tokens: int = 200, beams: int = 4,
@@ -56,12 +61,12 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
     Raises:
         InputError: rows or options that cannot be used, strings in ``ends`` among them.
     """
-    loaded, speaking = speaker(model, "generating text")
+    loaded, causal = load_language_model(model, "generating text")
     ending = _ending(loaded, ends or Ends())
     if ending.strings:
         raise InputError("a search ends at tokens, not at text.", where="ends.strings",
                          remedy="Leave the strings out, or generate without beams.")
-    return search_rows(speaking, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
+    return search_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
                        length_penalty=length_penalty, stop=ending.tokens, tokenizer=loaded.tokenizer,
                        start=_start(loaded.tokenizer))
 
@@ -69,28 +74,56 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
 def laid_out(model: Model, *, rows: int = 1) -> Loaded:
     """The model with its weights laid out as this machine decodes ``rows`` rows fastest, after a second of measuring;
     see `weft.decoding.for_decoding`. Numbers may differ in their last bits. It serves decoding only."""
-    loaded, speaking = speaker(model, "decoding")
-    return replace(loaded, model=for_decoding(speaking, rows=rows).model)
+    loaded, causal = load_language_model(model, "decoding")
+    return replace(loaded, model=for_decoding(causal, rows=rows).model)
 
 
 def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sampling: Sampling = GREEDY,
            ends: Ends | None = None, seed: int = 0, compile: bool = False) -> Iterable[NewToken]:
     """Like `generate` for one prompt, token by token."""
-    loaded, speaking = speaker(model, "generating text")
-    return stream_rows(speaking, prompt_rows(loaded, [prompt]), max_new_tokens=max_new_tokens, sampling=sampling,
+    loaded, causal = load_language_model(model, "generating text")
+    return stream_rows(causal, prompt_rows(loaded, [prompt]), max_new_tokens=max_new_tokens, sampling=sampling,
                        ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
                        start=_start(loaded.tokenizer), seed=seed,
-                       compiled=CompiledStep(speaking) if compile else None)
+                       compiled=CompiledStep(causal) if compile else None)
 
 
 def score(model: Model, rows: str | Sequence[str | RowLike], *, logits: bool = False) -> Scored:
     """Log-probabilities of a text or texts (from their document's start on) or rows of ids; see
-    `weft.evaluation.score`."""
-    loaded, speaking = speaker(model, "scoring rows")
-    rows = one_or_more(rows)
+    `weft.evaluation.score`. Of a model that predicts hidden tokens those of each token in its place, see
+    `weft.tasks.answers.score_hidden`."""
+    loaded, rows = load(model), one_or_more(rows)
+    causal = loaded.model
+    if not isinstance(causal, LanguageModel):
+        if logits:
+            raise InputError("logits of the next token, which this model does not predict.", where="logits",
+                             remedy="Leave it out.")
+        return score_hidden(causal, _whole_rows(loaded, rows), loaded.tokenizer)
     texts = all(isinstance(row, str) for row in rows)
     start = _start(loaded.tokenizer) if texts else None
-    return score_rows(speaking, prompt_rows(loaded, rows, open_text=False), start=start, logits=logits)
+    return score_rows(causal, prompt_rows(loaded, rows, open_text=False), start=start, logits=logits)
+
+
+def classify(model: Model, rows: str | Sequence[str | RowLike]) -> tuple[Answer, ...]:
+    """What a model's head says of a text or texts, or of rows of ids: classes or values, of each row or each token; see
+    `weft.tasks.answers.classify`."""
+    loaded = load(model)
+    return answers_of(loaded.model, _whole_rows(loaded, one_or_more(rows)))
+
+
+def task_kind(loaded: Loaded) -> str:
+    """The task that a checkpoint's run trained it on; the next token where it knows no run."""
+    task = (loaded.run or {}).get("task") or {}
+    return str(task.get("kind", NextTokenConfig.kind))
+
+
+def _whole_rows(loaded: Loaded, rows: Sequence[str | RowLike]) -> list[tuple[int, ...]]:
+    """Texts between what opens and what closes a document; rows of ids as they are."""
+    texts = [text_row(_tokenizer(loaded), row) if isinstance(row, str) else row for row in rows]
+    found = parse_rows(texts)
+    if any(row.source is not None for row in found):
+        raise InputError("a source, which this model does not read.", where="rows", remedy="Give tokens alone.")
+    return [row.tokens for row in found]
 
 
 def evaluate(model: Model, data: str | Path | None = None, *, context: int | None = None, stride: int | None = None,
@@ -106,7 +139,7 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
         batch_size: windows or documents at once.
         part: without ``data``: which of the texts that the run held out.
     """
-    loaded, speaking = speaker(model, "perplexity")
+    loaded, causal = load_language_model(model, "perplexity")
     tokenizer = _tokenizer(loaded)
     if data is not None:
         tokens = text_stream(data, tokenizer)
@@ -115,7 +148,7 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
     else:
         raise InputError("the checkpoint knows no run, so it has no text of its own.", where="data",
                          remedy="Give the path of a text.")
-    return evaluate_stream(speaking, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size)
+    return evaluate_stream(causal, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size)
 
 
 def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "validation",

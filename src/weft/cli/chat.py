@@ -79,7 +79,8 @@ def chat(checkpoint: Checkpoint,
         template=template, max_new_tokens=max_new_tokens, stops=tuple(stop or ()), seed=seed,
         sampling=sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty),
         extras=Extras(variables=_variables(variable or [])))
-    conversation = api.Conversation(api.speaker(loaded, "a conversation")[1], require_tokenizer(loaded), settings,
+    _, model = api.load_language_model(loaded, "a conversation")
+    conversation = api.Conversation(model, require_tokenizer(loaded), settings,
                                     [] if messages is None else read_messages(messages))
     if system is not None:
         conversation.set_system(system)

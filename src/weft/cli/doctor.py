@@ -31,7 +31,7 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
     out = console()
     section(out, "Versions", _versions(found))
     section(out, "Machine", _machine(found))
-    section(out, "Products of 1024 x 1024 matrices, and their largest error against float64", _routes(found))
+    section(out, "Products of linear maps by every route, and their largest error against float64", _routes(found))
     section(out, f"Operations, and how they are computed in training here; {_borders(found)}", _operations(found))
     section(out, "Extras, for pip install 'weft[NAME]'", _extras(found))
     for warning in found.warnings:
@@ -63,9 +63,11 @@ def _machine(found: Diagnosis) -> Table:
 
 
 def _routes(found: Diagnosis) -> Table:
-    rows = table("route", ">speed", ">error")
-    for route in found.routes:
-        rows.add_row(route.name, short(route.rate, "FLOP/s"), f"{route.error:.1e}")
+    rows = table("product", "route", ">speed", ">error", "taken")
+    for each in found.routes:
+        for name, rate in each.rates.items():
+            rows.add_row(each.product, name, short(rate, "FLOP/s"), f"{each.errors[name]:.1e}",
+                         "taken" if name == each.route else "")
     return rows
 
 

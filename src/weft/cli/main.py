@@ -19,11 +19,13 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "train": LazyCommand("weft.cli.train:train", "Train a model, by gradients or by counting."),
     "compare": LazyCommand("weft.cli.compare:compare",
                            "Train models under one budget and show what each is worth."),
-    "eval": LazyCommand("weft.cli.evaluate:evaluate", "Perplexity and bits per byte, with the protocol."),
+    "eval": LazyCommand("weft.cli.evaluate:evaluate", "What a model is worth on held-out data: perplexity and "
+                        "bits per byte, or what its run's task measures."),
     "generate": LazyCommand("weft.cli.generate:generate",
                             "Continue texts or rows of token ids, or answer a conversation."),
     "chat": LazyCommand("weft.cli.chat:chat", "Talk with a model in the terminal."),
-    "score": LazyCommand("weft.cli.score:score", "The log-probability of every token, in nats."),
+    "score": LazyCommand("weft.cli.score:score", "The log-probability of every token, in nats; of a model that was "
+                         "trained to classify, that of every class."),
     "convert": LazyCommand("weft.cli.convert:convert", "Write a model in another format.")})
 """Every command but the groups, with the first line of its help, so that help of all imports none of them."""
 

@@ -46,7 +46,7 @@ class Source:
     with_code: bool = False
 
     @property
-    def speaker(self) -> LanguageModel:
+    def causal(self) -> LanguageModel:
         """The model to write, for formats that hold language models alone.
 
         Raises:
@@ -122,11 +122,11 @@ class Target:
 def _fitted(source: Source) -> Any:
     """The native class that can hold the model; None: none can, and the folder is to bring code."""
     try:
-        return fit(source.speaker.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
+        return fit(source.causal.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
     except UnsupportedError:
         if not source.with_code:
             raise
-        require_writable(source.speaker)
+        require_writable(source.causal)
         return None
 
 
@@ -134,7 +134,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
     fitted = _fitted(source)
     if fitted is None:
         return _write_code(source, draft)
-    write_model(fitted, source.speaker, draft, shard_bytes=source.shard_bytes)
+    write_model(fitted, source.causal, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
     if source.with_code:
@@ -144,14 +144,14 @@ def _write_hf(source: Source, draft: Path) -> Written:
 
 
 def _write_code(source: Source, draft: Path) -> Written:
-    write_with_code(source.speaker, source.kept, draft, shard_bytes=source.shard_bytes)
+    write_with_code(source.causal, source.kept, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
     origin, tokenizer = _origin(source), source.loaded.tokenizer
     if origin is not None or tokenizer is None:
         notes += write_tokenizer(tokenizer, origin, draft, source.model.config.context)
     else:
-        write_tokenizer(tokenizer, None, draft, source.model.config.context)  # what it lacks, the next line tells
+        write_tokenizer(tokenizer, None, draft, source.model.config.context)  # the next line reports what it lacks
         notes += write_own_tokenizer(tokenizer, draft)
     write_manifest(draft)
     return Written(None, tuple(notes))
@@ -170,7 +170,7 @@ def _write_weft(source: Source, draft: Path) -> Written:
 
 
 def _gguf(source: Source) -> GgufFile:
-    return GgufFile.of(source.loaded, source.speaker, source.kept, source.family)
+    return GgufFile.of(source.loaded, source.causal, source.kept, source.family)
 
 
 def _write_gguf(source: Source, draft: Path) -> Written:

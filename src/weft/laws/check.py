@@ -16,7 +16,7 @@ from weft.core.traits import Trait
 from weft.laws.discovery import subject_of
 from weft.laws.faults import Fault, Runner, faults
 from weft.laws.length import LEAST, allowed, length_past
-from weft.laws.long_laws import FAR_LAWS, LONG_LAWS, OWN_CHOOSING_LAWS, OWN_LONG_LAWS
+from weft.laws.long_laws import LONG_LAWS, OWN_CHOOSING_LAWS, OWN_LONG_LAWS
 from weft.laws.report import Report
 from weft.laws.run import LAWS, examine, examine_far, examine_long
 from weft.laws.subject import Subject, whole_subject
@@ -30,7 +30,8 @@ OWN_LAWS = ("split", "causality", "ragged", "selection", "packed", "readout", "r
 """What can be compared in any dtype; the others need float64 or do not depend on the weights."""
 
 LONG, LONGEST = 768, 2_048
-"""Tokens of the longest rows that every law, and that `FAR_LAWS`, are run on unasked."""
+"""Tokens of the longest rows that the laws are run on unasked: many comparisons of each with gradients, and a few of
+each. What attention of a thousand keys does wrong, on whatever road, the second finds."""
 
 WORK, MOST_WORK = 8e9, 8e10
 """Parameters times tokens of a row that take some seconds, and of one that goes past `LEAST` at least."""
@@ -47,7 +48,7 @@ class CheckResult:
         twin: the laws on a shrunken float64 twin of the configuration.
         changes: what was shrunk, in words.
         long: the laws on long rows of a twin that reaches as far as the configuration.
-        far: some of them on rows of some thousand tokens, and stability where the state is bounded.
+        far: a few comparisons of each on rows of some thousand tokens, and stability where the state is bounded.
         wide: the laws on a twin as wide as the configuration, with random weights; None where the model itself is.
         wide_changes: what was shrunk there.
         own: the laws on the model itself in its own dtype; None when only a configuration was given.
@@ -140,10 +141,11 @@ class _Examination:
         return self._at_length(subject, allowed(subject, steps), tuple(LONG_LAWS))
 
     def far(self, config: ModelConfig) -> Report:
-        """What is run on longer rows still, and stability where the state is bounded."""
+        """Every law on longer rows still, and stability where the state is bounded. Rows of a length that was asked for
+        are those of `long`."""
         steps = self._length or LONGEST
         subject = replace(self._built(narrowed(config, steps).config, "far"), thorough=False)
-        past = self._at_length(subject, allowed(subject, steps), FAR_LAWS, 1)
+        past = self._at_length(subject, allowed(subject, steps), () if self._length else tuple(LONG_LAWS))
         subject = self._built(shrink(config, replace(SMALL, repeats=1)).config, "far")
 
         def stable(part: Subject, _laws: Collection[str] = ()) -> Report:
@@ -197,10 +199,10 @@ class _Examination:
 
         return self._keep(subject, run(subject), run)
 
-    def _at_length(self, subject: Subject, steps: int, laws: tuple[str, ...], rows: int = 2) -> Report:
+    def _at_length(self, subject: Subject, steps: int, laws: tuple[str, ...]) -> Report:
         def run(part: Subject, wanted: Collection[str] = laws) -> Report:
             self._tell(part.name, f"{steps:,} tokens")
-            return examine_long(part, steps, self._seed, tuple(law for law in laws if law in wanted), rows)
+            return examine_long(part, steps, self._seed, tuple(law for law in laws if law in wanted))
 
         return self._keep(subject, run(subject), run)
 

@@ -55,7 +55,7 @@ def allowed(subject: Subject, steps: int) -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """What the laws at length share: B rows of tokens, two or one, run whole once.
+    """What the laws at length share: two rows of tokens, run whole once.
 
     Attributes:
         subject: what is examined; its ``steps`` are the length of the rows.
@@ -88,12 +88,12 @@ class Row:
         return span.replace(fresh=at == 0, bound=at + size, uniform=True) if reserved else span
 
 
-def row(subject: Subject, generator: torch.Generator, rows: int = 2) -> Row:
-    """Random rows of ``subject.steps`` tokens and their outputs."""
-    x, memory = subject.inputs(rows, subject.steps, generator), subject.memory(rows, generator)
+def row(subject: Subject, generator: torch.Generator) -> Row:
+    """Two random rows of ``subject.steps`` tokens and their outputs."""
+    x, memory = subject.inputs(2, subject.steps, generator), subject.memory(2, generator)
     prefix = None
     if Trait.PREFIX_FIRST in subject.traits:
-        prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])[:rows]).to(x.device)
+        prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])).to(x.device)
     with torch.no_grad(), watched(subject.module) as choices:
         y = subject.whole(x, memory, Span(prefix=prefix)).y
     return Row(subject, x, memory, prefix, y, choices, _marks(subject), generator)

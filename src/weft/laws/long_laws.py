@@ -259,9 +259,6 @@ LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
 }
 """By the names of the laws on short rows."""
 
-FAR_LAWS = ("split", "causality")
-"""What is run on rows so long that each takes its time."""
-
 OWN_LONG_LAWS = ("split", "causality", "ragged", "packed")
 """What can be compared in any dtype, on a model of any size."""
 

@@ -75,14 +75,13 @@ def examine(subject: Subject, seed: int = 0, laws: tuple[str, ...] = tuple(LAWS)
     return Report(subject.name, tuple(findings), subject.steps)
 
 
-def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS),
-                 rows: int = 2) -> Report:
-    """Run the named laws on rows of ``steps`` tokens (`weft.laws.long_laws`); only `FAR_LAWS` take a single row."""
+def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS)) -> Report:
+    """Run the named laws on two rows of ``steps`` tokens (`weft.laws.long_laws`)."""
     subject = replace(subject, steps=steps)
     made: list[Row] = []
 
     def whole() -> Iterator[Finding]:
-        made.append(row(subject, torch.Generator().manual_seed(seed), rows))
+        made.append(row(subject, torch.Generator().manual_seed(seed)))
         yield finite(made[0].y, subject)
 
     findings = list(guarded("finite", subject, whole))

@@ -76,7 +76,10 @@ class Mask(ABC):
 
     def reads(self) -> frozenset[str]:
         """Names of the facts of tokens that it reads (`weft.core.facts`)."""
-        return frozenset[str]().union(*(part.reads() for part in self.parts()))
+        found: frozenset[str] = frozenset()
+        for part in self.parts():
+            found = found | part.reads()
+        return found
 
     def heads(self) -> int:
         """After how many heads it repeats; 1 when all heads see alike. Head h follows the rule of h mod heads."""
@@ -93,7 +96,7 @@ class Mask(ABC):
     @final
     def share(self, steps: int) -> float:
         """The share of all pairs of a query and a key, in a document of ``steps`` tokens, that it allows."""
-        return visible_share(self, steps)
+        return visible_share(self.allowed, self.heads(), steps)
 
     @final
     def causal(self) -> bool:

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from weft.core.checks import require
 from weft.core.config import Dims
 from weft.core.errors import InputError
+from weft.core.layer import facts_of
 from weft.core.model import Encoder, EncoderInputs, ModelState
 from weft.core.output import Output
 from weft.core.registry import register
 from weft.core.span import WHOLE, Span
 from weft.linear.rewrite import rewritten
+from weft.masks.facts import GLOBALS, TYPES
 from weft.models.decoder import StackedConfig, build_embedding
 from weft.models.stack import build_stack
 
@@ -60,6 +62,7 @@ class TokenEncoder(Encoder):
         self.norm = config.norm.build(dims.at("norm"))
         self.head = None if config.head is None else config.head.build(dims.at("head"))
         self.shared.require_used()
+        self._facts = frozenset(facts_of(self))
 
     def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
         """Hidden vectors [B,S,D], zero beyond each row's count.
@@ -69,7 +72,7 @@ class TokenEncoder(Encoder):
                 outside its table.
         """
         tokens = self._tokens(inputs)
-        span = (WHOLE if span is None else span).resolve(None, tokens)
+        span = self._with_facts(inputs, WHOLE if span is None else span).resolve(None, tokens)
         x = self.embedding(tokens, span, self._segments(inputs.types, span))
         out = self.stack(x, None, span)
         return Output(span.clean(self.norm(out.y, span.ticks.valid)), None, out.losses)
@@ -79,7 +82,15 @@ class TokenEncoder(Encoder):
 
     def reads(self) -> dict[str, int]:
         sizes = {"tokens": self.embedding.tokens.num_embeddings}
-        return sizes if self.types is None else {**sizes, "types": self.types.num_embeddings}
+        if self.types is not None or TYPES in self._facts:
+            sizes["types"] = 2 if self.types is None else self.types.num_embeddings
+        return {**sizes, "globals_": 2} if GLOBALS in self._facts else sizes
+
+    def _with_facts(self, inputs: EncoderInputs, span: Span) -> Span:
+        """The span with what its masks read of the inputs."""
+        given = {name: value for name, value in ((TYPES, inputs.types), (GLOBALS, inputs.globals_))
+                 if value is not None and name in self._facts}
+        return span.replace(facts={**(span.facts or {}), **given}) if given else span
 
     def _segments(self, types: Tensor | None, span: Span) -> Tensor | None:
         """The vectors [B,S,D] of segment ids; what stands beyond a row's count may be no id at all."""

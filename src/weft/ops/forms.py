@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from weft.core.errors import ConfigError, UnsupportedError, nearest
 from weft.ops.operator import transformed
@@ -105,8 +106,8 @@ class Decision(NamedTuple):
     operation: str
     form: str
     reason: str
-    shape: tuple[int, ...]
-    """Of the call's subject."""
+    sizes: tuple[tuple[int, ...], ...]
+    """Shapes of the call's tensors, in their order."""
 
 
 class Operation(Generic[C, R]):
@@ -236,8 +237,8 @@ class Operation(Generic[C, R]):
         """The form for a call where one is named, or choices are observed."""
         form, reason = self.choose(call, named)
         if self._seen is not None:
-            subject: Tensor = getattr(call, self.subject)
-            self._seen.append(Decision(self.name, form.name, reason, tuple(subject.shape)))
+            sizes = tuple(tuple(each.shape) for each in tree_leaves(call) if isinstance(each, Tensor))
+            self._seen.append(Decision(self.name, form.name, reason, sizes))
         return form
 
     def _cannot(self, form: Form[C, R], why: str, call: C) -> UnsupportedError:

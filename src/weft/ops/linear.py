@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.products import ROUTING
+from weft.ops.routed_linear import backward_flops, flops, routed_linear
 from weft.ops.wide_linear import wide_linear, widens
 
 FEW_ROWS = 16
@@ -44,6 +46,21 @@ def _library(call: LinearCall) -> Tensor:
 
 def _wide(call: LinearCall) -> Tensor:
     return wide_linear(call.x, call.weight, call.bias)
+
+
+def _routed(call: LinearCall) -> Tensor:
+    y: Tensor = routed_linear(*call)
+    return y
+
+
+def _same_dtype(call: LinearCall) -> str | None:
+    if torch.is_autocast_enabled(call.x.device.type):
+        return "autocast converts for PyTorch's own products"
+    return None if call.x.dtype == call.weight.dtype else "vectors and matrix are of two dtypes"
+
+
+def _measured(_call: LinearCall) -> str | None:
+    return "no products have been measured" if ROUTING.routes is None else None
 
 
 def _one_token(call: LinearCall) -> Tensor:
@@ -91,4 +108,7 @@ LINEAR = OPERATIONS.add(Operation(
          worth=_imitated),
     Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
          serves=_of_one, worth=loop_pays, known_as=("gemv", "vector")),
-    subject="x", examples=_examples, known_as=("matmul", "projection", "gemm")))
+    Form("routed", _routed, "each product by the library that was measured to be the fastest", transformed=False,
+         devices=frozenset({"cpu"}), serves=_same_dtype, worth=_measured,
+         flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),
+    subject="x", examples=_examples, known_as=("projection",)))

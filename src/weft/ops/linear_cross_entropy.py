@@ -23,8 +23,9 @@ from torch import Tensor
 
 from weft.core.errors import UnsupportedError
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.linear_log_prob import linear_logits
+from weft.ops.linear_log_prob import capped, linear_logits
 from weft.ops.operator import differentiate, operator
+from weft.ops.products import forward_product, input_product, weight_product
 from weft.ops.wide_linear import widens
 
 PIECE_ENTRIES = 1 << 22
@@ -108,7 +109,7 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
         h, weight, bias = h.float(), weight.float(), None if bias is None else bias.float()
     for start in range(0, h.shape[0], step):
         rows = slice(start, start + step)
-        z = linear_logits(h[rows], weight, bias, softcap).to(nats.dtype)
+        z = capped(forward_product(h[rows], weight, bias), softcap).to(nats.dtype)
         p, log_z = _softmax(z)
         goals, counts = targets[rows, None], scored[rows, None].to(h.dtype)
         plain = log_z - z.gather(1, goals)[:, 0]
@@ -121,19 +122,11 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
         loss += torch.where(scored[rows], own, 0.0).sum()
         if gradients:
             dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap).to(h.dtype)
-            torch.mul(dz @ weight, counts, out=dh[rows])
-            _add_product(dweight, dz.t(), h[rows] * counts)
+            torch.mul(input_product(dz, weight), counts, out=dh[rows])
+            dweight += weight_product(dz, h[rows] * counts)
             if bias is not None:
                 dbias += (counts.t() @ dz)[0]
     return nats, loss, dh, dweight, dbias
-
-
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """``total`` += a b, in one operation where nothing is widened."""
-    if a.dtype == total.dtype:
-        total.addmm_(a, b)
-    else:
-        total += a @ b
 
 
 def _softmax(z: Tensor) -> tuple[Tensor, Tensor]:

@@ -37,7 +37,11 @@ class LogProbCall(NamedTuple):
 
 def linear_logits(h: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
     """[...,V]: the readout's logits."""
-    z = F.linear(h, weight, bias)
+    return capped(F.linear(h, weight, bias), softcap)
+
+
+def capped(z: Tensor, softcap: float | None) -> Tensor:
+    """c tanh(z / c)."""
     return z if softcap is None else softcap * torch.tanh(z / softcap)
 
 

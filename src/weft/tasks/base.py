@@ -62,7 +62,7 @@ class BatchSource(Protocol[B_co]):
 
     @property
     def tokens_per_batch(self) -> float:
-        """Tokens that a batch trains on, without padding; the mean over an epoch where batches differ."""
+        """Tokens that a batch reads, without padding; the mean over an epoch where batches differ."""
 
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> B_co:
         """The batch of that step, from 0, or one process's rows of it: rows in order, as many for each."""

@@ -51,6 +51,8 @@ class ClassifyConfig(TaskConfig):
     """
 
     kind: ClassVar[str] = "classify"
+    also_called: ClassVar[tuple[str, ...]] = ("classification", "sequence_classification", "text_classification",
+                                              "regression")
     source: ClassVar[str] = "Devlin et al. 2019, section 4.1; Radford et al. 2018, section 3.3 (a pair of texts)"
 
     text_field: str = Field(default="text", min_length=1)

@@ -48,6 +48,7 @@ class MaskedConfig(TaskConfig):
     """
 
     kind: ClassVar[str] = "masked"
+    also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "cloze")
     source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019, section 4.1 (anew each epoch)"
 
     rate: float = Field(default=0.15, gt=0, lt=1)

@@ -45,6 +45,7 @@ class SequenceToSequenceConfig(TaskConfig):
     """
 
     kind: ClassVar[str] = "sequence_to_sequence"
+    also_called: ClassVar[tuple[str, ...]] = ("seq2seq", "translation", "summarization", "encoder_decoder")
     source: ClassVar[str] = "Sutskever et al. 2014, section 2; Williams and Zipser 1989 (teacher forcing)"
 
     source_field: str = Field(default="source", min_length=1)

@@ -31,6 +31,6 @@ def model_flops_per_token(model: Model, context: int) -> float:
 
 
 def peak_flops(dtype: torch.dtype) -> float:
-    """Operations a second of a large square product in ``dtype`` on this CPU, by the route that is set now. The
-    measurement takes a moment; make it once in a run."""
+    """Operations a second of a large square product in ``dtype`` on this CPU, by the fastest route. The measurement
+    takes a moment; make it once in a run."""
     return matmul_rate(dtype)

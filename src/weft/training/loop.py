@@ -108,21 +108,26 @@ class Interval:
     nats: float = 0.0
     tokens: int = 0
     bytes: int = 0
+    steps: int = 0
 
     def add(self, report: StepReport) -> None:
         """Count a step."""
         self.nats += report.sums.nats
         self.tokens += report.sums.tokens
         self.bytes += report.sums.bytes
+        self.steps += 1
 
     def progress(self, trainer: Trainer, report: StepReport, use: Utilisation) -> Progress:
         """The line of this interval: tokens of all ranks, memory of this one."""
         world = trainer.world
         left = trainer.seconds / trainer.step * (trainer.steps - trainer.step)
-        pace = self.tokens / max(1e-9, trainer.seconds - self.seconds)
+        elapsed = max(1e-9, trainer.seconds - self.seconds)
+        # What is computed are the tokens that are read, of which a task may predict few or none.
+        read = self.steps * trainer.config.training.accumulation * trainer.batches.tokens_per_batch / elapsed
         bits = self.nats / math.log(2) / self.bytes if self.bytes else None
-        return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens), bits, pace, trainer.seconds, left,
-                        report.lr, report.grad_norm, use.mfu(pace / world.size, trainer.seconds), resident_bytes(),
+        return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens), bits, self.tokens / elapsed,
+                        trainer.seconds, left, report.lr, report.grad_norm,
+                        use.mfu(read / world.size, trainer.seconds), resident_bytes(),
                         allocated_bytes(world.device), trainer.task.unit, trainer.task.measured_in)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -19,6 +20,7 @@ from weft.training.config import DTYPES, RunConfig
 from weft.training.events import Notice
 from weft.training.folder import RunFolder
 from weft.training.loop import Begun, Interval, Run
+from weft.training.products import products_of
 from weft.training.starting import Taken
 from weft.training.trainer import Trainer
 
@@ -70,8 +72,10 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     """
     software = {"weft": VERSION, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
     dtype, code = DTYPES[config.training.dtype], code_of(config)
+    choose = partial(Compute.choose, config.training.compute, dtype=dtype, device=device,
+                     products=partial(products_of, config))
     if record is None:
-        return Terms(Compute.choose(config.training.compute, dtype=dtype, device=device), software, code)
+        return Terms(choose(), software, code)
     compute = Compute.from_json(record["compute"])
     reasons = [*_changes(compute, record["software"], software, device), *_other_ranks(record, ranks),
                *(f"{what}; so the run cannot go on to the same weights." for what in changes(record.get("code"), code))]
@@ -82,8 +86,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
         raise UnsupportedError(reason, where=RECORD, remedy="Resume it where and with what it began, start a run in "
                                "another folder, or allow weights that are not those of an uninterrupted run with "
                                "--allow-inexact.")
-    here = Compute.choose(config.training.compute, dtype=dtype, device=device)
-    return Terms(replace(here, threads=compute.threads), software, code, reason)
+    return Terms(replace(choose(), threads=compute.threads), software, code, reason)
 
 
 def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str, ranks: int,

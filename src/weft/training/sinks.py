@@ -97,7 +97,8 @@ def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
     """The curves' names and values in the record of an event."""
     names = NAMES.get(record["event"], {})
     values = record["validation"] if record["event"] == Validated.name else record
-    return {name: number(values[field]) for field, name in names.items() if values.get(field) is not None}
+    measures = {f"validation/{name}": number(value) for name, value in values.get("measures", {}).items()}
+    return measures | {name: number(values[field]) for field, name in names.items() if values.get(field) is not None}
 
 
 class Writer(Protocol):

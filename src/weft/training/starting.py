@@ -1,7 +1,8 @@
 """A run that begins from weights that stand somewhere: what is taken, what is fresh, and when that is refused.
 
-``start:`` names the folder of a checkpoint or of a run, or one that `transformers` wrote. The configuration of its
-model and its tokenizer stand wherever the run's own says nothing, so that a new head is all that need be said:
+``start:`` names the folder of a checkpoint or of a run, or one that `transformers` wrote. A ``model`` without a kind is
+that folder's, with what is given changed, and its tokenizer stands where none is given, so that a new head is all that
+need be said:
 
     start: runs/pretrained
     model: {head: {kind: pooled, n_classes: 2}}
@@ -64,8 +65,8 @@ def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dty
 
 
 def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's plain configuration with the model and the tokenizer of the folder that its ``start`` names, wherever
-    nothing is given; any other configuration as it is.
+    """A run's plain configuration with the model and the tokenizer of the folder that its ``start`` names: the model
+    where none of its own kind is given, the tokenizer where none is given. Any other configuration as it is.
 
     Raises:
         CheckpointError: there is no checkpoint, or its configuration is damaged.
@@ -76,8 +77,7 @@ def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
     folder = find_checkpoint(filled["start"])
     filled["start"] = str(folder)
     given = filled.get("model", {})
-    given = {"kind": given} if isinstance(given, str) else given
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and "kind" not in given:
         filled["model"] = _laid_over(_config_of(folder).dump(), given)
     if any((folder / name).is_file() for name in (SETTINGS_FILE, *VOCABULARIES)):
         filled.setdefault("tokenizer", {"kind": "file", "path": str(folder)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -26,6 +27,7 @@ from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World, require_divisible, require_parallel
 from weft.training.precision import Precision
+from weft.training.products import products_of
 
 CARRIED = "carried."
 FIRST_LOSS = "first_loss"
@@ -72,7 +74,8 @@ class Trainer:
         require_parallel(model, self.world.size)
         self.task = config.made_task()
         require_possible(config, self.task, model)
-        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device) if compute is None else compute
+        self.compute = Compute.choose(settings.compute, dtype=dtype, device=device,
+                                      products=partial(products_of, config)) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)
         self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model

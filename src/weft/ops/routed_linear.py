@@ -1,0 +1,61 @@
+"""A linear map whose products, forward and backward, each take the route that was measured to be the fastest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.ops.operator import again, differentiate, operator
+from weft.ops.products import forward_product, input_product, weight_product
+
+
+def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """One operator, so that a compiled graph too takes the routes that were measured."""
+    y = forward_product(x.reshape(-1, x.shape[-1]), weight, bias)
+    return y.view(*x.shape[:-1], weight.shape[0])
+
+
+def _shapes(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def _run_backward(dy: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, the matrix and the bias; those not wanted are empty."""
+    d, rows = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+    dx = input_product(d, weight).view(x.shape) if wanted[0] else x.new_empty(0)
+    dweight = weight_product(d, rows) if wanted[1] else x.new_empty(0)
+    return dx, dweight, d.sum(0) if wanted[2] else x.new_empty(0)
+
+
+def _backward_shapes(dy: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    return (x.new_empty(x.shape if wanted[0] else 0), x.new_empty(weight.shape if wanted[1] else 0),
+            x.new_empty(weight.shape[0] if wanted[2] else 0))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, bias = ctx.saved_tensors
+    if torch.is_grad_enabled():  # second derivatives are wanted: PyTorch's own map has them
+        return tuple(again(F.linear(x, weight, bias), [x, weight, bias], dy))
+    wanted = list(ctx.needs_input_grad)
+    found = _backward(dy, x, weight, wanted)
+    return tuple(each if want else None for each, want in zip(found, wanted, strict=True))
+
+
+routed_linear = operator("linear", _run, _shapes)
+_backward = operator("linear_backward", _run_backward, _backward_shapes)
+differentiate("linear", _gradient, _save)
+
+
+def flops(x: Tensor, weight: Tensor, *_: Any) -> int:
+    return 2 * x.shape[:-1].numel() * weight.numel()
+
+
+def backward_flops(dy: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> int:
+    return sum(wanted[:2]) * flops(x, weight)
