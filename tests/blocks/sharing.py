@@ -29,7 +29,7 @@ class Remembered(LayerState):
 
     keys: Tensor = tensor_field(grows=1)  # [B,S,E]
     values: Tensor = tensor_field(grows=1)  # [B,S,E]
-    capacity: int | None = fact_field(saved=int)
+    capacity: int | None = fact_field(saved=int, room=True)
 
 
 class Known(NamedTuple):

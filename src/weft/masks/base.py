@@ -96,7 +96,7 @@ class Mask(ABC):
     @final
     def share(self, steps: int) -> float:
         """The share of all pairs of a query and a key, in a document of ``steps`` tokens, that it allows."""
-        return visible_share(self, steps)
+        return visible_share(self.allowed, self.heads(), steps)
 
     @final
     def causal(self) -> bool:

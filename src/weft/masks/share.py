@@ -1,29 +1,27 @@
-"""How much of all pairs of a query and a key a mask allows."""
+"""How much of all pairs of a query and a key is allowed."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.core.span import WHOLE
-
-if TYPE_CHECKING:
-    from weft.masks.base import Mask
 
 ROWS = 512
 """Queries that are looked at together."""
 
 
-def visible_share(mask: Mask, steps: int) -> float:
-    """See `Mask.share`."""
+def visible_share(allowed: Callable[[Ticks, Keys], Tensor], heads: int, steps: int) -> float:
+    """The share of pairs, in a document of ``steps`` tokens, for which ``allowed`` [1,H,T,S] is true."""
     ticks = WHOLE.resolve(None, torch.empty(1, steps)).ticks
     keys, seen = Keys.of(ticks), 0
     for first in range(0, steps, ROWS):
-        seen += int(mask.allowed(_slice(ticks, first), keys).sum())
-    return seen / (steps * steps * mask.heads())
+        seen += int(allowed(_slice(ticks, first), keys).sum())
+    return seen / (steps * steps * heads)
 
 
 def _slice(ticks: Ticks, first: int) -> Ticks:
