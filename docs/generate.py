@@ -24,7 +24,8 @@ EDGE = (" Edge: the best learning rate of some run was the lowest or highest of 
 HELP_WIDTH = 78
 ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), "positions": ("position",),
         "rotary scalings": ("rope_scaling",), "feed-forwards": ("feedforward",), "blocks": ("block",),
-        "norms": ("norm",), "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",),
+        "norms": ("norm",), "heads": ("head",), "tasks": ("task",), "rewrites": ("rewrite",),
+        "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",),
         "readouts": ("readout",)}
 """Rows of the README's table of parts, with the groups of each."""
 

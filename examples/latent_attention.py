@@ -14,6 +14,7 @@ from weft.core.config import Dims
 from weft.core.layer import LayerState
 from weft.core.registry import register
 from weft.core.span import Span
+from weft.linear.linear import Linear
 from weft.mixers.attention import Attention, AttentionConfig, HeadSizes
 from weft.mixers.key_value import KeyValueShape, Stored
 from weft.positions.base import PositionScheme
@@ -47,7 +48,7 @@ class LatentAttention(Attention):
         super().__init__(config, sizes, position, dims)
         heads, self.latent, self.turned = sizes.heads, config.d_latent, config.d_turned
         wide = sizes.d_head + self.turned
-        self.qkv = nn.Linear(dims.d_model, heads * wide + self.latent + self.turned, bias=False)
+        self.qkv = Linear(dims.d_model, heads * wide + self.latent + self.turned, bias=False)
         self.up = nn.Parameter(torch.randn(heads, sizes.d_head, self.latent) * self.latent ** -0.5)
         self.down = nn.Parameter(torch.randn(heads, sizes.d_value, self.latent) * self.latent ** -0.5)
         self.scale = wide ** -0.5

@@ -91,7 +91,8 @@ def test_warnings_say_what_to_do() -> None:
     same = (route("float32", 1e11, 1e11), route("bfloat16", 1e11, 9e10))
     assert list(warnings_for(["torch"], "c++", True, 10**6, same)) == []
     half = (route("float32", 1e11, 9e10), route("bfloat16", 5e10, 4e10))
-    assert "bfloat16 products reach 0.50 of float32's speed here" in "\n".join(warnings_for([], "c++", True, 10**6, half))
+    text = "\n".join(warnings_for([], "c++", True, 10**6, half))
+    assert "bfloat16 products reach 0.50 of float32's speed here" in text
 
 
 def test_operations_and_borders_are_told(found: Diagnosis) -> None:

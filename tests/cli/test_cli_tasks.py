@@ -4,6 +4,7 @@ encoder-decoder trained on pairs; and what is said where a model of another kind
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,18 @@ def test_an_encoder_learns_hidden_tokens_and_is_fine_tuned_to_classify(weft: Wef
     ids = torch.tensor([loaded.tokenizer.encode("a plum by a fig"), loaded.tokenizer.encode("a hen by a dog")])
     h = loaded.model.vectors(EncoderInputs(tokens=ids)).y
     assert loaded.model.head.scores(h, Span()).argmax(-1).tolist() == [1, 0]
+    told = weft("score", tmp_path / "run", "--text", "a plum by a fig", "--text", "a hen by a dog")
+    assert re.fullmatch(r"row 0: fruits \(animals -\d+\.\d{3}, fruits -0\.\d{3}\)\n"
+                        r"row 1: animals \(animals -0\.\d{3}, fruits -\d+\.\d{3}\)\n", told.out), told.out
+
+
+def test_an_encoder_scores_each_word_from_both_sides(weft: Weft, encoder: Path) -> None:
+    rows = weft("score", encoder / "run", "--text", "a fox and a cow by a hen", "--text", "a fox and a fig by a hen",
+                "--json").json()["rows"]
+    assert [row["scored"] for row in rows] == [8, 8]
+    assert rows[0]["log_probs"][0] is None and rows[0]["log_probs"][-1] is None
+    # A fruit among animals, which no sentence has.
+    assert rows[1]["log_probs"][5] < rows[0]["log_probs"][5] - 1
 
 
 def test_an_encoder_is_planned_checked_and_converted(weft: Weft, encoder: Path, tmp_path: Path) -> None:
@@ -95,7 +108,7 @@ def test_an_encoder_is_planned_checked_and_converted(weft: Weft, encoder: Path, 
 
 
 @pytest.mark.parametrize(("command", "purpose"), [
-    (("generate", "--prompt", "a fox"), "generating text"), (("score", "--text", "a fox"), "scoring rows"),
+    (("generate", "--prompt", "a fox"), "generating text"),
     (("chat", "--template", "chatml", "--message", "hello"), "a conversation")])
 def test_an_encoder_where_a_language_model_is_needed(refused: Refuse, encoder: Path, command: tuple[str, ...],
                                                      purpose: str) -> None:

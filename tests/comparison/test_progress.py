@@ -17,7 +17,7 @@ def test_the_time_left_is_by_the_pace_of_what_was_done_now() -> None:
     for name, work in (("read", 4.0), ("a", 1.0), ("b", 3.0)):
         clock.expect(name, work)
     clock.finish("read", "finished", now=False)
-    clock.tell("a", "step", 1.0)
+    clock.report("a", "step", 1.0)
     assert [(each.done, each.seconds_left) for each in told] == [(0.5, None), (0.625, 30.0)]
     assert told[0].line() == " 50%  time left not known yet  read: finished"
     assert told[1].line() == " 62%  study 00:30 left  a: step"

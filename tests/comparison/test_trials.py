@@ -12,7 +12,7 @@ import pytest
 from comparison.studies import LSTM
 from weft.comparison import StudyConfig
 from weft.comparison.contestants import Contestant
-from weft.comparison.detectable import detectable_difference, detectable_in, pooled_deviation, told, tuned_first
+from weft.comparison.detectable import detectable_difference, detectable_in, pooled_deviation, summary, tuned_first
 from weft.comparison.jobs import Outcome
 from weft.comparison.results import Status
 from weft.comparison.settings import TrialSettings, beyond
@@ -147,7 +147,7 @@ def test_a_stated_deviation_needs_no_attempt_and_single_runs_show_nothing() -> N
     found, basis = detectable_in(config, 1, [])
     assert [each.runs for each in found] == [3, 4, 5, 10]
     assert "0.02 bits per byte, which the study states" in basis
-    assert "(this study)" in told(found, basis, 4)
+    assert "(this study)" in summary(found, basis, 4)
     single, _ = detectable_in(study(trials={"deviation": 0.02}, seeds=1), 1, [])
     assert (single[0].runs, single[0].difference) == (1, None)
     assert tuned_first(study()) == 2
@@ -157,7 +157,7 @@ def test_a_stated_deviation_needs_no_attempt_and_single_runs_show_nothing() -> N
 def test_where_nothing_is_known_that_is_said() -> None:
     found, basis = detectable_in(study(trials={"count": 1}), 1, [])
     assert [each.difference for each in found] == [None] * 3
-    assert told(found, basis, 3).startswith("The detectable difference is not known before the runs")
+    assert summary(found, basis, 3).startswith("The detectable difference is not known before the runs")
 
 
 def test_a_difference_of_the_detectable_size_is_found_by_welch_four_times_of_five() -> None:

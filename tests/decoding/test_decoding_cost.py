@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoding.small_models import MLP, ROPE, decoder
+from weft.core.span import Span
 from weft.decoding import Row
 from weft.decoding.session import Session
 
@@ -66,3 +69,34 @@ def test_what_does_not_depend_on_the_layer_is_worked_out_once() -> None:
     for name in ("cos", "sin", "arange", "lt", "cat", "sub"):
         assert one[name] == three[name]
     assert one["cos"] == 1
+
+
+def python_calls(rows: int) -> Counter[str]:
+    """Names of the Python functions that a plain step of four layers comes to, torch's own among them."""
+    model = decoder({"kind": "attention", "n_heads": 2}, MLP).float().eval()
+    session = Session(model, [Row((1,) * 6)] * rows, max_new_tokens=40, plain=True)
+    session.advance(torch.ones(rows, dtype=torch.int64))
+    tokens, state, span = torch.ones(rows, 1, dtype=torch.int64), session.state, Span(bound=8, uniform=True)
+    found: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            found[frame.f_code.co_qualname] += 1
+
+    with torch.inference_mode():
+        sys.setprofile(count)
+        try:
+            out = model.hidden(tokens, state, span)
+            model.readout.logits(out.y)
+        finally:
+            sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_span_is_resolved_once_a_call_whatever_layers_there_are(rows: int) -> None:
+    found = python_calls(rows)
+    assert found["Layer.forward"] == 7 and found["Span.resolve"] == found["tell"] == 1
+    assert found["Layer._require_own"] == 0 and found["Clock.after"] == 1 and found["Dropout.forward"] == 1
+    # The embedding asks its dropout; blocks do not. Of all calls torch's modules take a fifth, choosing forms a third.
+    assert found.total() < 650

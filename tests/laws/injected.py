@@ -19,7 +19,7 @@ from weft.core.output import Output
 from weft.core.span import Memory, Span
 from weft.core.state import fact_field, tensor_field
 from weft.masks import Causal, Window
-from weft.masks.visible import Visible, visible
+from weft.masks.visible import Rule, Visible, visible
 from weft.mixers.attention import Attention, AttentionConfig, head_sizes
 from weft.mixers.base import MixerConfig
 from weft.mixers.key_value import start_rolling
@@ -127,7 +127,7 @@ class BlindBeyond1000(Attention):
     def visible(self, keys: Keys, span: Span) -> Visible:
         if keys.layout == OWN:
             return super().visible(keys, span)
-        return visible(Causal() & Window(1000), keys, span, self.sizes.heads)
+        return visible(Rule.of(Causal() & Window(1000), self.sizes.heads), keys, span)
 
 
 class OverflowsAt100(Average):

@@ -23,7 +23,7 @@ from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
 from weft.heads.readout import LinearReadout
 from weft.masks import Causal, Window
-from weft.masks.visible import Ruled, Visible, visible
+from weft.masks.visible import Rule, Ruled, Visible, visible
 from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention, Known
 from weft.mixers.gated_convolution import ConvolutionState, GatedConvolution
@@ -41,7 +41,7 @@ def unpacked(span: Span) -> Span:
     moment = span.moment
     assert moment is not None
     ticks = replace(moment.ticks, begin=torch.zeros_like(moment.ticks.begin), packed=False)
-    return replace(span, begins=None, moment=replace(moment, ticks=ticks))
+    return replace(span, begins=None, moment=replace(moment, ticks=ticks), ticks=ticks)
 
 
 # Recurrences
@@ -121,8 +121,7 @@ class SeesNextToken(Attention):
 
     def visible(self, keys: Keys, span: Span) -> Visible:
         ticks = span.ticks
-        return Ruled(self.mask, replace(ticks, order=ticks.order + 1), replace(keys, layout=None), self.sizes.heads,
-                     begins=span.packed)
+        return Ruled(self.rule, replace(ticks, order=ticks.order + 1), replace(keys, layout=None), begins=span.packed)
 
 
 class WidensWindowLater(Attention):
@@ -131,7 +130,7 @@ class WidensWindowLater(Attention):
     def visible(self, keys: Keys, span: Span) -> Visible:
         if keys.layout == OWN or self.reach is None:
             return super().visible(keys, span)
-        return visible(Causal() & Window(self.reach + 1), keys, span, self.sizes.heads)
+        return visible(Rule.of(Causal() & Window(self.reach + 1), self.sizes.heads), keys, span)
 
 
 class ShortRollingBuffer(Attention):
@@ -146,7 +145,7 @@ class NoFence(Attention):
     """Looks into earlier documents."""
 
     def visible(self, keys: Keys, span: Span) -> Visible:
-        return Ruled(self.mask, replace(span.ticks, packed=False), keys, self.sizes.heads, begins=False)
+        return Ruled(self.rule, replace(span.ticks, packed=False), keys, begins=False)
 
 
 class SeesPadding(Attention):

@@ -22,6 +22,7 @@ from weft.heads.readout import LinearReadout
 from weft.laws.check import check
 from weft.linear.lora import LowRank
 from weft.linear.merging import merged
+from weft.ops.int8_linear import quantised
 from weft.training import train
 from weft.training.optimizers import AdamWConfig
 
@@ -176,3 +177,33 @@ def test_the_package_converts_the_merged_model(tmp_path: Path) -> None:
     # float32, and one rounding of W + s B A.
     assert_close(found(TOKENS).y, adapted(TOKENS).y, rtol=1e-4, atol=1e-4)
     assert found.vocab_size == VOCAB
+
+
+def begun(folder: Path, start: Path, rewrites: list[Any]) -> Any:
+    """The model of a run that starts there and has made no step yet, as good as: at a rate that changes no bit."""
+    config = tiny_run(folder, {**described(rewrites, LAYERS[:2]), "vocab_size": 300}, steps=1,
+                      optimizer={"kind": "sgd", "lr": 1e-30})
+    config = config.model_copy(update={"start": str(start)})
+    return train(config, folder / f"run{len(list(folder.iterdir()))}").model
+
+
+def test_a_run_that_starts_from_other_weights_reads_them_first_and_rewrites_them_then(tmp_path: Path) -> None:
+    plain = tiny_run(tmp_path, {**described([], LAYERS[:2]), "vocab_size": 300}, steps=3)
+    trained = train(plain, tmp_path / "plain").model
+    adapted = begun(tmp_path, tmp_path / "plain", [LORA])
+    both = begun(tmp_path, tmp_path / "plain", ["int8", LORA])
+    torch.manual_seed(plain.seed)
+    for place in ("0.qkv", "1.gate", "1.down"):
+        weight = trained.get_parameter(f"stack.layers.0.layers.{place}.weight")
+        assert torch.equal(adapted.get_submodule(f"stack.layers.0.layers.{place}").base.weight, weight)
+        matrix = both.get_submodule(f"stack.layers.0.layers.{place}").base.matrix
+        assert torch.equal(matrix.values, quantised(weight)[0])
+    assert torch.equal(both.embedding.tokens.weight, trained.embedding.tokens.weight)
+
+    tuned = tiny_run(tmp_path, {**described([LORA], LAYERS[:2]), "vocab_size": 300}, steps=5)
+    found = train(tuned.model_copy(update={"start": str(tmp_path / "plain")}), tmp_path / "tuned").model
+    assert not torch.equal(found(TOKENS).y, trained(TOKENS).y)
+    again = begun(tmp_path, tmp_path / "tuned", [LORA])
+    assert same_weights(again, found)
+    # float32, and one rounding of W + s B A.
+    assert_close(begun(tmp_path, tmp_path / "tuned", [])(TOKENS).y, found(TOKENS).y, rtol=1e-4, atol=1e-4)

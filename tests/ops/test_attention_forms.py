@@ -19,7 +19,7 @@ from weft.core.clock import Keys
 from weft.core.errors import UnsupportedError
 from weft.core.span import WHOLE
 from weft.masks import Causal
-from weft.masks.visible import Visible, Written, visible
+from weft.masks.visible import Rule, Visible, Written, visible
 from weft.ops.attention import ATTENTION, AttentionCall, grouped_rows, reference, sdpa
 from weft.ops.score_terms import WrittenTerm
 
@@ -30,7 +30,7 @@ SOME = torch.tensor(masks.dense(lambda i, j: i - 3 < j <= i, range(S - T, S), ra
 
 def causal(steps: int) -> Visible:
     span = WHOLE.resolve(None, torch.empty(1, steps))
-    return visible(Causal(), Keys.of(span.ticks), span, 1)
+    return visible(Rule.of(Causal(), 1), Keys.of(span.ticks), span)
 
 
 CAUSAL = causal(T)

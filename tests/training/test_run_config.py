@@ -110,6 +110,8 @@ def test_later_overrides_win() -> None:
     ("training.objective.label_smoothing=1", "training.objective.label_smoothing: Input should be less than 1, got 1"),
     ("training.objective.z_loss=-1", "training.objective.z_loss: Input should be greater than or equal to 0, got -1"),
     ("training.compute.matmul=mkl", "training.compute.matmul: Input should be 'auto', 'default' or 'onednn', got"),
+    ("kernels={attention: refrence}", "kernels.attention: no form is called 'refrence'. Did you mean 'reference'?"),
+    ("kernels={atention: sdpa}", "kernels.atention: no operation is called 'atention'. Did you mean 'attention'?"),
     ("training.compute.compil=true", "unknown key 'compil'. Did you mean 'compile'?"),
     ("training.optimizer.dynamics_lr=0", "training.optimizer.dynamics_lr: Input should be greater than 0, got 0"),
     ("tokenizer=byte", "no tokenizer of kind 'byte'. Did you mean 'bytes'?"),

@@ -200,12 +200,12 @@ def _route_warnings(measured: Sequence[Timing]) -> Iterator[str]:
     """Where another route than PyTorch's own pays, and bfloat16 where it is none."""
     gains = [each.gain for each in measured if each.route != REFERENCE]
     if gains:
-        yield (f"{len(gains)} of {len(measured)} products are up to {max(gains):.1f} times as fast by another route than "
-               "PyTorch's own choice, and as exact. Training takes it where training.compute.matmul is auto.")
+        yield (f"{len(gains)} of {len(measured)} products are up to {max(gains):.1f} times as fast by another route "
+               "than PyTorch's own choice, and as exact. Training takes it where training.compute.matmul is auto.")
     square: dict[str, float] = {}
     for each in measured:  # the first of each dtype is the square one
         square.setdefault(each.product.split(" ")[2], each.rates[each.route])
     single, half = square.get("float32"), square.get("bfloat16")
     if single is not None and half is not None and single > SLOWER * half:
-        yield (f"bfloat16 products reach {half / single:.2f} of float32's speed here: compute in float32, unless memory "
-               "is what is short.")
+        yield (f"bfloat16 products reach {half / single:.2f} of float32's speed here: compute in float32, unless "
+               "memory is what is short.")

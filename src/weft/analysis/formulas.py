@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from weft.ops.banded_attention import banded_backward_skipped, banded_skipped
 from weft.ops.fft_convolution import fourier
 from weft.ops.forms import OPERATIONS, Formula
 
@@ -49,8 +50,11 @@ def _own(operator: Any) -> Formula | None:
 
 
 def skipped(operator: Any, arguments: Sequence[Any]) -> int:
-    """Of the operations of a causal attention kernel, those of pairs of a query and a later key."""
+    """Of the operations of attention over all pairs, those that the kernel leaves out: of pairs of a query and a later
+    key, or outside a band."""
     name = str(operator)
+    if name in OUTSIDE:
+        return OUTSIDE[name](*arguments)
     if name not in CAUSAL_FLAG or not (len(arguments) > CAUSAL_FLAG[name] and arguments[CAUSAL_FLAG[name]]):
         return 0
     steps: int = arguments[1].shape[2]
@@ -104,6 +108,11 @@ CAUSAL_FLAG = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": 7,
 }
 """Where these kernels take the flag that every query sees only the keys up to its own."""
+
+OUTSIDE: dict[str, Formula] = {
+    "weft.banded_attention": banded_skipped,
+    "weft.banded_attention_backward": banded_backward_skipped,
+}
 
 FOURIER = frozenset({"aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c", "weft.fft_convolution"})
 """Operators of mixers that convolve over the whole sequence."""

@@ -6,16 +6,18 @@ only where it is faster in the median turn by more than chance, and as exact as 
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from weft.analysis.result import Result
-from weft.ops.forms import REFERENCE
+from weft.ops.forms import REFERENCE, Decision
+from weft.ops.linear_cross_entropy import PIECE_ENTRIES
 from weft.ops.products import PRODUCT, Product, ProductCall, Which
 
 Clock = Callable[[], float]
@@ -32,6 +34,9 @@ FASTER = 1.05
 ROUGHER = 8
 """By how much a route's error may exceed that of PyTorch's own: orders of summation differ by less, and bfloat16 in
 place of float32 by a thousand."""
+ROUTED = frozenset({"library", "routed"})
+"""Forms of a linear map whose products can take a route."""
+PASSES: tuple[Which, ...] = ("forward", "input", "weight")
 CHECKED = 64
 """Rows of a result whose error is worked out."""
 
@@ -70,9 +75,22 @@ def fastest(timings: Iterable[Timing]) -> dict[Product, str]:
 
 def usual_products(dtype: torch.dtype) -> tuple[Product, ...]:
     """Those of a small Transformer and of its training, and a square one."""
-    kinds: tuple[Which, ...] = ("forward", "input", "weight")
-    return (_square(dtype), *(Product(kind, ROWS, inputs, outputs, str(dtype))
-                              for inputs, outputs in SHAPES for kind in kinds))
+    return (_square(dtype), *(Product(which, ROWS, inputs, outputs, str(dtype))
+                              for inputs, outputs in SHAPES for which in PASSES))
+
+
+def products_in(decisions: Iterable[Decision], dtype: str) -> Iterator[Product]:
+    """The products of the linear maps and readouts that were observed."""
+    for each in decisions:
+        if each.operation == "linear" and each.form in ROUTED:
+            (*batch, inputs), (outputs, _) = each.sizes[:2]
+            rows = math.prod(batch)
+        elif each.operation in ("log_prob", "cross_entropy"):
+            (*batch, inputs), (outputs, _) = each.sizes[:2]
+            rows = min(math.prod(batch), max(1, PIECE_ENTRIES // outputs))
+        else:
+            continue
+        yield from (Product(which, rows, inputs, outputs, dtype) for which in PASSES if rows)
 
 
 def matmul_rate(dtype: torch.dtype, clock: Clock = time.perf_counter) -> float:

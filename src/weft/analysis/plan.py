@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.flops import Flops, forward_flops
 from weft.analysis.kernels import FormChoice, choices, single_token
-from weft.analysis.matmul import matmul_rate
+from weft.analysis.matmul import Timing, matmul_rate, products_in, timed
 from weft.analysis.memory import (
     States,
     TrainingMemory,
@@ -28,7 +28,7 @@ from weft.core.errors import InputError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelConfig
 from weft.core.traits import Trait
-from weft.ops.forms import OPERATIONS
+from weft.ops.forms import OPERATIONS, Decision
 
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192)
 """Where decoding's memory is measured, as far as the model reaches."""
@@ -44,12 +44,14 @@ class TimeHere(Result):
         rate: operations a second that a square matrix product reaches here, measured now.
         seconds: flops / rate. A lower bound: element-wise work, memory traffic, small or oblong products, and
             everything besides the training step come on top.
+        products: of the linear maps of a batch, by every route, and the route that a run takes.
     """
 
     tokens: int
     flops: float
     rate: float
     seconds: float
+    products: tuple[Timing, ...]
 
 
 @dataclass(frozen=True)
@@ -117,15 +119,15 @@ def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: S
         model=model.config.kind, dtype=str(own).removeprefix("torch."), batch=batch, context=length,
         parameters=count_parameters(model), weights=weight_bytes(model), buffers=buffer_bytes(model), flops=flops,
         training=None if flops is None else training_bytes(model, own),
-        step=step, time_here=None if step is None or tokens is None else _time(step, tokens, own),
+        step=step, time_here=None if step is None or tokens is None else _time(step, tokens, own, training),
         states=state_sizes(model, mode, batch, [each for each in contexts if reach is None or each <= reach]),
         forms=choices({"training": training, "prompts": prompts, "single tokens": steps}),
         notes=all_notes(model, flops))
 
 
-def _time(step: TrainingStep, tokens: int, dtype: torch.dtype) -> TimeHere:
+def _time(step: TrainingStep, tokens: int, dtype: torch.dtype, decisions: Iterable[Decision]) -> TimeHere:
     flops, rate = step.flops / (step.batch * step.context) * tokens, matmul_rate(dtype)
-    return TimeHere(tokens, flops, rate, flops / rate)
+    return TimeHere(tokens, flops, rate, flops / rate, timed(products_in(decisions, str(dtype))))
 
 
 def _require(context: int, batch: int, tokens: int | None, contexts: Sequence[int], reach: int | None) -> None:

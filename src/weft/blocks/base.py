@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -16,7 +16,7 @@ from weft.core.clock import Clock
 from weft.core.config import Dims, PartConfig, PartField, Shared, rule
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer, LayerState, traits_of
-from weft.core.output import Loss, Output
+from weft.core.output import Given, Loss, Output
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.norms.base import NormConfig
@@ -136,32 +136,32 @@ class Composite(Layer):
                 yield Ends(place, layer.gives(), layer.takes())
 
     def children_layers(self) -> list[Layer]:
-        """The layers in order, typed."""
-        found: list[Layer] = []
-        for layer in self.layers:
-            assert isinstance(layer, Layer)
-            found.append(layer)
-        return found
+        """The layers in order, typed. Read where `torch.nn.ModuleList` keeps them: asking it takes calls at every
+        step."""
+        found: Any = self.layers._modules.values()
+        return list(found)
 
     def states(self, state: LayerState | None) -> list[LayerState] | list[None]:
         """The layers' states, None for each without a state."""
-        if state is None:
-            return [None for _ in self.layers]
-        assert isinstance(state, BlockState)
-        return list(state.layers)
+        if type(state) is BlockState:
+            return list(state.layers)
+        assert state is None, "checked by Layer.forward"
+        return [None] * len(self.layers)
 
     def together(self, state: LayerState | None, outs: list[Output[LayerState]], y: Tensor,
                  span: Span) -> Output[LayerState]:
         """The block's output from its layers' outputs, with all that they give."""
         if self.asked is not None:
             self.asked.give("stream", y)
-        losses: tuple[Loss, ...] = tuple(loss for out in outs for loss in out.losses)
-        given = tuple(each for out in outs for each in out.given)
+        losses: tuple[Loss, ...] = ()
+        given: tuple[Given, ...] = ()
+        states: tuple[LayerState, ...] = ()
+        for out in outs:
+            losses, given = losses + out.losses, given + out.given
+            states = states if out.state is None else (*states, out.state)
         if state is None:
             return Output(y, None, losses, given)
-        assert isinstance(state, BlockState)
-        states = tuple(out.state for out in outs if out.state is not None)
-        return Output(y, replace(state, clock=span.after, layers=states), losses, given)
+        return Output(y, BlockState(span.after, states), losses, given)
 
 
 class Block(Composite):
@@ -199,10 +199,12 @@ class Block(Composite):
 
     def normed(self, index: int, x: Tensor, span: Span) -> Tensor:
         """``x`` through norm ``index``, whose statistics, if any, are of real tokens."""
-        y: Tensor = self.norms[index](x, span.ticks.valid)
+        norm: Any = self.norms._modules[str(index)]
+        y: Tensor = norm(x, span.ticks.valid)
         return y
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """The stream with a layer's output."""
-        y = self.dropout(y)
+        dropout = self.dropout
+        y = dropout(y) if dropout.training else y
         return x + y if self.config.residual else y

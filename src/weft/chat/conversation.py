@@ -50,7 +50,7 @@ class ChatSettings:
         sampling: how tokens are chosen.
         stops: strings that end an answer, besides the template's.
         seed: of the draws; each turn has its own.
-        extras: what the template is told besides the messages. The time is that of the conversation's beginning.
+        extras: what the template gets besides the messages. The time is that of the conversation's beginning.
     """
 
     template: str | Path | None = None
@@ -71,7 +71,7 @@ class Turn:
         reused_tokens: how many of them were not read again.
         tokens: the answer's ids, with the token that ended it.
         text: the answer.
-        finish: why it ended; ``interrupted`` when nobody asked for more.
+        finish: why it ended; ``interrupted`` when the caller stopped reading.
     """
 
     prompt_tokens: int
@@ -124,8 +124,8 @@ class Conversation:
     def say(self, text: str) -> Iterator[str]:
         """Say something; the answer comes piece by piece.
 
-        The message and its answer become part of the conversation when the answer ends, or when nobody asks for more
-        of it (the iterator is closed, Ctrl-C, or something else is said); not when it fails.
+        The message and its answer become part of the conversation when the answer ends, or when the caller stops
+        reading it (the iterator is closed, Ctrl-C, or something else is said); not when it fails.
 
         Raises:
             InputError: at the call: the template refuses, or the conversation has outgrown the model.

@@ -3,7 +3,7 @@ reached or changed, and what they may do is bounded.
 
 The dialect is that of ``transformers``: block lines leave no white space (``trim_blocks``, ``lstrip_blocks``), loops
 know ``break`` and ``continue``, ``tojson`` writes plain JSON, ``raise_exception(message)`` refuses,
-``strftime_now(format)`` tells the time, and ``{% generation %}`` marks what the model said.
+``strftime_now(format)`` gives the time, and ``{% generation %}`` marks what the model said.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SandboxedTemplate:
 
         Args:
             variables: plain data.
-            now: what ``strftime_now`` tells.
+            now: what ``strftime_now`` gives.
             kept: characters that ``tojson`` leaves as they are even where it writes ASCII.
 
         Raises:
@@ -74,7 +74,7 @@ class SandboxedTemplate:
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> InputError:
-        """What a user is told of a rendering that failed."""
+        """The message about a rendering that failed."""
         remedy = ANOTHER
         match error:
             case SecurityError():

@@ -26,19 +26,19 @@ from weft.tokenizers.base import Tokenizer
 DEFAULT, TOOL_USE = "default", "tool_use"
 
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
-"""What a template is told by name; further variables have other names."""
+"""The variables that a template gets by name; further ones have other names."""
 
 
 @final
 @dataclass(frozen=True)
 class Extras:
-    """What a template is told besides the messages.
+    """What a template gets besides the messages.
 
     Attributes:
         tools: descriptions of functions that the model may call (JSON Schema), or None.
         documents: texts to answer from, with ``title`` and ``text``, or None.
         variables: what else this template reads (``enable_thinking``).
-        now: the time that ``strftime_now`` tells; None: the time of the rendering.
+        now: the time that ``strftime_now`` gives; None: the time of the rendering.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -114,8 +114,8 @@ class ChatTemplate:
     def _rendered(self, messages: Sequence[Message], add_generation_prompt: bool, continue_final: bool,
                   extras: Extras) -> tuple[Guard, str]:
         parsed = parse_messages(messages)
-        told = self._told(extras)
-        guard = Guard(self.tokenizer.special_tokens, [self._source, *all_texts(parsed), *all_texts(told)])
+        given = self._given(extras)
+        guard = Guard(self.tokenizer.special_tokens, [self._source, *all_texts(parsed), *all_texts(given)])
         covered = [{**guard.cover(message), "role": message["role"]} for message in parsed]
         final_text = None
         if continue_final:
@@ -123,12 +123,12 @@ class ChatTemplate:
                 raise InputError("an answer cannot both be begun and be continued.", where="continue_final",
                                  remedy="Give one of continue_final and add_generation_prompt.")
             final_text = _mark_final(covered, guard.mark)
-        variables = {**self._special_variables(), **{key: guard.cover(value) for key, value in told.items()},
+        variables = {**self._special_variables(), **{key: guard.cover(value) for key, value in given.items()},
                      "messages": covered, "add_generation_prompt": add_generation_prompt}
         text = self._template.render(variables, extras.now or datetime.now(), guard.stand_ins)
         return guard, text if final_text is None else _cut(text, final_text, guard.mark, self.name)
 
-    def _told(self, extras: Extras) -> dict[str, Any]:
+    def _given(self, extras: Extras) -> dict[str, Any]:
         variables = dict(extras.variables or {})
         taken = [name for name in variables if name in (*RESERVED, *self._special_variables())]
         if taken:
@@ -192,7 +192,7 @@ def _read(path: Path, names: Sequence[str]) -> str:
 
 
 def _mark_final(messages: list[dict[str, Any]], mark: str) -> str:
-    """Put a mark behind the last message's text, and a space, which tells whether the template trims; gives the text
+    """Put a mark behind the last message's text, and a space, which shows whether the template trims; gives the text
     as it was."""
     content = messages[-1].get("content")
     if isinstance(content, list) and content:

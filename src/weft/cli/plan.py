@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from weft.analysis import Plan
+    from weft.analysis.matmul import Timing
 
+REFERENCE = "reference"
+"""The route that is PyTorch's own choice."""
 Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file, a preset, or a checkpoint's folder.")]
 
 
@@ -59,6 +62,7 @@ def plan(target: Target,
     if found.forms:
         section(out, "How operations are computed here", _forms(found))
     if found.time_here:
+        section(out, "Products of a batch, and the fastest route here", _products(found.time_here.products))
         out.print(f"{_time(found)}\n")
     for note in found.notes:
         out.print(f"note: {note}")
@@ -122,6 +126,14 @@ def _forms(found: Plan) -> Table:
     rows = table("operation", "form", "in", "why")
     for each in found.forms:
         rows.add_row(each.operation, each.form, ", ".join(each.phases), each.reason)
+    return rows
+
+
+def _products(timings: tuple[Timing, ...]) -> Table:
+    rows = table("product", "route", ">speed", ">PyTorch's own")
+    for each in timings:
+        rows.add_row(each.product, each.route, short(each.rates[each.route], "FLOP/s"),
+                     short(each.rates[REFERENCE], "FLOP/s"))
     return rows
 
 

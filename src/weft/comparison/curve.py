@@ -25,21 +25,21 @@ from weft.tokenizers import Tokenizer
 from weft.training.budget import tokens_per_step
 from weft.training.events import Event, Progress, Saved, Started
 
-Tell: TypeAlias = Callable[[str, int, int], None]
+OnProgress: TypeAlias = Callable[[str, int, int], None]
 """A line for people, updates done, and updates of the whole run."""
 
 CURVE_FILE, MEMORY_FILE = "curve.jsonl", "memory.txt"
 
 
 @final
-class Watch:
-    """Listens to a run: passes its progress on, and measures it at every checkpoint.
+class Recorder:
+    """Records a run: its progress, a measurement at every checkpoint, and its peak memory.
 
     Points go into a file as they come, so that an interrupted run keeps them.
     """
 
-    def __init__(self, job: Job, tell: Tell) -> None:
-        self.job, self.tell = job, tell
+    def __init__(self, job: Job, on_progress: OnProgress) -> None:
+        self.job, self.on_progress = job, on_progress
         self._few: TokenStream | None = None
         self.path = job.folder / CURVE_FILE
         self.memory = job.folder / MEMORY_FILE
@@ -49,14 +49,14 @@ class Watch:
         if isinstance(event, Started):
             forget_peak()
         elif isinstance(event, Progress):
-            self.tell(f"step {event.step:,}/{event.steps:,}  {event.bits_per_byte:.4f} bits/byte in training  "
-                      f"{event.tokens_per_second:,.0f} tokens/s", event.step, event.steps)
+            self.on_progress(f"step {event.step:,}/{event.steps:,}  {event.bits_per_byte:.4f} bits/byte in training  "
+                             f"{event.tokens_per_second:,.0f} tokens/s", event.step, event.steps)
         elif isinstance(event, Saved) and self.job.kind == "run":
-            self._note_memory()
-            self.look(event.path)
+            self._record_memory()
+            self.measure(event.path)
 
-    def look(self, checkpoint: Path) -> None:
-        """Measure a checkpoint, unless it has been."""
+    def measure(self, checkpoint: Path) -> None:
+        """Measure a checkpoint that has not been measured."""
         if self.job.kind != "run":
             return
         loaded = load_checkpoint(checkpoint, device=self.job.device, verify=False)
@@ -79,7 +79,7 @@ class Watch:
         return self._few
 
     def curve(self) -> tuple[CurvePoint, ...]:
-        """The points so far; a line that was cut off is none."""
+        """The points so far; a line that was cut off is left out."""
         points: dict[int, CurvePoint] = {}
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         for line in lines:
@@ -92,10 +92,10 @@ class Watch:
 
     def peak(self) -> int:
         """Bytes, over all the parts of an interrupted run."""
-        self._note_memory()
+        self._record_memory()
         return int(self.memory.read_text())
 
-    def _note_memory(self) -> None:
+    def _record_memory(self) -> None:
         before = int(self.memory.read_text()) if self.memory.exists() else 0
         now = (torch.cuda.max_memory_allocated(self.job.device) if torch.device(self.job.device).type == "cuda"
                else peak_memory_bytes())

@@ -17,7 +17,7 @@ from weft.comparison.trials import Tuning
 
 POWER = 0.8
 RUNS = (3, 5, 10)
-"""Of each model, for which it is told besides the study's own number."""
+"""Of each model, for which it is given besides the study's own number."""
 
 TUNED_FIRST = 2
 """Attempts whose trials are made before the first run where nothing is stated: what lies between them is all that is
@@ -119,7 +119,7 @@ def detectable_in(study: StudyConfig, pairs: int,
                    f"step of Holm's correction), {basis}")
 
 
-def told(found: Sequence[Detectable], basis: str, own: int) -> str:
+def summary(found: Sequence[Detectable], basis: str, own: int) -> str:
     """In a line."""
     if all(each.difference is None for each in found):
         return basis

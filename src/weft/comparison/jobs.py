@@ -77,16 +77,16 @@ class Job:
     def key(self) -> str:
         """A hash of everything that decides the result, the code included; where it lies and how many threads compute
         is not among it."""
-        told = {"settings": self.key_without_code(), "code": self.code()}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        whole = {"settings": self.key_without_code(), "code": self.code()}
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
     def key_without_code(self) -> str:
         """The same of all but the code."""
         left_out = ("folder", "test", "threads", "plugins")
-        told = {key: value for key, value in self.to_json().items() if key not in left_out}
-        told["tuning"] = self.tuning is not None
-        told["run"] = placed(told["run"], self.folder)
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        kept = {key: value for key, value in self.to_json().items() if key not in left_out}
+        kept["tuning"] = self.tuning is not None
+        kept["run"] = placed(kept["run"], self.folder)
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def code(self) -> dict[str, str]:
         """Hashes of the files that do the work, see `weft.training.code.code_of`."""

@@ -1,4 +1,4 @@
-"""Having a piece of work done, in a process of its own or in this one, unless it has been done before."""
+"""Has a piece of work done, in a process of its own or in this one, unless it has been done before."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, Self, TypeAlias, final
 
 import torch
 
-from weft.comparison.curve import Tell
+from weft.comparison.curve import OnProgress
 from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, empty, read_outcome
 from weft.comparison.work import do
 from weft.disk.atomic import tidy, write_file
 
-Launch: TypeAlias = Callable[[Job, Tell], Outcome]
+Launch: TypeAlias = Callable[[Job, OnProgress], Outcome]
 LAST_LINES = 3
 
 
-def done(job: Job, launch: Launch, tell: Tell) -> Outcome:
+def done(job: Job, launch: Launch, on_progress: OnProgress) -> Outcome:
     """The outcome of a piece of work that was done before, or that is done now.
 
     A folder that holds other work under this name is emptied first; work that was interrupted goes on. Interrupted work
@@ -41,15 +41,15 @@ def done(job: Job, launch: Launch, tell: Tell) -> Outcome:
             indent=1) + "\n")
     except OSError as error:
         return Outcome("interrupted", f"its folder cannot be written to ({error.strerror or error})")
-    return launch(job, tell)
+    return launch(job, on_progress)
 
 
-def in_this_process(job: Job, tell: Tell) -> Outcome:
+def in_this_process(job: Job, on_progress: OnProgress) -> Outcome:
     """Without a process of its own: quicker, but peak memory is then that of everything before, too."""
     before = torch.get_num_threads()
     torch.set_num_threads(job.threads)
     try:
-        return do(job, tell)
+        return do(job, on_progress)
     finally:
         torch.set_num_threads(before)
 
@@ -73,7 +73,7 @@ class OwnProcesses:
     def __exit__(self, *_: object) -> None:
         self._close()
 
-    def __call__(self, job: Job, tell: Tell) -> Outcome:
+    def __call__(self, job: Job, on_progress: OnProgress) -> Outcome:
         """Have ``job`` done, whose file lies in its folder. A process that ends without an outcome, however that comes
         about, was interrupted: its end says nothing of the model.
 
@@ -82,7 +82,7 @@ class OwnProcesses:
         """
         self._trouble = ""
         try:
-            code = self._done(job, tell)
+            code = self._done(job, on_progress)
         except KeyboardInterrupt:
             self._wait_or_end()
             raise
@@ -90,25 +90,25 @@ class OwnProcesses:
             raise KeyboardInterrupt
         return read_outcome(job) or Outcome("interrupted", self._trouble or _reason(job, code))
 
-    def _done(self, job: Job, tell: Tell) -> int:
+    def _done(self, job: Job, on_progress: OnProgress) -> int:
         """The exit code of the process that does a job; if that is lost, of the one that was to fork it."""
         server = self._serving(job)
         assert server.stdin is not None and server.stdout is not None, "both are pipes"
-        with suppress(BrokenPipeError):  # then it has gone, and its code is told below
+        with suppress(BrokenPipeError):  # the process has ended, and its exit code is read below
             server.stdin.write(f"{job.folder / JOB_FILE}\n".encode())
             server.stdin.flush()
         for line in server.stdout:
-            told = _told(line)
-            if "code" in told:
+            message = _message(line)
+            if "code" in message:
                 self._worker = None
-                return int(told["code"])
-            if "pid" in told:
-                self._worker = int(told["pid"])
-            elif "interrupted" in told:
-                self._trouble = str(told["interrupted"])
-            elif "line" in told:
-                tell(str(told["line"]), int(told["step"]), int(told["steps"]))
-        self._worker = None  # nobody is left to write
+                return int(message["code"])
+            if "pid" in message:
+                self._worker = int(message["pid"])
+            elif "interrupted" in message:
+                self._trouble = str(message["interrupted"])
+            elif "line" in message:
+                on_progress(str(message["line"]), int(message["step"]), int(message["steps"]))
+        self._worker = None  # no process is left that could write
         return self._close()
 
     def _serving(self, job: Job) -> subprocess.Popen[bytes]:
@@ -129,9 +129,9 @@ class OwnProcesses:
                 os.kill(self._worker or server.pid, signal.SIGINT)
             assert server.stdout is not None
             while self._worker is not None and (line := server.stdout.readline()):
-                if "code" in _told(line):
+                if "code" in _message(line):
                     self._worker = None
-            self._worker = None  # nobody is left to write
+            self._worker = None  # no process is left that could write
         self._close()
 
     def _close(self) -> int:
@@ -146,17 +146,17 @@ class OwnProcesses:
         with suppress(BrokenPipeError), server:
             assert server.stdin is not None and server.stdout is not None, "both are pipes"
             server.stdin.close()
-            server.stdout.read()  # so that it can say its last
+            server.stdout.read()  # what it still writes
         return server.returncode
 
 
-def _told(line: bytes) -> dict[str, Any]:
-    """What a line tells; nothing if a library has printed it."""
+def _message(line: bytes) -> dict[str, Any]:
+    """The content of a line; empty if a library has printed it."""
     try:
-        told = json.loads(line)
+        content = json.loads(line)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _reason(job: Job, code: int) -> str:

@@ -16,7 +16,7 @@ class StudyProgress:
 
     Attributes:
         what: the piece of work, such as ``transformer, run 2 of 3``.
-        text: what it tells.
+        text: what has happened.
         done: share of the whole study's work.
         seconds_left: of the whole study, at the pace so far; None before there is one.
     """
@@ -41,7 +41,7 @@ class Clock:
     """Counts work that is done and that is left.
 
     Args:
-        listener: told of every line; None: nobody.
+        listener: called with every line; None: none.
         now: seconds that pass.
     """
 
@@ -58,9 +58,9 @@ class Clock:
     def begin(self, what: str) -> None:
         """A piece of work is taken up."""
         self._since = self._now()
-        self.tell(what, "begun", 0.0)
+        self.report(what, "begun", 0.0)
 
-    def tell(self, what: str, text: str, share: float) -> None:
+    def report(self, what: str, text: str, share: float) -> None:
         """A line about a piece of work of which this share is done."""
         if self._listener is None:
             return
@@ -80,4 +80,4 @@ class Clock:
         self._finished += work
         self._left[what] = 0.0
         self._since = self._now()
-        self.tell(what, text, 1.0)
+        self.report(what, text, 1.0)

@@ -34,7 +34,7 @@ class Difference:
         document_error: standard error of the same difference, from document to document of the test text.
         p_value: two-sided, of the wider of both sources of doubt; None when it cannot be had.
         p_holm: after Holm's correction over all pairs of the study.
-        tied: the corrected test does not tell the two apart.
+        tied: the corrected test does not distinguish the two.
         gaps: the difference at several shares of the budget.
         crosses: the sign of the difference changes during training, beyond the interval.
     """
@@ -152,9 +152,9 @@ class StudyResult:
         confidence: of every interval.
         test: of a difference over runs, as stated before the first of them.
         resamples: of the bootstrap over documents.
-        detectable: for 3, 5 and 10 runs and the study's own number, told before the first run.
+        detectable: for 3, 5 and 10 runs and the study's own number, known before the first run.
         detectable_basis: what that rests on, in sentences.
-        tied_sets: names from best to worst; two models share a set exactly where the study does not tell them apart.
+        tied_sets: names from best to worst; two models share a set exactly where the study does not distinguish them.
         protocol: how tokens were counted, in sentences.
         command: what was run.
         notes: what a reader must know to judge, one sentence each.

@@ -17,7 +17,7 @@ import torch
 
 from weft.comparison.assemble import Account, Attempt, assemble
 from weft.comparison.contestants import Contestant, Find, changed, contestants
-from weft.comparison.detectable import detectable_in, told, tuned_first
+from weft.comparison.detectable import detectable_in, summary, tuned_first
 from weft.comparison.folder import StudyFolder
 from weft.comparison.jobs import Job, JobKind, Outcome, made_by_other_code, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
@@ -69,7 +69,7 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
         out: its folder; pieces of work that are finished there are read back.
         find: the file of a preset or path.
         options: how.
-        on_progress: told of every line.
+        on_progress: called with every line.
 
     Raises:
         ConfigError: the study cannot be run; every problem is listed.
@@ -129,7 +129,7 @@ class Study:
         self._expect()
         tunings = [self._tuned(index) for index in range(tuned_first(self.study))]
         found, basis = detectable_in(self.study, math.comb(len(self.models), 2), tunings)
-        self.clock.tell("detectable difference", told(found, basis, len(self.study.seeds)), 0.0)
+        self.clock.report("detectable difference", summary(found, basis, len(self.study.seeds)), 0.0)
         account = Account(self.study, self.models, self.texts, self.folder, self.options.device, self.threads,
                           self.options.command, tuple(self.notes), self._counted_tokens(), found, basis)
         attempts: dict[str, list[Attempt]] = {each.name: [] for each in self.models}
@@ -176,9 +176,10 @@ class Study:
         training = model.run.training
         if not model.trained or training.compute.matmul != "auto":
             return model
-        routes = self.folder.settled(f"routes of {model.name} {training.dtype} {self.options.device}", lambda: json.dumps(
-            dict(Compute.choose(training.compute, dtype=DTYPES[training.dtype], device=self.options.device,
-                                products=partial(products_of, model.run)).routes)))
+        compute = partial(Compute.choose, training.compute, dtype=DTYPES[training.dtype], device=self.options.device,
+                          products=partial(products_of, model.run))
+        routes = self.folder.settled(f"routes of {model.name} {training.dtype} {self.options.device}",
+                                     lambda: json.dumps(dict(compute().routes)))
         return model.with_run({"training.compute.routes": json.loads(routes)})
 
     def _tuned(self, index: int) -> dict[str, Tuning]:
@@ -243,7 +244,7 @@ class Study:
         return max(read, default=None)
 
     def _expect(self) -> None:
-        """Tell the clock what is to come; a trial's and a run's work are their operations."""
+        """Announce what is to come; the work of a trial or a run is its number of operations."""
         for each in self.models:
             steps = each.run.training.steps or 1
             for index in range(len(self.study.seeds)):
@@ -268,9 +269,9 @@ class Study:
         if known is None:
             self.clock.expect(what, work)
             if other := made_by_other_code(job):
-                self.clock.tell(what, other, 0.0)
+                self.clock.report(what, other, 0.0)
             self.clock.begin(what)
-        outcome = known or done(job, self.launch, lambda line, step, steps: self.clock.tell(what, line,
+        outcome = known or done(job, self.launch, lambda line, step, steps: self.clock.report(what, line,
                                                                                             step / max(1, steps)))
         bits = outcome.tuning_bits_per_byte if job.tuning is not None else outcome.bits_per_byte
         whose = " of the tuning text" if job.tuning is not None else ""

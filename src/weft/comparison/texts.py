@@ -93,7 +93,7 @@ def _require_same_text(folder: Path, hashes: tuple[str, str, str]) -> None:
         changed = [f"{part} (SHA-256 {before[part][:12]}, now {now[:12]})"
                    for part, now in zip(PARTS, hashes, strict=True) if before[part] != now]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"the file is damaged ({error}), so it cannot be told which text the study is of.",
+        raise DataError(f"the file is damaged ({error}), so the text of the study is not known.",
                         where=str(manifest), remedy="Choose another folder for the study.") from None
     if changed:
         raise DataError(f"the text has changed since the study in {folder.parent} began: {', '.join(changed)}.",

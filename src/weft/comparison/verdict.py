@@ -87,7 +87,7 @@ def differences(entries: Sequence[Entry], corpus: CorpusFacts, *, confidence: fl
 
 
 def sets_of(entries: Sequence[Entry], pairs: Sequence[Difference]) -> tuple[tuple[str, ...], ...]:
-    """Tied sets of the models that finished a run; two that could not be compared are not told apart."""
+    """Tied sets of the models that finished a run; two that could not be compared count as tied."""
     means = {entry.name: entry.bits_per_byte for entry in entries}
     known = {name: mean for name, mean in means.items() if mean is not None}
     tied = {frozenset(pair): True for pair in itertools.combinations(known, 2)}
@@ -179,8 +179,8 @@ def _bits(runs: Sequence[RunResult]) -> list[float]:
 
 
 def tied_sets(means: Mapping[str, float], tied: Mapping[frozenset[str], bool]) -> tuple[tuple[str, ...], ...]:
-    """The sets of models of which no two are told apart and that no other model could join: two models share a set
-    exactly where they are not told apart.
+    """The sets of models of which no two are distinguished and that no other model could join: two models share a set
+    exactly where they are not distinguished.
 
     These are the maximal cliques of that graph, by Bron and Kerbosch (1973) with a pivot. Sets, and the models in
     each, stand from best to worst.

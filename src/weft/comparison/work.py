@@ -1,4 +1,4 @@
-"""Doing a piece of work: training, watched at its checkpoints, and what is measured afterwards."""
+"""Doing a piece of work: training, measured at its checkpoints, and what is measured afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from weft.checkpoints.layout import RUN_CHECKPOINTS, step_name
 from weft.checkpoints.locate import saved_checkpoints
 from weft.checkpoints.save import save_checkpoint
-from weft.comparison.curve import Tell, Watch, forget_peak, peak_memory_bytes
+from weft.comparison.curve import OnProgress, Recorder, forget_peak, peak_memory_bytes
 from weft.comparison.jobs import Job, Outcome, write_outcome
 from weft.comparison.measures import by_length, decoding_cost, sample, token_scores
 from weft.comparison.results import CurvePoint
@@ -45,22 +45,22 @@ LONGER = 3
 """Windows up to this many doublings of the context, the context itself among them, are evaluated and decoded."""
 
 
-def do(job: Job, tell: Tell) -> Outcome:
+def do(job: Job, on_progress: OnProgress) -> Outcome:
     """Do a piece of work and write down how it went; an interrupted run goes on from its last checkpoint.
 
     Trouble of the model's own (it has diverged, or its configuration cannot be trained) is an outcome. Trouble of the
-    machine (a full disk, want of memory) is none: it is told as ``interrupted`` and not written down.
+    machine (a full disk, want of memory) is none: it gives the outcome ``interrupted``, which is not written down.
     """
     try:
-        outcome = _judged(job, tell)
+        outcome = _judged(job, on_progress)
         write_outcome(job, outcome)
     except (TrainingError, OSError, MemoryError, torch.OutOfMemoryError) as error:
         return Outcome("interrupted", str(error) or "there is not enough memory")
     return outcome
 
 
-def _judged(job: Job, tell: Tell) -> Outcome:
-    """How the model fared.
+def _judged(job: Job, on_progress: OnProgress) -> Outcome:
+    """The outcome of the model itself.
 
     Raises:
         TrainingError: a file could not be written.
@@ -68,7 +68,7 @@ def _judged(job: Job, tell: Tell) -> Outcome:
         MemoryError: there was not enough.
     """
     try:
-        return _done(job, tell)
+        return _done(job, on_progress)
     except DivergedError as error:
         return Outcome("diverged", str(error))
     except (TrainingError, torch.OutOfMemoryError):
@@ -76,44 +76,44 @@ def _judged(job: Job, tell: Tell) -> Outcome:
     except WeftError as error:
         return Outcome("failed", str(error))
     except RuntimeError as error:
-        if OUT_OF_MEMORY in str(error):  # which PyTorch's allocator on a processor tells in words alone
+        if OUT_OF_MEMORY in str(error):  # PyTorch's allocator on a processor has no class of errors for it
             raise MemoryError(str(error)) from error
         return Outcome("failed", f"its code raises {type(error).__name__}: {error}")
 
 
-def _done(job: Job, tell: Tell) -> Outcome:
+def _done(job: Job, on_progress: OnProgress) -> Outcome:
     if job.kind == "pace":
         return _pace(job)
-    watched = _train(job, tell) if job.trained else _count(job)
+    trained = _train(job, on_progress) if job.trained else _count(job)
     tuned = None
     if job.tuning is not None:
-        tuning = encode_corpus(read_text(job.tuning), watched.tokenizer)
-        tuned = token_scores(watched.model, tuning, job.run.context, watched.steps).bits_per_byte
-    outcome = Outcome("finished", tuning_bits_per_byte=tuned, steps=watched.steps, tokens=watched.tokens,
-                      seconds=watched.seconds, peak_memory_bytes=watched.peak, numbers=_numbers(watched.model))
+        tuning = encode_corpus(read_text(job.tuning), trained.tokenizer)
+        tuned = token_scores(trained.model, tuning, job.run.context, trained.steps).bits_per_byte
+    outcome = Outcome("finished", tuning_bits_per_byte=tuned, steps=trained.steps, tokens=trained.tokens,
+                      seconds=trained.seconds, peak_memory_bytes=trained.peak, numbers=_numbers(trained.model))
     if job.kind == "trial":
         shutil.rmtree(job.folder / RUN_FOLDER, ignore_errors=True)
         return outcome
-    return _measured(job, watched, outcome)
+    return _measured(job, trained, outcome)
 
 
-def _measured(job: Job, watched: Watched, outcome: Outcome) -> Outcome:
+def _measured(job: Job, trained: Trained, outcome: Outcome) -> Outcome:
     """What a run comes to on the test text, and what it costs."""
-    judge = encode_corpus(read_text(job.test), watched.tokenizer)
-    scores = token_scores(watched.model, judge, job.run.context, watched.steps)
+    judge = encode_corpus(read_text(job.test), trained.tokenizer)
+    scores = token_scores(trained.model, judge, job.run.context, trained.steps)
     nats, sizes = scores.clusters()
     contexts = job.measure.contexts or default_contexts(job.run.context, LONGER)
     decoded = job.measure.decode_contexts or contexts
-    return replace(outcome, bits_per_byte=scores.bits_per_byte, loss=scores.loss, curve=watched.curve,
+    return replace(outcome, bits_per_byte=scores.bits_per_byte, loss=scores.loss, curve=trained.curve,
                    by_position=scores.by_position(), cluster_nats=tuple(nats), cluster_bytes=tuple(sizes),
-                   by_length=by_length(watched.model, watched.few, contexts, job.run.context),
-                   decode=decoding_cost(watched.model, watched.few, decoded, job.measure.decode_steps),
-                   sample=sample(watched.model, watched.tokenizer, judge, job.measure))
+                   by_length=by_length(trained.model, trained.few, contexts, job.run.context),
+                   decode=decoding_cost(trained.model, trained.few, decoded, job.measure.decode_steps),
+                   sample=sample(trained.model, trained.tokenizer, judge, job.measure))
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
-    """A trained model and what was seen on the way.
+class Trained:
+    """A trained model, and what was measured during training.
 
     Attributes:
         few: a part of the test text, for curves and other lengths.
@@ -138,31 +138,31 @@ def _pace(job: Job) -> Outcome:
     return Outcome("finished", steps=settle_steps(job.run, model, material.train, torch.device(job.device)))
 
 
-def _train(job: Job, tell: Tell) -> Watched:
+def _train(job: Job, on_progress: OnProgress) -> Trained:
     place = job.folder / RUN_FOLDER
-    watch = Watch(job, tell)
+    recorder = Recorder(job, on_progress)
     try:
-        result = _resumed(job, place, watch)
+        result = _resumed(job, place, recorder)
     except (CheckpointError, ConfigError, UnsupportedError):
         if not place.exists():
             raise
-        # What an earlier attempt has left cannot be gone on from, so the run begins anew.
-        for path in (place, watch.path, watch.memory):
+        # What an earlier attempt has left cannot be resumed, so the run starts again.
+        for path in (place, recorder.path, recorder.memory):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        result = train(job.run, place, device=job.device, on_event=watch)
+        result = train(job.run, place, device=job.device, on_event=recorder)
     tokens = result.steps * tokens_per_step(job.run)
-    return Watched(language_model(result.model, "comparing"), result.tokenizer, watch.few(result.tokenizer),
-                   result.steps, tokens, result.seconds, watch.peak(), watch.curve())
+    return Trained(language_model(result.model, "comparing"), result.tokenizer, recorder.few(result.tokenizer),
+                   result.steps, tokens, result.seconds, recorder.peak(), recorder.curve())
 
 
-def _resumed(job: Job, place: Path, watch: Watch) -> TrainResult:
+def _resumed(job: Job, place: Path, recorder: Recorder) -> TrainResult:
     resume = (place / RUN_FILE).exists() or (place / LOCK_FILE).exists()
     if resume and (saved := saved_checkpoints(place)):
-        watch.look(saved[-1])
-    return train(job.run, place, resume=resume, device=job.device, on_event=watch)
+        recorder.measure(saved[-1])
+    return train(job.run, place, resume=resume, device=job.device, on_event=recorder)
 
 
-def _count(job: Job) -> Watched:
+def _count(job: Job) -> Trained:
     material = prepare(job.run)
     model = language_model(build_model(job.run), "comparing")
     stream = material.train if job.tokens is None else tokens_paid_for(material.train, job.run, job.tokens)
@@ -173,14 +173,14 @@ def _count(job: Job) -> Watched:
     try:
         save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,
                         run=job.run.dump(), facts={"step": 1, "seconds": seconds}, replace=True)
-    except (CheckpointError, FailedError) as error:  # as training tells it, of which the disk is the cause, too
+    except (CheckpointError, FailedError) as error:  # a full disk is no fault of the model, here as in training
         raise TrainingError(error.what, where=error.where, remedy=error.remedy) from error
     # Of a part, the inputs count, as they do for models that gradients train; each window has one target more.
     tokens = len(stream) if stream is material.train else max(1, (job.tokens or 0) // job.run.context) * job.run.context
     few = encode_corpus(few_documents(job.test, job.measure.curve_bytes), material.tokenizer)
     scores = token_scores(model, few, job.run.context, 1)
     point = CurvePoint(1, tokens, 0.0, seconds, scores.bits_per_byte, scores.loss)
-    return Watched(model, material.tokenizer, few, 1, tokens, seconds, peak, (point,))
+    return Trained(model, material.tokenizer, few, 1, tokens, seconds, peak, (point,))
 
 
 def _numbers(model: LanguageModel) -> int:

@@ -1,11 +1,11 @@
 """A process that does pieces of work, each in a fork of its own: ``python -m weft.comparison.worker``.
 
-It reads the name of a job's file from a line of standard input, forks, tells on standard output in lines of JSON how
+It reads the name of a job's file from a line of standard input, forks, writes on standard output in lines of JSON how
 far the work is and how its process ended, and reads on. So a study imports PyTorch once, which costs seconds, and every
-piece of work still has memory of its own. It ends with whoever started it, and so does the work.
+piece of work still has memory of its own. It ends with the process that started it, and so does the work.
 
-Where a fork is not safe, it does one job itself and ends: off Linux, whose numerical libraries stand it, and on other
-devices than a CPU, whose drivers do not once an import has touched them.
+Where a fork is not safe, it does one job itself and ends: on other systems than Linux, where numerical libraries work
+in a fork, and on other devices than a CPU, whose drivers do not, once an import has touched them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def main() -> int:
     weft_code()  # that which has just been imported, whatever becomes of the files
     while path := _line():
         if not _forks(path):
-            _say({"pid": os.getpid()})
+            _write({"pid": os.getpid()})
             return work(path)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C waits until the fork can take it
         pid = os.fork()
         if pid == 0:
             _leave(path)
-        _say({"pid": pid})
+        _write({"pid": pid})
         _, status = os.waitpid(pid, 0)
-        _say({"code": os.waitstatus_to_exitcode(status)})
+        _write({"code": os.waitstatus_to_exitcode(status)})
     return 0
 
 
@@ -58,17 +58,17 @@ def work(path: str) -> int:
             load_plugin(Path(plugin))
         job = Job.from_json(data)
         torch.set_num_threads(job.threads)
-        outcome = do(job, tell)
+        outcome = do(job, report)
         if outcome.status == "interrupted":
-            _say({"interrupted": outcome.note})
+            _write({"interrupted": outcome.note})
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
 
 
-def tell(line: str, step: int, steps: int) -> None:
+def report(line: str, step: int, steps: int) -> None:
     """One line of JSON on standard output."""
-    _say({"line": line, "step": step, "steps": steps})
+    _write({"line": line, "step": step, "steps": steps})
 
 
 def _forks(path: str) -> bool:
@@ -91,20 +91,20 @@ def _leave(path: str) -> NoReturn:
 
 
 def _line() -> str:
-    """The next line of standard input, without a byte of what follows: that is for the fork to watch."""
+    """The next line of standard input, without a byte of what follows: by that a fork notices the end of its parent."""
     read = b""
     while (byte := os.read(STANDARD_INPUT, 1)) not in (b"", b"\n"):
         read += byte
     return read.decode()
 
 
-def _say(what: dict[str, object]) -> None:
+def _write(what: dict[str, object]) -> None:
     print(json.dumps(what), flush=True)
 
 
 def _end_with_parent() -> None:
     """Standard input is a pipe from the parent; it ends when the parent does, however that comes about. What has been
-    saved stands, and everything after it is done again by whoever goes on."""
+    saved stands, and everything after it is done again when the study is resumed."""
     # Not through sys.stdin: its lock would still be held when the interpreter shuts down, which aborts it.
     while os.read(STANDARD_INPUT, 1):
         pass

@@ -135,17 +135,24 @@ class Layer(Part, ABC):
             state: where earlier chunks left off; consumed. None: start fresh and keep nothing.
             span: what this call does; None: every row advances by all T tokens.
         """
-        if state is not None:
-            self._require_own(state, x.shape[0])
         span = WHOLE if span is None else span
-        inner = span.moment is not None
-        if span.facts and not inner:
-            require_read(span.facts, facts_of(self))
-        span = span.resolve(None if state is None else state.clock, x)
-        if span.full or (self.composite and inner):
+        clock, inner = None if state is None else state.clock, span.moment is not None
+        if not inner or span.before is not clock:
+            span = self._resolved(x, state, span)
+        elif state is not None and type(state) is not self.state_type:
+            self._require_own(state, x.shape[0])
+        if span.count is None or (self.composite and inner):
             return self.run(x, state, span)
         out = self.run(span.clean(x), state, span)
         return out._replace(y=span.clean(out.y))
+
+    def _resolved(self, x: Tensor, state: LayerState | None, span: Span) -> Span:
+        """The span against the state's own clock, of which no layer around this one has worked it out."""
+        if state is not None:
+            self._require_own(state, x.shape[0])
+        if span.facts and span.moment is None:
+            require_read(span.facts, facts_of(self))
+        return span.resolve(None if state is None else state.clock, x)
 
     def _require_own(self, state: LayerState, batch: int) -> None:
         place = type(self).__name__
@@ -303,4 +310,6 @@ class Chooser(Layer, ABC):
 
 def advance(state: LayerState | None, span: Span) -> LayerState | None:
     """The state of a layer that keeps nothing but the clock, after the chunk."""
-    return None if state is None else replace(state, clock=span.after)
+    if state is None:
+        return None
+    return LayerState(span.after) if type(state) is LayerState else replace(state, clock=span.after)

@@ -18,8 +18,10 @@ Place: TypeAlias = tuple[int | str, ...]
 class SharedUse(Protocol):
     """What `Dims` knows of the parts declared under ``shared:``: how one of them is used (`weft.core.shared`)."""
 
-    configs: Mapping[str, PartConfig]
-    """What is declared, by name."""
+    @property
+    def configs(self) -> Mapping[str, PartConfig]:
+        """What is declared, by name."""
+        ...
 
     def use(self, name: str, groups: tuple[str, ...], fit: Hashable,
             build: Callable[[PartConfig, Dims], nn.Module], dims: Dims) -> nn.Module:

@@ -7,8 +7,9 @@ the largest that any layer needs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+from typing import NamedTuple, Protocol, TypeAlias, final
 
 import torch
 from jaxtyping import Int64
@@ -17,10 +18,33 @@ from torch import Tensor
 from weft.core.errors import InputError
 from weft.core.state import State, fact_field, pad_to, tensor_field
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-    from weft.core.clock import Clock, Ticks
+class Seen(Protocol):
+    """What is read here of a `weft.core.clock.Clock`, which holds these positions."""
+
+    @property
+    def seen(self) -> Int64[Tensor, " B"]:
+        """Tokens of each row so far."""
+
+    @property
+    def begin(self) -> Int64[Tensor, " B"]:
+        """The order at which each row's current document began."""
+
+    @property
+    def fresh(self) -> bool:
+        """Nothing has been seen in any row."""
+
+
+class Placed(Protocol):
+    """What is read here of a chunk's `weft.core.clock.Ticks`."""
+
+    @property
+    def order(self) -> Tensor:
+        """[B,T], tokens counted over the row."""
+
+    @property
+    def position(self) -> Tensor:
+        """[#B,T] or [#B,T,n], in the document or as given."""
 
 
 class Lookback(NamedTuple):
@@ -39,7 +63,7 @@ class GrowingPlaces(State):
     positions: Tensor = tensor_field(grows=1, keeps_dtype=True, as_given=True)
     capacity: int | None = fact_field(saved=int, room=True)
 
-    def advanced(self, before: Clock, after: Clock, ticks: Ticks, bound: int | None) -> GrowingPlaces:
+    def advanced(self, before: Seen, after: Seen, ticks: Placed, bound: int | None) -> GrowingPlaces:
         """After a chunk; a ``bound`` is of the tokens that a row has consumed by then."""
         slots, steps = self.positions.shape[1], ticks.order.shape[1]
         room = max(slots, bound if bound is not None else slots + steps if self.capacity is None else self.capacity)
@@ -60,7 +84,7 @@ class RollingPlaces(State):
     positions: Tensor = tensor_field(keeps_dtype=True, as_given=True)
     first: int = fact_field()
 
-    def advanced(self, before: Clock, after: Clock, ticks: Ticks, bound: int | None) -> RollingPlaces:
+    def advanced(self, before: Seen, after: Seen, ticks: Placed, bound: int | None) -> RollingPlaces:
         """After a chunk."""
         held = held_orders(after, self.positions.shape[1] - self.first, self.first)
         return replace(self, positions=_merged(_fitting(self.positions, before, ticks), held, before, after, ticks))
@@ -89,7 +113,7 @@ def start_places(needs: Iterable[Lookback | None], batch: int, *, capacity: int 
     return RollingPlaces(torch.zeros(batch, first + max(sizes), dtype=torch.int64, device=device), first)
 
 
-def held_orders(clock: Clock, window: int, first: int) -> Int64[Tensor, "B S"]:
+def held_orders(clock: Seen, window: int, first: int) -> Int64[Tensor, "B S"]:
     """Which token each slot of a rolling buffer can hold: of ``first`` slots the first tokens of the current document,
     of W further ones the newest whose order is s modulo W; negative for none."""
     last = clock.seen[:, None] - 1
@@ -99,7 +123,7 @@ def held_orders(clock: Clock, window: int, first: int) -> Int64[Tensor, "B S"]:
     return torch.cat([clock.begin[:, None] + torch.arange(first, device=last.device)[None], recent], 1)
 
 
-def _fitting(buffer: Tensor, before: Clock, ticks: Ticks) -> Tensor:
+def _fitting(buffer: Tensor, before: Seen, ticks: Placed) -> Tensor:
     """The buffer so that it can hold the chunk's positions: in a dtype that holds both, of as many coordinates.
 
     Raises:
@@ -115,7 +139,7 @@ def _fitting(buffer: Tensor, before: Clock, ticks: Ticks) -> Tensor:
     return buffer.to(torch.promote_types(buffer.dtype, own.dtype))
 
 
-def _merged(buffer: Tensor, held: Tensor, before: Clock, after: Clock, ticks: Ticks) -> Tensor:
+def _merged(buffer: Tensor, held: Tensor, before: Seen, after: Seen, ticks: Placed) -> Tensor:
     """A new buffer: in each slot the position of the token that it now holds, from the chunk or as it was."""
     steps = ticks.order.shape[1]
     place = held - before.seen[:, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -59,6 +60,9 @@ class Span:
         bound: no row will have consumed more than this many tokens after the call.
         uniform: every row will have consumed exactly ``bound`` tokens after the call, all of one document.
         taken: what earlier layers of the call gave (`weft.core.channels`).
+        ticks: of the chunk; these and what follows are there once the span is resolved, as layers read it.
+        before: the clock before the chunk; only a call with a state has one.
+        after: the clock after the chunk, likewise.
     """
 
     count: Int64[Tensor, " B"] | None = None
@@ -73,6 +77,10 @@ class Span:
     uniform: bool = False
     taken: tuple[Given, ...] = ()
     moment: Moment | None = field(default=None, repr=False)
+    # Plain attributes of what a moment holds: layers read them at every step, and properties take several calls each.
+    ticks: Ticks = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    before: Clock = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    after: Clock = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
 
     @property
     def full(self) -> bool:
@@ -86,7 +94,7 @@ class Span:
 
     def replace(self, **changes: object) -> Span:
         """A copy with some fields changed; what was worked out for the old ones is forgotten."""
-        return dataclasses.replace(self, **{"moment": None, **changes})  # type: ignore[arg-type]
+        return dataclasses.replace(self, **{**UNRESOLVED, **changes})  # type: ignore[arg-type]
 
     def passing(self, given: tuple[Given, ...]) -> Span:
         """The span for the layers after one that gave this."""
@@ -133,7 +141,8 @@ class Span:
         if clock is not None and clock.places is not None and moment.after is not None and shape[1] > 0:
             places = clock.places.advanced(clock, moment.after, moment.ticks, self.bound)
             moment = dataclasses.replace(moment, after=dataclasses.replace(moment.after, places=places))
-        return dataclasses.replace(self, moment=moment, fresh=fresh)
+        return dataclasses.replace(self, fresh=fresh, moment=moment, ticks=moment.ticks,
+                                   before=moment.before, after=moment.after)  # type: ignore[arg-type]
 
     def _require_shapes(self, shape: tuple[int, int]) -> None:
         batch, steps = shape
@@ -153,29 +162,6 @@ class Span:
             raise InputError(f"shape {tuple(places.shape)} for {batch} rows of {steps} tokens.",
                              where="span.coordinates", remedy=f"Give shape {(batch, steps)} or {(batch, steps, 'n')}.")
 
-    @property
-    def ticks(self) -> Ticks:
-        """The resolved ticks of the chunk."""
-        return self._resolved().ticks
-
-    @property
-    def before(self) -> Clock:
-        """The clock before the chunk; only a call with a state has one."""
-        clock = self._resolved().before
-        assert clock is not None, "a call with a state has a clock before it"
-        return clock
-
-    @property
-    def after(self) -> Clock:
-        """The clock after the chunk; only a call with a state has one."""
-        clock = self._resolved().after
-        assert clock is not None, "a call with a state has a clock after it"
-        return clock
-
-    def _resolved(self) -> Moment:
-        assert self.moment is not None, "a layer reads its span only after Layer.forward resolved it"
-        return self.moment
-
     def clean(self, x: Tensor) -> Tensor:
         """``x`` [B,T,...] with zeros beyond each row's count, and no gradient there."""
         valid = self.ticks.valid
@@ -185,5 +171,6 @@ class Span:
         return torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
+UNRESOLVED = MappingProxyType(dict.fromkeys(("moment", "ticks", "before", "after")))
 WHOLE = Span()
 """Every row advances by all its tokens, no document begins inside."""

@@ -74,8 +74,8 @@ def write_file(path: Path, text: str) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder that the caller has proved to be Weft's. It disappears at once, so that nobody ever takes half of
-    it for the whole."""
+    """Delete a folder that the caller has proved to be Weft's. It disappears at once, so that half of it is
+    never taken for the whole."""
     with _room(folder) as room:
         os.rename(folder, room / DISCARDED)
 

@@ -1,4 +1,4 @@
-"""What is told when a checkpoint cannot be written."""
+"""The error for a checkpoint or file that cannot be written, and how much room there is."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def not_written(error: OSError | SafetensorError, folder: Path, needed: int) -> 
 
 
 def error_number(error: OSError | SafetensorError) -> int | None:
-    """The system's number of the error, which safetensors tells only in its text."""
+    """The system's number of the error, which safetensors gives only in its text."""
     if isinstance(error, OSError):
         return error.errno
-    told = re.search(r"os error (\d+)", str(error))
-    return int(told[1]) if told else None
+    number = re.search(r"os error (\d+)", str(error))
+    return int(number[1]) if number else None
 
 
 def free_bytes(path: Path) -> int:

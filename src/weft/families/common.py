@@ -30,7 +30,7 @@ COMMON: tuple[KeyRule, ...] = (
     Ignored(OTHER_HEADS, "for other heads than the language model's"),
     Ignored(ORIGIN, "where the file comes from; the family and the architecture are checked before"),
     Ignored(("auto_map", "custom_pipelines"), "the folder brings Python code of its own, which is never run; the model "
-            "is built from Weft's parts.", told=True),
+            "is built from Weft's parts.", notify=True),
     Kept("bos_token_id"), Kept("eos_token_id"), Kept("pad_token_id"), Kept("dtype", old=("torch_dtype",)),
     Fixed("is_encoder_decoder", (False,), default=False, why="A decoder reads no source."),
     Fixed("add_cross_attention", (False, None), default=False, why="A decoder reads no source."),

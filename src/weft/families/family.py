@@ -105,7 +105,7 @@ class Family:
         return build_config(self.template, facts), facts
 
     def notes(self, raw: Raw) -> list[str]:
-        """What a user is told about keys that are ignored."""
+        """Notes for the user about keys that are ignored."""
         assert self.native is not None, "a family without a foreign format reads none"
         return notes_on((*self.native.keys, *COMMON), raw)
 

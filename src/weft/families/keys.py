@@ -53,7 +53,7 @@ class KeyRule(ABC):
         return {}
 
     def notes(self, raw: Raw) -> list[str]:
-        """What the user is told about keys that are ignored."""
+        """Notes for the user about keys that are ignored."""
         return []
 
 
@@ -228,12 +228,12 @@ NOTHING: tuple[Any, ...] = (None, False, [], {})
 @final
 @dataclass(frozen=True)
 class Ignored(KeyRule):
-    """Keys that say nothing about what the model computes, with the reason; ``told`` to the user who reads one, unless
-    its value is among the ``usual`` ones."""
+    """Keys that say nothing about what the model computes, with the reason. With ``notify`` a user whose file has one
+    gets a note, unless its value is among the ``usual`` ones."""
 
     names: tuple[str, ...]
     reason: str
-    told: bool = False
+    notify: bool = False
     usual: tuple[Any, ...] = NOTHING
 
     @property
@@ -241,7 +241,7 @@ class Ignored(KeyRule):
         return self.names
 
     def notes(self, raw: Raw) -> list[str]:
-        return [f"{key}: {self.reason}" for key in self.names if self.told and key in raw
+        return [f"{key}: {self.reason}" for key in self.names if self.notify and key in raw
                 and raw[key] not in self.usual]
 
 
@@ -304,7 +304,7 @@ def write_keys(rules: Sequence[KeyRule], facts: Facts) -> tuple[dict[str, Any], 
 
 
 def notes_on(rules: Sequence[KeyRule], raw: Raw) -> list[str]:
-    """What the user is told about keys that are ignored."""
+    """Notes for the user about keys that are ignored."""
     return [note for rule in rules for note in rule.notes(raw)]
 
 

@@ -29,7 +29,7 @@ class Scaling:
         optional: further keys, which ``derived`` reads or which change nothing.
         original: has an original length, for which the context stands where the file does not say.
         derived: our further fields, from the given keys and the context.
-        told: their further keys, from our fields and the context.
+        written: their further keys, from our fields and the context.
     """
 
     rope_type: str
@@ -39,7 +39,7 @@ class Scaling:
     optional: frozenset[str] = frozenset()
     original: bool = False
     derived: Callable[[Values, int], dict[str, Any]] = lambda given, context: {}
-    told: Callable[[Values, int], dict[str, Any]] = lambda fields, context: {}
+    written: Callable[[Values, int], dict[str, Any]] = lambda fields, context: {}
 
     def read(self, given: Values, context: int) -> dict[str, Any]:
         """Weft's part, as data.
@@ -59,7 +59,7 @@ class Scaling:
     def write(self, fields: Values, context: int) -> dict[str, Any]:
         """Their parameters, without the type."""
         found = {theirs: fields[ours] for theirs, ours in self.names.items() if fields.get(ours) is not None}
-        return {**found, **self.told(fields, context)}
+        return {**found, **self.written(fields, context)}
 
 
 IGNORED = frozenset({"finetuned", "max_position_embeddings"})
@@ -104,17 +104,17 @@ LISTS = {"short_factor": "short_factor", "long_factor": "long_factor"}
 YARN = {name: name for name in ("factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")}
 
 LONGROPE = Scaling("longrope", "longrope", {**LISTS, **LENGTH, **FACTOR, "attention_factor": "attention_factor"},
-                   required=frozenset(LISTS), original=True, derived=_extended, told=_extension)
+                   required=frozenset(LISTS), original=True, derived=_extended, written=_extension)
 _KINDS = (
     Scaling(UNSCALED, "none", {}, optional=frozenset({"factor", ORIGINAL})),
     Scaling("linear", "linear", FACTOR, required=frozenset(FACTOR), optional=frozenset({ORIGINAL})),
     Scaling("proportional", "linear", FACTOR, optional=frozenset({ORIGINAL}),  # of a head that is turned whole
             derived=lambda given, context: {"factor": given.get("factor") or 1.0}),
     Scaling("dynamic", "dynamic", FACTOR, required=frozenset(FACTOR), optional=frozenset({ORIGINAL}),
-            derived=_from_context, told=_require_context),
+            derived=_from_context, written=_require_context),
     Scaling("llama3", "llama3", {**FACTOR, **BLEND, **LENGTH}, required=frozenset({**FACTOR, **BLEND}), original=True),
     Scaling("yarn", "yarn", {**LENGTH, "truncate": "truncate"}, optional=frozenset(YARN), original=True, derived=_yarn,
-            told=lambda fields, context: {key: fields[key] for key in YARN if fields.get(key) is not None}),
+            written=lambda fields, context: {key: fields[key] for key in YARN if fields.get(key) is not None}),
     LONGROPE,
 )
 

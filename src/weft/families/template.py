@@ -104,7 +104,7 @@ def match(template: Any, config: ModelConfig) -> tuple[Facts, list[str]]:
 
 
 def _without_empty(template: Any, facts: Mapping[str, Any]) -> Any:
-    """The template without the fields whose holes found nothing, so that all that differs besides can be told."""
+    """The template without the fields whose holes found nothing, so that everything else that differs can be listed."""
     match template:
         case Mapping():
             return {key: _without_empty(value, facts) for key, value in template.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -16,7 +15,7 @@ from weft.linear.int8 import Int8Config
 from weft.linear.linear import Rewritten, Use, allowed
 from weft.linear.lora import LoRAConfig, LowRank
 from weft.linear.merging import merged
-from weft.linear.replacing import sites
+from weft.linear.replacing import replaced, sites
 from weft.linear.rewrite import RewriteConfig, apply
 from weft.ops.forms import forced
 
@@ -59,14 +58,13 @@ def _kept_apart(model: Model) -> bool:
 def _both(subject: Subject, rewrite: RewriteConfig, generator: torch.Generator) -> tuple[Subject, Subject]:
     """The part rewritten, and the part with the weights that its maps now stand for."""
     with torch.random.fork_rng(devices=[]):
-        found = apply(copy.deepcopy(subject.module), rewrite).model
-    plain = copy.deepcopy(subject.module)
-    for path, module in found.named_modules():
-        if isinstance(module, LowRank):
-            b = module.b.weight
+        found = apply(copy.deepcopy(subject.module), rewrite)
+    dense: dict[str, nn.Module] = {}
+    for each in found.replacements:
+        assert isinstance(each.after, Rewritten), "what these rewrites put in"
+        if isinstance(each.after, LowRank):
+            b = each.after.b.weight
             b.copy_(torch.randn(b.shape, generator=generator, dtype=torch.float64).to(b))
-        if isinstance(module, Rewritten):
-            dense = module.eval().dense()
-            assert dense is not None, "in evaluation a map is its matrix"
-            plain.get_submodule(path).get_parameter("weight").copy_(dense[0])
-    return replace(subject.remake(found), name=subject.name), subject.remake(plain)
+        dense[each.path] = each.after.eval().merged()
+    plain = replaced(copy.deepcopy(subject.module), lambda path, module: dense.get(path, module)).model
+    return subject.remake(found.model), subject.remake(plain)

@@ -82,6 +82,10 @@ class Rewritten(Part, ABC):
         """Its matrix and bias as they are now, with their gradients, for a computation that takes both in place of a
         map; None where what it computes now is no product with a matrix."""
 
+    def draws(self) -> tuple[str, ...]:
+        """Names of its parameters that are drawn at random and not made from the map that it replaces."""
+        return ()
+
     def bound(self, x: Tensor) -> Tensor | None:
         """By how much its output for ``x`` may differ from that of the map it replaced, besides rounding; None: not at
         all."""

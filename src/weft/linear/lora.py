@@ -48,6 +48,9 @@ class LowRank(Rewritten):
         y: Tensor = self.base(x) + self.scale * self.b(self.a(self.dropout(x)))
         return y
 
+    def draws(self) -> tuple[str, ...]:
+        return ("a.weight", "b.weight")
+
     def merged(self) -> Linear:
         base = self.base.merged() if isinstance(self.base, Rewritten) else self.base
         weight, bias = self._dense(base.weight), base.bias

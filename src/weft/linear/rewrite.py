@@ -75,6 +75,12 @@ def rewritten(model: M, rewrites: Sequence[PartConfig]) -> M:
     return model
 
 
+def drawn_by_rewrites(model: nn.Module) -> set[str]:
+    """Names of the parameters that rewrites have drawn at random, beside what stood there before."""
+    return {f"{path}.{name}" if path else name for path, module in model.named_modules()
+            if isinstance(module, Rewritten) for name in module.draws()}
+
+
 def require_rewritten(model: Model) -> None:
     """Refuse a model that has not done what its configuration's ``rewrites`` say, as one of a plugin may not.
 

@@ -23,6 +23,10 @@ class Ruled(Protocol):
         """See `Mask.rule`."""
         ...
 
+    def reads(self) -> frozenset[str]:
+        """See `Mask.reads`."""
+        ...
+
     def heads(self) -> int:
         """See `Mask.heads`."""
         ...

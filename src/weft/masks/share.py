@@ -1,4 +1,4 @@
-"""How much of all pairs of a query and a key is allowed."""
+"""How much of all pairs of a query and a key a mask allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = 512
 
 
 def visible_share(allowed: Callable[[Ticks, Keys], Tensor], heads: int, steps: int) -> float:
-    """The share of pairs, in a document of ``steps`` tokens, for which ``allowed`` [1,H,T,S] is true."""
+    """See `Mask.share`."""
     ticks = WHOLE.resolve(None, torch.empty(1, steps)).ticks
     keys, seen = Keys.of(ticks), 0
     for first in range(0, steps, ROWS):

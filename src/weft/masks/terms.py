@@ -77,10 +77,10 @@ class Band:
 
     def meet(self, other: Band) -> Band:
         """Bounds on what both allow."""
-        past = [band for band in (self, other) if band.size is not None]
-        least = min(past, key=lambda band: (band.size or 0) + band.first, default=Band())
         ahead = [band.ahead for band in (self, other) if band.ahead is not None]
-        return Band(least.size, min(ahead, default=None), least.first)
+        mine = other.size is None or (self.size is not None and self.size + self.first <= other.size + other.first)
+        past = self if mine else other
+        return Band(past.size, min(ahead, default=None), past.first)
 
     def join(self, other: Band) -> Band:
         """Bounds on what either allows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -14,7 +15,7 @@ from weft.core.span import Span
 from weft.masks.base import Mask
 from weft.masks.basic import Bidirectional, Documents
 from weft.masks.grid import Block, Grid, keys_at, ticks_at
-from weft.masks.terms import Band
+from weft.masks.terms import Band, Pattern
 
 
 class Visible(ABC):
@@ -79,47 +80,71 @@ class Written(Visible):
 
 
 @final
+@dataclass(frozen=True)
+class Rule:
+    """A mask with what is asked of it at every call.
+
+    Attributes:
+        band: its own.
+        window: its pattern when that is causal, with or without a window.
+        everything: it is `Bidirectional`.
+        heads: query heads to write out; None: as few as tell all.
+    """
+
+    mask: Mask
+    band: Band
+    window: Pattern | None
+    everything: bool
+    heads: int | None
+
+    @staticmethod
+    def of(mask: Mask, heads: int) -> Rule:
+        """For as many query heads."""
+        return Rule(mask, mask.band(), mask.causal_window(), mask == Bidirectional(),
+                    heads if mask.heads() > 1 else None)
+
+
+@final
 class Ruled(Visible):
     """What a mask allows among the keys that exist, within each query's own document.
 
     Args:
-        mask: the rule.
+        rule: the mask.
         ticks: of the queries.
         keys: the keys.
-        heads: query heads.
         begins: a document may begin inside the chunk.
     """
 
-    def __init__(self, mask: Mask, ticks: Ticks, keys: Keys, heads: int, *, begins: bool) -> None:
-        self.mask, self.ticks, self.keys, self.heads = mask, ticks, keys, heads
-        band, pattern = mask.band(), mask.causal_window()
+    def __init__(self, rule: Rule, ticks: Ticks, keys: Keys, *, begins: bool) -> None:
+        self.rule, self.ticks, self.keys = rule, ticks, keys
+        band = rule.band
         steps, own = ticks.order.shape[1], keys.layout == OWN
         # Causal windows hide the padding behind a row from what stands before it.
-        self._plain = pattern is not None and not ticks.packed and (own or keys.valid is None)
+        self._plain = rule.window is not None and not ticks.packed and (own or keys.valid is None)
         self.causal = self._plain and own and (band.size is None or steps <= band.size)
         # The keys in front are first tokens of the one document that all of a row's queries are of.
         self.offset = None if begins and band.first else keys.offset
 
     def band(self) -> Band:
-        return self.mask.band()
+        return self.rule.band
 
     def dense(self) -> Bool[Tensor, "#B #H T S"]:
         if self.keys.layout is None:
             return self._written(self.ticks, self.keys)
-        return self.ticks.once((self.mask, self.heads, self.keys.layout), lambda: self._written(self.ticks, self.keys))
+        return self.ticks.once((self.rule, self.keys.layout), lambda: self._written(self.ticks, self.keys))
 
     def hidden(self, grid: Grid) -> Bool[Tensor, "#B #H T width"]:
         if self._plain:
             return self.ticks.once(("plain band", grid), lambda: _outside(grid, self.ticks.order.device))
         if self.keys.layout is None:
             return grid.laid(self._hidden, True)
-        return self.ticks.once((self.mask, self.heads, self.keys.layout, grid), lambda: grid.laid(self._hidden, True))
+        return self.ticks.once((self.rule, self.keys.layout, grid), lambda: grid.laid(self._hidden, True))
 
     def _hidden(self, block: Block) -> Tensor:
         return ~self._written(ticks_at(self.ticks, block.queries), keys_at(self.keys, block.keys))
 
     def _written(self, ticks: Ticks, keys: Keys) -> Tensor:
-        allowed = self.mask.allowed(ticks, keys, self.heads if self.mask.heads() > 1 else None)
+        allowed = self.rule.mask.allowed(ticks, keys, self.rule.heads)
         if ticks.packed:
             allowed = allowed & Documents().allowed(ticks, keys)
         return allowed if keys.valid is None else allowed & keys.valid[:, None, None, :]
@@ -132,20 +157,19 @@ def _outside(grid: Grid, device: torch.device) -> Tensor:
     return ((back >= grid.size) | (back < -grid.ahead))[None, None]
 
 
-def visible(mask: Mask, keys: Keys, span: Span, heads: int) -> Visible:
+def visible(rule: Rule, keys: Keys, span: Span) -> Visible:
     """What the queries of a call may see.
 
     Args:
-        mask: the rule.
+        rule: the mask.
         keys: the keys that there are.
         span: of the call, resolved.
-        heads: query heads.
     """
     ticks, own = span.ticks, keys.layout == OWN
-    if own and span.full and not ticks.packed and mask == Bidirectional():
+    if own and span.full and not ticks.packed and rule.everything:
         return Everything()
-    window = mask.causal_window()
+    window = rule.window
     one = not own and span.uniform and ticks.order.shape[1] == 1 and not ticks.packed
     if one and window is not None and span.bound is not None and span.bound >= (window.size or 0):
         return Everything()
-    return Ruled(mask, ticks, keys, heads, begins=span.packed)
+    return Ruled(rule, ticks, keys, begins=span.packed)

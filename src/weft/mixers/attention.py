@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self
@@ -25,7 +25,7 @@ from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
-from weft.masks.visible import Visible, visible
+from weft.masks.visible import Rule, Visible, visible
 from weft.mixers.base import MixerConfig
 from weft.mixers.key_value import (
     KeyValueShape,
@@ -178,9 +178,12 @@ def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
         raise dims.problem("backend", f"the form {name!r} cannot express a softcap.", "Use 'auto' or 'reference'.")
 
 
-def recorded(layer: Layer) -> Callable[[Tensor], None] | None:
-    """What takes a layer's attention weights, where a probe asks for them."""
-    return None if layer.asked is None or "weights" not in layer.asked else partial(layer.asked.give, "weights")
+def attend(layer: Layer, call: AttentionCall, form: str | None) -> Float[Tensor, "B T H F"]:
+    """The attention of a layer's call by the form that its configuration names; while a probe asks for the weights, by
+    one that makes them."""
+    if layer.asked is None or "weights" not in layer.asked:
+        return ATTENTION(call, form)
+    return ATTENTION(replace(call, record=partial(layer.asked.give, "weights")))
 
 
 class Attention(Layer):
@@ -205,7 +208,8 @@ class Attention(Layer):
         self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
         prescribed = position.scale(sizes.d_head) if config.scores.scale is None else config.scores.scale
         self.scale = 1.0 / math.sqrt(sizes.d_head) if prescribed is None else prescribed
-        band = self.mask.band()
+        self.rule = Rule.of(self.mask, sizes.heads)
+        band = self.rule.band
         self.reach, self.first = (band.size, band.first) if self.mask.causal() else (None, 0)
         self.form = named_form(config.backend)
         self.state_type = KeyValueState if self.reach is None else RollingState
@@ -223,6 +227,7 @@ class Attention(Layer):
         return Lookback(self.reach, self.first) if asks else None
 
     def facts(self) -> Mapping[str, int | None]:
+        # Of a document's first tokens too, however long ago they were.
         return dict.fromkeys(self.mask.reads(), None if self.first else self.reach)
 
     def child_roles(self) -> Mapping[str, str]:
@@ -249,7 +254,7 @@ class Attention(Layer):
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
         q, k, v = self.project(x, span.ticks)
         stored = self.store(state, k, v, span)
-        return Output(self.mix(ATTENTION(self.call(q, stored, span), self.form)), stored.state)
+        return Output(self.mix(attend(self, self.call(q, stored, span), self.form)), stored.state)
 
     # The stages; a subclass overrides those in which it differs.
 
@@ -287,11 +292,11 @@ class Attention(Layer):
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
             terms=self.terms(q, stored, span), softcap=scores.softcap,
             dropout=self.dropout_rate if self.training else 0.0,
-            value_terms=values if "values" in self.position.acts_on else None, record=recorded(self))
+            value_terms=values if "values" in self.position.acts_on else None)
 
     def visible(self, keys: Keys, span: Span) -> Visible:
         """Which keys the queries may see."""
-        return visible(self.mask, keys, span, self.sizes.heads)
+        return visible(self.rule, keys, span)
 
     def terms(self, q: Tensor, stored: Stored, span: Span) -> tuple[ScoreTerm, ...]:
         """What is added to the scaled scores."""

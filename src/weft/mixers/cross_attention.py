@@ -23,10 +23,10 @@ from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.masks.visible import Everything, Existing
-from weft.mixers.attention import HeadSizes, ScoreSettings, head_sizes, named_form, recorded, require_form, served_by
+from weft.mixers.attention import HeadSizes, ScoreSettings, attend, head_sizes, named_form, require_form, served_by
 from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
-from weft.ops.attention import ATTENTION, AttentionCall
+from weft.ops.attention import AttentionCall
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,8 @@ class CrossAttention(Layer):
         scores = self.config.scores
         seen = Everything() if known.valid is None else Existing(known.valid, x.shape[1])
         call = AttentionCall(q=q, k=known.k.to(q.dtype), v=known.v.to(q.dtype), scale=self.scale, visible=seen,
-                             softcap=scores.softcap, dropout=self.dropout_rate if self.training else 0.0,
-                             record=recorded(self))
-        return Output(self.output(ATTENTION(call, self.form).flatten(2)), advance(state, span))
+                             softcap=scores.softcap, dropout=self.dropout_rate if self.training else 0.0)
+        return Output(self.output(attend(self, call, self.form).flatten(2)), advance(state, span))
 
     def _known(self, state: LayerState | None, span: Span, rows: int) -> Known:
         if isinstance(state, MemoryState):

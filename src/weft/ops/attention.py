@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Causal, GlobalTokens, Mask, Window
-from weft.masks.visible import Everything, Visible, visible
+from weft.masks.visible import Everything, Rule, Visible, visible
 from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
@@ -201,7 +201,7 @@ def _examples(make: Make) -> Iterator[AttentionCall]:
 
     def under(mask: Mask, q: Tensor) -> Visible:
         span = WHOLE.resolve(None, q)
-        return visible(mask, Keys.of(span.ticks), span, q.shape[2])
+        return visible(Rule.of(mask, q.shape[2]), Keys.of(span.ticks), span)
 
     for steps, mask in ((1, Causal()), (7, Causal()), (2 * ROWS + 5, Window(3)), (2 * ROWS, Window(ROWS + 1)),
                         (2 * ROWS + 1, Causal() & (Window(4) | GlobalTokens(0)))):

@@ -261,18 +261,37 @@ _BACKWARD = operator("banded_attention_backward", _backward_kernel, _backward_sh
 differentiate("banded_attention", _gradient, _save)
 
 
-def banded_flops(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
-    """q.k and weights.v over the keys of every block."""
-    return _products(q, k, rest[-5:], q.shape[3] + v.shape[3])
+def banded_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """q.k and weights.v, as if over all pairs."""
+    return _products(q, k.shape[1] * q.shape[1], _widths(q, v))
 
 
-def banded_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
-    """Scores again, then gradients of v, weights, q and k: three products of width E, two of width F."""
-    return _products(q, k, rest[-5:], 3 * q.shape[3] + 2 * v.shape[3])
+def banded_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """Scores again, then gradients of v, weights, q and k, as if over all pairs."""
+    return _products(q, k.shape[1] * q.shape[1], _widths(q, v, backward=True))
 
 
-def _products(q: Tensor, k: Tensor, numbers: Any, width: int) -> int:
-    grid = _grid(q, k, tuple(numbers))
-    pairs: int = sum((block.queries.stop - block.queries.start) * sum(part.stop - part.start for part in block.keys)
-                for block in grid.blocks())
-    return int(2 * q.shape[0] * q.shape[2] * width * pairs)
+def banded_skipped(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+    """Of these operations, those of keys that stand in no block."""
+    return _products(q, _outside(q, k, rest), _widths(q, v))
+
+
+def banded_backward_skipped(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+    """Of the backward pass's operations, those of keys that stand in no block."""
+    return _products(q, _outside(q, k, rest), _widths(q, v, backward=True))
+
+
+def _products(q: Tensor, pairs: int, width: int) -> int:
+    return 2 * q.shape[0] * q.shape[2] * width * pairs
+
+
+def _widths(q: Tensor, v: Tensor, *, backward: bool = False) -> int:
+    """Features of the products of one pair."""
+    return 3 * q.shape[3] + 2 * v.shape[3] if backward else q.shape[3] + v.shape[3]
+
+
+def _outside(q: Tensor, k: Tensor, rest: tuple[Any, ...]) -> int:
+    """Pairs of a query and a key outside its block."""
+    inside: int = sum((block.queries.stop - block.queries.start) * sum(part.stop - part.start for part in block.keys)
+                 for block in _grid(q, k, rest[-5:]).blocks())
+    return q.shape[1] * k.shape[1] - inside

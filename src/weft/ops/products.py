@@ -121,18 +121,25 @@ def fp32_precision(precision: str) -> Iterator[None]:
 def forward_product(x: Float[Tensor, "rows in"], weight: Float[Tensor, "out in"],
                     bias: Float[Tensor, " out"] | None) -> Float[Tensor, "rows out"]:
     """x W^T + b."""
-    return PRODUCT(ProductCall(x, weight.t(), bias, _named("forward", x, weight)))
+    return _multiplied(ProductCall(x, weight.t(), bias, _named("forward", x, weight)))
 
 
 def input_product(dy: Float[Tensor, "rows out"], weight: Float[Tensor, "out in"]) -> Float[Tensor, "rows in"]:
     """dy W."""
-    return PRODUCT(ProductCall(dy, weight, None, _named("input", dy, weight)))
+    return _multiplied(ProductCall(dy, weight, None, _named("input", dy, weight)))
 
 
 def weight_product(dy: Float[Tensor, "rows out"], x: Float[Tensor, "rows in"]) -> Float[Tensor, "out in"]:
     """dy^T x."""
     name = Product("weight", x.shape[0], x.shape[1], dy.shape[1], str(x.dtype))
-    return PRODUCT(ProductCall(dy.t(), x, None, name))
+    return _multiplied(ProductCall(dy.t(), x, None, name))
+
+
+def _multiplied(call: ProductCall) -> Tensor:
+    """Products are made inside operators, which have gradients of their own and leave it switched on that they are
+    recorded."""
+    with torch.no_grad():
+        return PRODUCT(call)
 
 
 def _named(which: Which, rows: Tensor, weight: Tensor) -> Product:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -30,6 +30,8 @@ from weft.core.traits import Trait
 from weft.interop.huggingface.folder import is_foreign, open_folder
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.text import VOCABULARIES
+from weft.linear.merging import merged
+from weft.linear.rewrite import drawn_by_rewrites, rewritten
 from weft.tokenizers.base import SETTINGS_FILE
 from weft.training.config import RunConfig
 
@@ -152,16 +154,38 @@ def require_startable(config: RunConfig, model: Model) -> None:
 def begin_from(config: RunConfig, model: Model) -> Taken:
     """Put the weights that the run starts from into its model.
 
-    A head that is another than the checkpoint's keeps the weights that were drawn for it, and all of them.
+    A head that is another than the checkpoint's keeps the weights that were drawn for it, and all of them. Where the
+    model has more ``rewrites`` than the checkpoint's, the weights are read first and rewritten then; where it has
+    others or fewer, the checkpoint's are merged into its matrices before.
 
     Raises:
         ConfigError: tensors that the model lacks, or that have another shape in it.
         CheckpointError: the weights cannot be read.
+        UnsupportedError: the checkpoint's rewrites cannot be merged.
     """
     assert config.start is not None, "asked of a run that starts from something"
-    found = opened(find_checkpoint(config.start))
-    saved, own = own_tensors(found.model), own_tensors(model)
-    if found.config.dump().get(HEAD) != config.model.dump().get(HEAD):
+    found, wanted = opened(find_checkpoint(config.start)), config.model.rewrites
+    source, kept = found.model, found.config.rewrites
+    if wanted[: len(kept)] != kept:
+        source, kept = merged(source), []
+    if kept == wanted:
+        return _taken(config, found.config, source, model)
+    with torch.random.fork_rng(devices=[]):
+        before = config.model.model_copy(update={"rewrites": kept}).build()
+        taken = _taken(config, found.config, source, before)
+        drawn = drawn_by_rewrites(model) - drawn_by_rewrites(before)
+        after = own_tensors(rewritten(before, wanted[len(kept):]))
+    with torch.no_grad():
+        for name, tensor in own_tensors(model).items():
+            if name not in drawn:
+                tensor.copy_(after[name])
+    return replace(taken, fresh=tuple(sorted({*taken.fresh, *drawn})))
+
+
+def _taken(config: RunConfig, saved_as: ModelConfig, source: Model, model: Model) -> Taken:
+    """Copy the tensors of ``source`` into ``model``, which has the same rewrites."""
+    saved, own = own_tensors(source), own_tensors(model)
+    if saved_as.dump().get(HEAD) != config.model.dump().get(HEAD):
         saved_here = {name: tensor for name, tensor in saved.items() if not _in_head(name)}
     else:
         saved_here = saved
@@ -171,7 +195,7 @@ def begin_from(config: RunConfig, model: Model) -> Taken:
                 f"{list(own[name].shape)}. Give the model its shape." for name, tensor in shared.items()
                 if tensor.shape != own[name].shape]
     problems += [f"start: {config.start} has no {name}. Start from a checkpoint that has it." for name in fresh
-                 if not (_in_head(name) or config.model.dump().get("rewrites"))]
+                 if not _in_head(name)]
     problems += [f"start: the model has no {name}, which {config.start} has. Leave out what removes it."
                  for name in left if not _in_head(name)]
     if problems:
@@ -179,7 +203,7 @@ def begin_from(config: RunConfig, model: Model) -> Taken:
     with torch.no_grad():
         for name, tensor in shared.items():
             own[name].copy_(tensor)
-    return Taken(config.start, _digest(shared), len(shared), sum(map(torch.numel, shared.values())), tuple(fresh),
+    return Taken(str(config.start), _digest(shared), len(shared), sum(map(torch.numel, shared.values())), tuple(fresh),
                  tuple(left))
 
 

@@ -133,7 +133,7 @@ def test_what_llama_cpp_does_otherwise_is_told(bpe: BPETokenizer) -> None:
              "normalized": False}
     declared = json.loads(bpe.files()["tokenizer.json"]) | {"added_tokens": [token]}
     found = keys_of(FileTokenizer(json.dumps(declared)))
-    assert "swallow spaces or want to be words of their own ('<x>')" in found.notes[0]
+    assert "take in the spaces around them or must be whole words ('<x>')" in found.notes[0]
     assert "names no token that ends a document; llama.cpp then takes one by a fixed id" in found.notes[1]
     types = found.keys["tokenizer.ggml.token_type"]
     assert isinstance(types, list) and types[300] == TokenType.USER_DEFINED

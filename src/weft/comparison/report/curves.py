@@ -17,7 +17,7 @@ from weft.drawing.panel import Box, Hover, Panel, Series, draw
 from weft.drawing.table import Column, folded, table
 
 MOST_POINTS = 48
-"""Of a drawn line: more cannot be told apart on a chart a hand wide."""
+"""Of a drawn line: more cannot be seen on a chart 10 cm wide."""
 
 
 @final

@@ -145,9 +145,9 @@ def _panel(view: View, difference: Difference, y: Axis, index: int) -> Markup:
 def _note(difference: Difference) -> Child:
     """Whether the order holds, in two words; the table of pairs says where it does not."""
     kind = order_of(difference.gaps).kind
-    told = {"holds": "order holds", "changes": "order changes", "open": "means cross",
+    words_of = {"holds": "order holds", "changes": "order changes", "open": "means cross",
             "unknown": "order not known"}[kind]
-    return tag("span", {"class": "flag"}, told) if kind == "changes" else told
+    return tag("span", {"class": "flag"}, words_of) if kind == "changes" else words_of
 
 
 def _whisker(gap: GapPoint, x: Axis, y: Axis) -> Markup:

@@ -40,7 +40,7 @@ def _figure(entry: Entry, view: View) -> Markup:
 
 
 def unplaced(view: View) -> list[str]:
-    """Models that are not told apart from the best although another with a lower mean is."""
+    """Models that are tied with the best although another with a lower mean is not."""
     ranks = [entry.name for entry in view.ranked]
     behind = [ranks.index(name) for name in ranks if name not in view.top]
     return [name for name in view.top if behind and ranks.index(name) > min(behind)]
@@ -58,23 +58,23 @@ def _top(view: View) -> Markup:
         return join(view.name(view.best), " has the lowest figure, ", _figure(view.best, view),
                     ", but no difference could be tested, so this is an order of figures and no finding.")
     if len(top) == 1:
-        told = [entry for entry in finished if entry.name not in loose]
+        placed = [entry for entry in finished if entry.name not in loose]
         but = join(", ", listed([view.name(name) for name in loose]), " left aside") if loose else ""
-        return join(view.name(view.best), " predicts this text best of the ", f"{len(told)} models", but, ": ",
+        return join(view.name(view.best), " predicts this text best of the ", f"{len(placed)} models", but, ": ",
                     _figure(view.best, view), ".")
     return _tied_top(view, top, len(finished))
 
 
 def _tied_top(view: View, top: Sequence[str], finished: int) -> Markup:
-    """Several models that are not told apart from the best, which need not be tied among themselves."""
+    """Several models that are tied with the best, and need not be tied among themselves."""
     assert view.best is not None
     names = [view.name(name) for name in top]
     apart = [each for each in view.ordered_pairs if {each.first, each.second} <= set(top)
              and each.first not in tied_with(each.second, view.result.tied_sets)]
     if apart:
-        told = listed([join(view.name(each.second), " is better than ", view.name(each.first)) for each in apart])
+        better = listed([join(view.name(each.second), " is better than ", view.name(each.first)) for each in apart])
         return join(names[0], " has the lowest mean, ", _figure(view.best, view), ", and this study does not tell ",
-                    listed(names[1:], "or"), " apart from it; among these, ", told, ".")
+                    listed(names[1:], "or"), " apart from it; among these, ", better, ".")
     if len(top) == finished:
         who = "Both models" if len(top) == 2 else f"All {len(top)} models"
         return join(who, " are tied: this study does not tell ", listed(names), " apart. The lowest mean is ",
@@ -111,9 +111,9 @@ def _loose(view: View) -> list[Markup]:
     if not found:
         return []
     names = listed([join(view.name(each.first), f" (+{_amount(each)} in the mean)") for each in found])
-    told = next(entry for entry in view.ranked if entry.name not in view.top)
+    between = next(entry for entry in view.ranked if entry.name not in view.top)
     return [join(names, " is" if len(found) == 1 else " are", " not told apart from ", view.name(view.best),
-                 ", although ", view.name(told), ", whose mean is lower, is: this study cannot place ",
+                 ", although ", view.name(between), ", whose mean is lower, is: this study cannot place ",
                  "it." if len(found) == 1 else "them.")]
 
 

@@ -29,7 +29,7 @@ MISTRAL = Family(
         model_type="mistral", architecture="MistralForCausalLM", architectures=("MistralModel",),
         keys=(*shapes(context=131072, d_ff=14336, n_kv_heads=8), *VALUES, TIED, Rotary(), one_window(4096),
               Ignored(("layer_types",), "not used: in the class of transformers all layers are alike, and so in Weft",
-                      told=True)),
+                      notify=True)),
         weights=weights, prefix="model.", tied=LM_HEAD),
     sizes=(
         Size("mistral-7b-v0.1", V0_1, 7_241_732_096, HUB),

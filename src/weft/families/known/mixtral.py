@@ -78,7 +78,7 @@ MIXTRAL = Family(
               Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "
                       "balancing loss; Weft trains with the loss wherever its coefficient is not 0"),
               Ignored(("router_jitter_noise",), "noise on the experts' input in training, which Weft does not add; "
-                      "outputs are the same.", told=True)),
+                      "outputs are the same.", notify=True)),
         weights=weights, otherwise=(stacked_weights,), prefix="model.", tied=LM_HEAD),
     sizes=(
         Size("mixtral-8x7b", {}, 46_702_792_704, HUB),

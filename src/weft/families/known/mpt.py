@@ -2,7 +2,7 @@
 
 The class of `transformers` computes with fixed choices where the format has keys for others, and Weft gives the numbers
 of that class. Keys whose other values would come with other tensors are ignored, since a file with such tensors is
-refused; of the rest, such as ``alibi_bias_max``, in which published files differ, the user is told.
+refused; of the rest, such as ``alibi_bias_max``, in which published files differ, there is a note.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ BY_TENSORS = "the class has no others; files with such tensors are refused"
 ATTENTION_KEYS: tuple[KeyRule, ...] = (
     Read("clip_qkv", "clip", float, None, codec=Codec(lambda clip: clip or None)),
     Read("softmax_scale", "scale", float, None), WHOLE_DROPOUT,
-    Ignored(("alibi",), f"{UNUSED} has ALiBi in any case, and so does Weft.", told=True, usual=(True, None)),
-    Ignored(("prefix_lm",), f"{UNUSED} is causal, and so is Weft.", told=True, usual=(False, None)),
-    Ignored(("attn_uses_sequence_id",), f"{UNUSED} does not tell packed rows apart; Weft's commands do.", told=True,
+    Ignored(("alibi",), f"{UNUSED} has ALiBi in any case, and so does Weft.", notify=True, usual=(True, None)),
+    Ignored(("prefix_lm",), f"{UNUSED} is causal, and so is Weft.", notify=True, usual=(False, None)),
+    Ignored(("attn_uses_sequence_id",), f"{UNUSED} does not separate packed rows; Weft's commands do.", notify=True,
             usual=(False, None)),
-    Ignored(("alibi_bias_max",), f"{UNUSED} computes slopes with 8, and so does Weft.", told=True, usual=(8,)),
+    Ignored(("alibi_bias_max",), f"{UNUSED} computes slopes with 8, and so does Weft.", notify=True, usual=(8,)),
     Ignored(("attn_type", "qk_ln"), BY_TENSORS), Ignored(("attn_impl",), "how attention is run"),
     Ignored((*RUNNING, *GENERATION, *OTHER_HEADS, *ORIGIN, "dtype", "torch_dtype", "bos_token_id", "eos_token_id",
              "pad_token_id", "is_encoder_decoder", "is_decoder", "add_cross_attention", "tie_word_embeddings",
@@ -69,7 +69,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read("initializer_range", "std", float, 0.02), Read("tie_word_embeddings", "tied", bool, True),
     Fixed("norm_type", ("low_precision_layernorm", "layernorm", "low_precision_layer_norm", None),
           default="low_precision_layernorm", why="The class of transformers has layer norms."),
-    Ignored(("logit_scale",), f"{UNUSED} does not scale logits, and nor does Weft.", told=True, usual=(None,)),
+    Ignored(("logit_scale",), f"{UNUSED} does not scale logits, and nor does Weft.", notify=True, usual=(None,)),
     Ignored(("learned_pos_emb", "no_bias"), BY_TENSORS),
     Ignored(("embedding_fraction", "init_device", "init_config", "verbose", "tokenizer_name"), "matters to training "
             "only"))

@@ -124,5 +124,5 @@ def _normaliser(declared: Data) -> list[str]:
 def _stripping(declared: Data) -> list[str]:
     names = [token["content"] for token in declared.get("added_tokens", ())
              if any(token.get(name) for name in ("lstrip", "rstrip", "single_word"))]
-    return [f"added tokens swallow spaces or want to be words of their own ({', '.join(map(repr, names))}), which "
-            "llama.cpp does not do."] if names else []
+    return [f"added tokens take in the spaces around them or must be whole words ({', '.join(map(repr, names))}), "
+            "which llama.cpp does not do."] if names else []

@@ -69,8 +69,8 @@ def pre_tokenizer(declared: Mapping[str, Any] | None, *, ignore_merges: bool) ->
     name = NAMES.get((cuts, ignore_merges))
     if name is None:
         habit = " and takes words that are tokens whole" if ignore_merges else ""
-        told = " then ".join(map(repr, cuts)) or "nothing"
-        raise Inexpressible(f"it cuts text by {told}{habit}, for which llama.cpp has no name.")
+        cutting = " then ".join(map(repr, cuts)) or "nothing"
+        raise Inexpressible(f"it cuts text by {cutting}{habit}, for which llama.cpp has no name.")
     return name
 
 

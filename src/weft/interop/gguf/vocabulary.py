@@ -87,7 +87,7 @@ def _templates(tokenizer: Tokenizer) -> dict[str, Value]:
 def _endless(tokenizer: Tokenizer) -> list[str]:
     left = _further_ends(tokenizer)[len(END_ROLES):]
     notes = [] if tokenizer.eos_id is not None else [
-        "the tokenizer names no token that ends a document; llama.cpp then takes one by a fixed id: tell it where to "
+        "the tokenizer names no token that ends a document; llama.cpp then takes one by a fixed id: say where it is to "
         "stop."]
     return notes + ([f"the file has room for {1 + len(END_ROLES)} ids that end a generation; tell llama.cpp to stop at "
                      f"{', '.join(map(str, left))} too."] if left else [])

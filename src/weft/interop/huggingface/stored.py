@@ -175,7 +175,7 @@ def _require_indexed(folder: Path, stored: Stored) -> None:
 
 
 def _there(path: Path) -> bool:
-    """A file, or a link, be it broken or not, whose trouble is then told."""
+    """A file, or a link, be it broken or not, about which the next step reports."""
     return path.is_file() or path.is_symlink()
 
 

@@ -1,0 +1,49 @@
+"""``--kernels``: forms of operations from the command line, and what plan and doctor show of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.ops.forms import OPERATIONS
+
+
+def forms(told: Any) -> dict[tuple[str, str], str]:
+    return {(each["operation"], phase): each["form"] for each in told.json()["forms"] for phase in each["phases"]}
+
+
+def test_plan_shows_the_form_of_every_phase_with_its_reason_and_what_is_forced(weft: Any, workplace: Path) -> None:
+    file = workplace / "lstm.yaml"
+    file.write_text("model: {kind: decoder, d_model: 8, context: 6, blocks: [{kind: pre, layers: [lstm]}]}\n"
+                    "tokenizer: bytes\n", encoding="utf-8")
+    told = weft("plan", file, "--json")
+    assert told.code == 0, told.err
+    assert forms(told)["lstm_scan", "training"] == "scan" and forms(told)["lstm_scan", "single tokens"] == "reference"
+    reasons = {each["form"]: each["reason"] for each in told.json()["forms"] if each["operation"] == "lstm_scan"}
+    assert reasons["reference"] == "step by step (not scan: one step is one step)"
+    told = weft("plan", file)
+    assert "How operations are computed here" in told.out and "training, prompts" in told.out
+    told = weft("plan", file, "--json", "--kernels", "lstm_scan=reference")
+    assert {form for (name, _), form in forms(told).items() if name == "lstm_scan"} == {"reference"}
+    assert all(operation._forced is None for operation in OPERATIONS.all()), "given back when the command ends"
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ("lstm_scan", "--kernels: 'lstm_scan' names no form of an operation. Give OPERATION=FORM, such as attention=refe"),
+    ("lstm_scan=", "--kernels: 'lstm_scan=' names no form of an operation"),
+    ("lstmscan=scan", "kernels.lstmscan: no operation is called 'lstmscan'. Did you mean 'lstm_scan'?"),
+    ("dropout=torch", "kernels.dropout: no form is called 'torch'. Did you mean 'library'?"),
+])
+@pytest.mark.parametrize("command", [("plan", "lstm"), ("train", "lstm"), ("doctor", "--no-measure")])
+def test_a_wrong_name_is_told_before_anything_is_read(weft: Any, workplace: Path, command: tuple[str, ...], given: str,
+                                                      message: str) -> None:
+    told = weft(*command, "--kernels", given)
+    assert told.code == 2 and message in told.err and "Traceback" not in told.err
+
+
+def test_doctor_shows_every_operation(weft: Any) -> None:
+    told = weft("doctor", "--no-measure")
+    assert told.code == 0 and all(operation.name in told.out for operation in OPERATIONS.all())
+    assert "borders measured on" in told.out
