@@ -88,7 +88,8 @@ def test_rows_that_a_model_cannot_take_are_refused(row: list[int], message: str)
 
 
 def test_a_model_without_the_head_for_it_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"model\.head: a 'encoder' without a head that tells classes or values"):
+    without = r"model\.head: a 'encoder' without a head that tells classes or values"
+    with pytest.raises(UnsupportedError, match=without):
         classify(model("masked_token"), ROWS)
     with pytest.raises(UnsupportedError, match=r"model\.head: a 'encoder' without a head that predicts tokens"):
         score_hidden(model(None), ROWS, ByteTokenizer())
