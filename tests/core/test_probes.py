@@ -180,7 +180,7 @@ def test_a_pattern_that_matches_nothing_is_refused_with_what_is_near() -> None:
                            one, "stack.output", "stack.layers.0.layer.0.output"):
         pass
     with pytest.raises(InputError, match=r"nothing matches '\*.wieghts'. Points here are choices, gates, output, "
-                       r"stream, at paths such as .*stack.output"), probe(one, "*.wieghts"):
+                       r"stream, weights, at paths such as .*stack.output"), probe(one, "*.wieghts"):
         pass
     with pytest.raises(InputError, match=r"^probe: no pattern. Points here are"), probe(one):
         pass
