@@ -210,7 +210,8 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
         return text.describe() if isinstance(text, PackedBatches) else None
 
     def count(self, batch: MaskedBatch) -> Count:
-        return Count(len(batch.inputs), int(batch.chosen.sum()), batch.bytes)
+        # No bytes: nats of hidden tokens over the bytes of these are no bits per byte of a text.
+        return Count(len(batch.inputs), int(batch.chosen.sum()))
 
     def given(self, batch: MaskedBatch, device: torch.device | str) -> MaskedGiven:
         def tensor(values: np.ndarray) -> Tensor:
