@@ -2,8 +2,8 @@
 
     python benchmarks/attention.py [--rounds 9] [--threads N]      # on an idle machine; some minutes
 
-Every case is a layer with its projections, in float32. Times are medians of rounds in which the cases of a group are run
-in turns, in one process; peak memory is that of a process of its own, beyond what it held before the call. What is
+Every case is a layer with its projections, in float32. Times are medians of rounds in which the cases of a group are
+run in turns, in one process; peak memory is that of a process of its own, beyond what it held before the call. What is
 compared with what, and the bound that is wanted, stands in `GROUPS`. Writes ``results/attention.json``.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from weft.core.config import Dims, parse_part
 from weft.core.registry import load_plugin

@@ -131,8 +131,8 @@ def test_a_format_of_language_models_takes_no_encoder(refused: Refuse, encoder: 
                                            "'per_token'?"),
     (("model.head=null",), "model.head: "), (("task=next_token",), "model: a 'encoder' is not a language model."),
     (("task=sequence_to_sequence",), "model: a 'encoder' predicts no next token. Give an encoder-decoder."),
-    (("training.carry_state=true",), "training.carry_state: rows that go on from batch to batch, which the task "
-                                     "'masked' does not have. Leave it out."),
+    (("training.carry_state=true", "data.packing=stream"), "training.carry_state: rows that go on from "
+     "batch to batch, which the task 'masked' does not have. Leave it out."),
     (("training.context=64",), "training.context: 64 tokens, and the model's positions end at 16."),
 ])
 def test_tasks_and_models_that_do_not_fit_are_refused_before_the_corpus_is_read(
