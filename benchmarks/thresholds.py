@@ -77,8 +77,11 @@ def entry() -> dict[str, Any]:
 
 
 def renewed(content: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The file's text with another entry: lists and entries in one line each."""
+    """The file's text with another entry: lists and entries in one line each. Thresholds of the processor that were
+    not measured now stay as they were."""
     others = [each for each in content["measured"] if each["processor"] != new["processor"]]
+    before = next((each["values"] for each in content["measured"] if each not in others), {})
+    new = {**new, "values": dict(sorted({**before, **new["values"]}.items()))}
     orders = ",\n".join(f"    {json.dumps(name)}: {json.dumps(forms)}" for name, forms in content["orders"].items())
     entries = ",\n".join(f"    {json.dumps(each)}" for each in [*others, new])
     return (f'{{\n  "script": {json.dumps(content["script"])},\n  "orders": {{\n{orders}\n  }},\n'
