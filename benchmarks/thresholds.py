@@ -2,9 +2,10 @@
 
     python benchmarks/thresholds.py            # on an idle machine; a minute
 
-For every threshold two forms are timed in turns on calls of growing size. The threshold is the largest size up to which
-the first of them was faster at every size. The entry of this processor is replaced or added; those of others stay, and
-so does the order of forms, which is a decision and not a measurement.
+For every threshold two forms are timed in turns on calls of growing size. The threshold is the size up to which taking
+the first, and the second beyond it, costs the least over all sizes. The entry of this processor is replaced or added;
+those of others stay, and so does the order of forms, which is a decision and not a measurement. Another process that
+computes makes threads wait for one another, and the figures worthless: OMP_NUM_THREADS=1 is then the lesser evil.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,20 +32,20 @@ TURNS, SECONDS = 15, 0.01
 
 
 def crossing(operation: str, first: str, second: str, calls: Iterator[tuple[int, Any]]) -> int:
-    """The largest size up to which ``first`` is at least as fast as ``second`` at every size; 0 for none.
+    """The size up to which to take ``first`` in place of ``second``; 0 for none.
 
     Args:
         operation: by its name, as the forms are.
         calls: sizes and calls, growing.
     """
     one, other = (OPERATIONS.get(operation).form(name).run for name in (first, second))
-    best = 0
+    best, least, cost = 0, 0.0, 0.0
     for size, call in calls:
         ratio = statistics.median(seconds(one, call) / seconds(other, call) for _ in range(TURNS))
         print(f"{operation}: {first} / {second} at {size}: {ratio:.2f}", flush=True)
-        if ratio > 1:
-            return best
-        best = size
+        cost += math.log(ratio)
+        if cost < least:
+            best, least = size, cost
     return best
 
 
@@ -77,8 +79,11 @@ def entry() -> dict[str, Any]:
 
 
 def renewed(content: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The file's text with another entry: lists and entries in one line each."""
+    """The file's text with another entry: lists and entries in one line each. Thresholds of the processor that were
+    not measured now stay as they were."""
     others = [each for each in content["measured"] if each["processor"] != new["processor"]]
+    before = next((each["values"] for each in content["measured"] if each not in others), {})
+    new = {**new, "values": dict(sorted({**before, **new["values"]}.items()))}
     orders = ",\n".join(f"    {json.dumps(name)}: {json.dumps(forms)}" for name, forms in content["orders"].items())
     entries = ",\n".join(f"    {json.dumps(each)}" for each in [*others, new])
     return (f'{{\n  "script": {json.dumps(content["script"])},\n  "orders": {{\n{orders}\n  }},\n'

@@ -12,11 +12,14 @@ The naive forms take queries or keys of one head, [T,E], angles [T,E/2], and int
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
+
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 
 Layout = Literal["interleaved", "half_split"]
 
@@ -28,7 +31,7 @@ class Turns(NamedTuple):
         cos: of each pair, [#B,T,1,R/2]; of each feature, [#B,T,1,R], where pairs are half-split.
         sin: likewise; minus sin for the first feature of a half-split pair.
         layout: of the pairs.
-        complex: cos + j sin, for interleaved pairs; None where they are turned in real arithmetic.
+        complex: cos + j sin, for interleaved pairs; None for half-split ones.
     """
 
     cos: Tensor
@@ -42,8 +45,14 @@ def turns(cos: Float[Tensor, "#B T pairs"], sin: Float[Tensor, "#B T pairs"], la
     cos, sin = cos[:, :, None], sin[:, :, None]
     if layout == "half_split":
         return Turns(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1), layout, None)
-    # The compiler fuses real arithmetic and leaves complex arithmetic alone.
-    return Turns(cos, sin, layout, None if torch.compiler.is_compiling() else torch.complex(cos, sin))
+    return Turns(cos, sin, layout, torch.complex(cos, sin))
+
+
+class RotaryCall(NamedTuple):
+    """All features of every head turned, in the dtype of cos."""
+
+    x: Float[Tensor, "B T H R"]
+    by: Turns
 
 
 def turn(x: Float[Tensor, "B T H E"], by: Turns) -> Float[Tensor, "B T H E"]:
@@ -54,7 +63,7 @@ def turn(x: Float[Tensor, "B T H E"], by: Turns) -> Float[Tensor, "B T H E"]:
         turned, rest = torch.split(x, [rot, x.shape[-1] - rot], dim=-1)
         return torch.cat([turn(turned, by), rest], dim=-1)
     wide = x if x.dtype == by.cos.dtype else x.to(by.cos.dtype)
-    y = _turn_half_split(wide, by) if by.layout == "half_split" else _turn_interleaved(wide, by)
+    y = ROTARY(RotaryCall(wide, by))
     return y if y.dtype == x.dtype else y.to(x.dtype)
 
 
@@ -64,17 +73,48 @@ def rotate(x: Float[Tensor, "B T H E"], cos: Float[Tensor, "#B T pairs"], sin: F
     return turn(x, turns(cos, sin, layout))
 
 
-def _turn_half_split(x: Tensor, by: Turns) -> Tensor:
-    """(a cos - b sin, b cos + a sin): the halves, and the halves exchanged."""
-    return torch.addcmul(x * by.cos, x.roll(x.shape[-1] // 2, -1), by.sin)
+def _pairs(call: RotaryCall) -> Tensor:
+    """(a cos - b sin, b cos + a sin) of every pair."""
+    x, by = call
+    if by.layout == "half_split":
+        (a, b), sin = x.chunk(2, dim=-1), by.sin.chunk(2, dim=-1)[1]
+        cos = by.cos.chunk(2, dim=-1)[0]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    a, b = torch.unflatten(x, -1, (-1, 2)).unbind(-1)
+    real, imaginary = torch.addcmul(a * by.cos, b, by.sin, value=-1), torch.addcmul(b * by.cos, a, by.sin)
+    return torch.stack([real, imaginary], dim=-1).flatten(-2)
 
 
-def _turn_interleaved(x: Tensor, by: Turns) -> Tensor:
-    if by.complex is None:
-        a, b = torch.unflatten(x, -1, (-1, 2)).unbind(-1)
-        real, imaginary = torch.addcmul(a * by.cos, b, by.sin, value=-1), torch.addcmul(b * by.cos, a, by.sin)
-        return torch.stack([real, imaginary], dim=-1).flatten(-2)
-    return torch.view_as_real(_as_complex(x) * by.complex).flatten(-2)
+def _halves(call: RotaryCall) -> Tensor:
+    return torch.addcmul(call.x * call.by.cos, call.x.roll(call.x.shape[-1] // 2, -1), call.by.sin)
+
+
+def _complex(call: RotaryCall) -> Tensor:
+    assert call.by.complex is not None, "it serves interleaved pairs"
+    return torch.view_as_real(_as_complex(call.x) * call.by.complex).flatten(-2)
+
+
+def _half_split(call: RotaryCall) -> str | None:
+    return None if call.by.layout == "half_split" else "its pairs are those of neighbours"
+
+
+def _interleaved(call: RotaryCall) -> str | None:
+    return None if call.by.layout == "interleaved" else "its pairs are half-split"
+
+
+def _examples(make: Make) -> Iterator[RotaryCall]:
+    for layout in get_args(Layout):
+        for steps in (1, 5):
+            angles = make(2, steps, 4)
+            yield RotaryCall(make(2, steps, 3, 8), turns(angles.cos(), angles.sin(), layout))
+
+
+ROTARY = OPERATIONS.add(Operation(
+    "rotary", "pairs of features turned by angles",
+    Form(REFERENCE, _pairs, "in real arithmetic, pair by pair, which a compiler fuses"),
+    Form("halves", _halves, "in real arithmetic, both halves at once", serves=_half_split),
+    Form("complex", _complex, "as products of complex numbers", compiled=False, serves=_interleaved),
+    subject="x", examples=_examples, known_as=("rope", "position")))
 
 
 def _as_complex(x: Tensor) -> Tensor:

@@ -52,9 +52,10 @@ def measured(processor: str | None = None) -> Measured:
     return Measured(**found)
 
 
+@cache
 def threshold(name: str) -> float:
-    """A threshold of this processor, such as ``rms_norm.few``."""
-    return measured().values[name]
+    """A threshold of this processor, such as ``rms_norm.few``; that of the file's first where it was not measured."""
+    return {**measured("").values, **measured().values}[name]
 
 
 @cache
