@@ -3,8 +3,9 @@
     python benchmarks/attention.py [--rounds 9] [--threads N]      # on an idle machine; some minutes
 
 Every case is a layer with its projections, in float32. Times are medians of rounds in which the cases of a group are
-run in turns, in one process; peak memory is that of a process of its own, beyond what it held before the call. What is
-compared with what, and the bound that is wanted, stands in `GROUPS`. Writes ``results/attention.json``.
+run in turns, in one process, by the clock and in seconds that the processor spent, which other work on the machine
+changes little where there is one thread. Peak memory is that of a process of its own, beyond what it held before the
+call. What is compared with what, and the bound that is wanted, stands in `GROUPS`. Writes ``results/attention.json``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import datetime
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -56,11 +56,11 @@ WINDOWS: dict[str, dict[str, Any]] = {
     "window 128 and 4 first": {"mask": "causal & (window(128) | global(0, 1, 2, 3))"}}
 BOUND = {"window 128": {"time": 1.0, "memory": 2.0}}
 GROUPS = {
-    "windows": Group(8192, 512, 8, 1, WINDOWS, BOUND),
     "narrow windows": Group(8192, 64, 4, 1, WINDOWS, BOUND),
     "biases": Group(1024, 512, 8, 4, {"none": {}, "t5": {"position": "t5_bias"}, "alibi": {"position": "alibi"},
                                       "t5, dense": {"position": "t5_bias", "backend": "reference"}},
-                    {"t5": {"time": 1.5}})}
+                    {"t5": {"time": 1.5}}),
+    "windows": Group(8192, 512, 8, 1, WINDOWS, BOUND)}
 
 
 def layer_of(group: Group, fields: dict[str, Any]) -> nn.Module:
@@ -78,18 +78,19 @@ def step(layer: nn.Module, x: Tensor) -> None:
     layer(x).y.sum().backward()
 
 
-def times(group: Group, rounds: int) -> dict[str, float]:
-    """Seconds of each case, medians of rounds in turns."""
+def times(group: Group, rounds: int) -> dict[str, tuple[float, float]]:
+    """Of each case its seconds, and those that the processor spent on it, medians of rounds in turns."""
     x = torch.randn(group.rows, group.steps, group.width, requires_grad=True)
     layers = {name: layer_of(group, fields) for name, fields in group.cases.items()}
-    taken: dict[str, list[float]] = {name: [] for name in layers}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in layers}
     for turn in range(rounds + 1):
         for name, layer in layers.items():
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), time.process_time()
             step(layer, x)
             if turn:  # the first is not counted
-                taken[name].append(time.perf_counter() - begun)
-    return {name: statistics.median(values) for name, values in taken.items()}
+                taken[name].append((time.perf_counter() - begun, time.process_time() - used))
+    return {name: (statistics.median(wall for wall, _ in pairs), statistics.median(own for _, own in pairs))
+            for name, pairs in taken.items()}
 
 
 def peak(group: Group, case: str) -> int:
@@ -97,9 +98,16 @@ def peak(group: Group, case: str) -> int:
     layer = layer_of(group, group.cases[case])
     step(layer, torch.randn(1, 300, group.width, requires_grad=True))
     x = torch.randn(group.rows, group.steps, group.width, requires_grad=True)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, see proc(5)
+    before = held("VmHWM")
     step(layer, x)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    return held("VmHWM") - before
+
+
+def held(field: str) -> int:
+    """Bytes that Linux says this process holds, by the name of the line."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) * 1024
 
 
 def peak_apart(name: str, case: str, threads: int) -> int:
@@ -116,7 +124,9 @@ def measured(name: str, group: Group, rounds: int, threads: int) -> dict[str, An
     first = next(iter(group.cases))
     return {"shape": {field: getattr(group, field) for field in ("steps", "width", "heads", "rows")},
             "wanted": group.wanted,
-            "cases": {case: {"seconds": seconds[case], "time": seconds[case] / seconds[first],
+            "cases": {case: {"seconds": seconds[case][0], "time": seconds[case][0] / seconds[first][0],
+                             "processor seconds": seconds[case][1],
+                             "processor time": seconds[case][1] / seconds[first][1],
                              "MiB": memory[case] / 2**20, "memory": memory[case] / memory[first]}
                       for case in group.cases}}
 
@@ -127,7 +137,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--note", default="")
+    parser.add_argument("--note", default="", help="written into the results")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, help="groups to measure")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -136,12 +147,14 @@ def main() -> None:
         print(peak(GROUPS[given.peak[0]], given.peak[1]))
         return
     load = os.getloadavg()[0]
-    found = {name: measured(name, group, given.rounds, given.threads) for name, group in GROUPS.items()}
+    found = {}
+    for name in given.only or GROUPS:
+        found[name] = measured(name, GROUPS[name], given.rounds, given.threads)
+        print(name, json.dumps(found[name]["cases"], indent=1), flush=True)
     report = {"processor": processor_name(), "threads": given.threads, "torch": torch.__version__,
               "python": platform.python_version(), "date": datetime.date.today().isoformat(),
               "load": {"before": load, "after": os.getloadavg()[0]}, "note": given.note, "groups": found}
     given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

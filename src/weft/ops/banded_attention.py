@@ -28,7 +28,7 @@ class Operands(NamedTuple):
     """Tensors of one call.
 
     Attributes:
-        q, k, v: queries [B,T,H,E], multiplied by the scale, keys [B,S,K,E], values [B,S,K,F].
+        q, k, v: queries [B,T,H,E], keys [B,S,K,E], values [B,S,K,F].
         bias: added to the scores, laid on the grid for one block or for all; with -inf for what is hidden, unless a
             softcap stands between.
         hidden: what may not be seen, laid likewise.
@@ -43,6 +43,7 @@ class Operands(NamedTuple):
     hidden: Tensor | None
     sinks: Tensor | None
     kept: Tensor | None
+    scale: float
 
 
 def banded(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Tensor, "B S K F"], visible: Visible,
@@ -70,7 +71,7 @@ def banded(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Te
     if softcap is None:
         bias, folded = _folded(bias, hidden, q.dtype), None
     kept = dropout(q.new_ones(len(q), q.shape[2], q.shape[1], grid.width), rate) != 0 if rate else None
-    y: Tensor = _BANDED(q * scale, k, v, None if bias is None else bias.to(q.dtype), folded, sinks, kept, softcap, rate,
+    y: Tensor = _BANDED(q, k, v, None if bias is None else bias.to(q.dtype), folded, sinks, kept, scale, softcap, rate,
                         *_numbers(grid))
     return y if blind is None else y.masked_fill(blind.transpose(1, 2), 0.0)
 
@@ -122,7 +123,7 @@ def _tile(ops: Operands, by_head: tuple[Tensor, Tensor], block: Block, grid: Gri
     batch, _, heads, _ = ops.q.shape
     rows = block.queries.stop - block.queries.start
     k, v = (picked(x, 1, block.keys) for x in by_head)
-    q = ops.q[:, block.queries].transpose(1, 2).reshape(len(k), -1, ops.q.shape[3])
+    q = ops.q[:, block.queries].transpose(1, 2).reshape(len(k), -1, ops.q.shape[3]) * ops.scale
     scores = torch.bmm(q, k.transpose(1, 2)).view(batch, heads, rows, -1)
     bias, hidden = (_of_block(x, block, grid) for x in (ops.bias, ops.hidden))
     if bias is not None:
@@ -162,10 +163,10 @@ def _dropped(x: Tensor, kept: Tensor | None, rate: float) -> Tensor:
 
 
 def _kernel(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor | None, sinks: Tensor | None,
-            kept: Tensor | None, softcap: float | None, rate: float, offset: int, size: int, ahead: int, first: int,
-            rows: int) -> Tensor:
+            kept: Tensor | None, scale: float, softcap: float | None, rate: float, offset: int, size: int, ahead: int,
+            first: int, rows: int) -> Tensor:
     grid = _grid(q, k, (offset, size, ahead, first, rows))
-    return _forward(Operands(q, k, v, bias, hidden, sinks, kept), softcap, rate, grid)
+    return _forward(Operands(q, k, v, bias, hidden, sinks, kept, scale), softcap, rate, grid)
 
 
 def _shape(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
@@ -173,13 +174,13 @@ def _shape(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
 
 
 def _backward_kernel(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor | None,
-                     sinks: Tensor | None, kept: Tensor | None, softcap: float | None, rate: float, learns: bool,
-                     offset: int, size: int, ahead: int, first: int,
+                     sinks: Tensor | None, kept: Tensor | None, scale: float, softcap: float | None,
+                     rate: float, learns: bool, offset: int, size: int, ahead: int, first: int,
                      rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, of the bias where it learns, of the sinks; empty ones of what there is not."""
-    ops, grid = Operands(q, k, v, bias, hidden, sinks, kept), _grid(q, k, (offset, size, ahead, first, rows))
+    ops, grid = Operands(q, k, v, bias, hidden, sinks, kept, scale), _grid(q, k, (offset, size, ahead, first, rows))
     by_head = _by_head(k), _by_head(v)
-    dq, dk, dv = torch.empty_like(q), torch.zeros_like(by_head[0]), torch.zeros_like(by_head[1])
+    dq, dk, dv = torch.empty(q.shape, dtype=q.dtype, device=q.device), *(x.new_zeros(x.shape) for x in (k, v))
     dbias = torch.zeros_like(bias) if learns and bias is not None else q.new_empty(0)
     dsinks = q.new_empty(0) if sinks is None else torch.zeros_like(sinks)
     for block in grid.blocks():
@@ -187,7 +188,8 @@ def _backward_kernel(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor |
         flat = (*tile.q.shape[:2], tile.k.shape[1])
         rising = dy[:, block.queries].transpose(1, 2).reshape(*tile.q.shape[:2], -1)
         lost = _of_block(kept, block, grid)
-        _add(dv, block.keys, torch.bmm(_dropped(tile.weights, lost, rate).view(flat).transpose(1, 2), rising))
+        _add(dv, block.keys, _by_token(torch.bmm(_dropped(tile.weights, lost, rate).view(flat).transpose(1, 2), rising),
+                                       v))
         falling = _dropped(torch.bmm(rising, tile.v.transpose(1, 2)).view(tile.weights.shape), lost, rate)
         scores = torch._softmax_backward_data(falling, tile.weights, -1, tile.weights.dtype)
         if sinks is not None:
@@ -197,14 +199,14 @@ def _backward_kernel(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor |
         if learns and bias is not None:
             _add_to_bias(dbias, scores, block, grid)
         scores = scores.view(flat)
-        dq[:, block.queries] = torch.bmm(scores, tile.k).view(*tile.weights.shape[:3], -1).transpose(1, 2)
-        _add(dk, block.keys, torch.bmm(scores.transpose(1, 2), tile.q))
-    return dq, _by_token(dk, k), _by_token(dv, v), dbias, dsinks
+        dq[:, block.queries] = torch.bmm(scores, tile.k).view(*tile.weights.shape[:3], -1).transpose(1, 2) * scale
+        _add(dk, block.keys, _by_token(torch.bmm(scores.transpose(1, 2), tile.q), k))
+    return dq, dk, dv, dbias, dsinks
 
 
 def _by_token(x: Tensor, like: Tensor) -> Tensor:
     """[B K,S,E] as [B,S,K,E]."""
-    return x.view(like.shape[0], like.shape[2], *x.shape[1:]).transpose(1, 2).contiguous()
+    return x.view(like.shape[0], like.shape[2], *x.shape[1:]).transpose(1, 2)
 
 
 def _add(total: Tensor, parts: tuple[slice, ...], x: Tensor) -> None:
@@ -231,9 +233,9 @@ def _add_to_bias(dbias: Tensor, scores: Tensor, block: Block, grid: Grid) -> Non
 
 
 def _backward_shapes(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor | None,
-                     sinks: Tensor | None, kept: Tensor | None, softcap: float | None, rate: float, learns: bool,
-                     *_: Any) -> tuple[Tensor, ...]:
-    return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v),
+                     sinks: Tensor | None, kept: Tensor | None, scale: float, softcap: float | None, rate: float,
+                     learns: bool, *_: Any) -> tuple[Tensor, ...]:
+    return (*(x.new_empty(x.shape) for x in (q, k, v)),
             torch.empty_like(bias) if learns and bias is not None else q.new_empty(0),
             q.new_empty(0) if sinks is None else torch.empty_like(sinks))
 
@@ -245,13 +247,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     tensors = ctx.saved_tensors
-    softcap, rate, *numbers = ctx.rest
-    ops = Operands(*tensors)
+    scale, softcap, rate, *numbers = ctx.rest
+    ops = Operands(*tensors, scale)
     if torch.is_grad_enabled():  # second derivatives are wanted
         y = _forward(ops, softcap, rate, _grid(ops.q, ops.k, tuple(numbers)))
         return (*again(y, tensors, dy), *[None] * len(ctx.rest))
     learns = ctx.needs_input_grad[3]
-    dq, dk, dv, dbias, dsinks = _BACKWARD(dy, *tensors, softcap, rate, learns, *numbers)
+    dq, dk, dv, dbias, dsinks = _BACKWARD(dy, *tensors, scale, softcap, rate, learns, *numbers)
     return (dq, dk, dv, dbias if learns else None, None, None if ops.sinks is None else dsinks, None,
             *[None] * len(ctx.rest))
 
