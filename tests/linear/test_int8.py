@@ -17,7 +17,8 @@ from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.checkpoints.tensors import read_tensors
 from weft.core.config import parse_part
 from weft.decoding import CompiledStep, generate
-from weft.laws.check import check
+from weft.laws.run import examine
+from weft.laws.subject import model_subject
 from weft.linear.int8 import Int8Config, Int8Embedding, Int8Linear
 from weft.linear.linear import Linear
 from weft.linear.merging import merged
@@ -126,8 +127,9 @@ def test_it_is_saved_loaded_checked_and_decoded_in_every_way(dtype: torch.dtype,
     if dtype is torch.float32:
         assert generate(quick, [[1, 2, 3]], max_new_tokens=30,
                         compiled=CompiledStep(quick, backend="aot_eager")) == wanted
-        found = check(loaded.config, loaded.model, length=40)
-        assert found.holds, [report.broken() for report in found.reports()]
+        laws = ("split", "packed", "persistence", "precision", "inference", "rewriting", "saving")
+        found = examine(model_subject("quick", loaded.model.double(), bound=1e-9), laws=laws)
+        assert found.holds, found.broken()
 
 
 def test_scales_are_exact_in_narrow_models() -> None:
