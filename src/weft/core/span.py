@@ -141,7 +141,7 @@ class Span:
         if clock is not None and clock.places is not None and moment.after is not None and shape[1] > 0:
             places = clock.places.advanced(clock, moment.after, moment.ticks, self.bound)
             moment = dataclasses.replace(moment, after=dataclasses.replace(moment.after, places=places))
-        known: Any = moment  # without a state there are no clocks, and nobody reads them
+        known: Any = moment  # without a state there are no clocks, and nothing reads them
         return dataclasses.replace(self, fresh=fresh, moment=moment, ticks=known.ticks, before=known.before,
                                    after=known.after)
 
