@@ -105,7 +105,7 @@ def bytes_held(options: argparse.Namespace) -> dict[str, float]:
     return {"mean": float(share.mean()), "most": float(share.max())}
 
 
-def measured(length: int, options: argparse.Namespace) -> dict[str, float]:
+def measured(length: int, options: argparse.Namespace, clock: Callable[[], float]) -> dict[str, float]:
     """Microseconds of one layer's attention for one token in every row, after holding all ways equal."""
     generator = torch.Generator().manual_seed(2)
     shape = (options.rows, options.kv_heads, options.capacity, options.head)
@@ -126,9 +126,9 @@ def measured(length: int, options: argparse.Namespace) -> dict[str, float]:
         found = {name: [] for name in ways}
         for _ in range(options.repeats):
             for name, way in ways.items():
-                begun = time.perf_counter()
+                begun = clock()
                 way()
-                found[name].append(time.perf_counter() - begun)
+                found[name].append(clock() - begun)
     return {name: 1e6 * statistics.median(times) for name, times in found.items()}
 
 
@@ -150,15 +150,19 @@ def main() -> None:
     for name, value in {"rows": 8, "kv-heads": 2, "group": 4, "head": 64, "capacity": 4096, "repeats": 60,
                         "threads": torch.get_num_threads()}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--cpu-time", action="store_true",
+                        help="time of the processor, with one thread, where the machine is not idle")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    clock = time.process_time if options.cpu_time else time.perf_counter
     before = os.getloadavg()[0]
     with torch.inference_mode():
         lengths = [length for length in (256, 1024, 4096) if length <= options.capacity]
         report = {"shape": {name: getattr(options, name) for name in ("rows", "kv_heads", "group", "head", "capacity")},
-                  "page": PAGE, "threads": options.threads, "processor": processor_name(), "torch": torch.__version__,
-                  "microseconds": {length: measured(length, options) for length in lengths},
+                  "page": PAGE, "threads": options.threads, "cpu_time": options.cpu_time, "processor": processor_name(),
+                  "torch": torch.__version__,
+                  "microseconds": {length: measured(length, options, clock) for length in lengths},
                   "share_of_the_slots_bytes": bytes_held(options), "load_before": before,
                   "load_after": os.getloadavg()[0]}
     options.out.mkdir(parents=True, exist_ok=True)

@@ -54,6 +54,7 @@ class Batch:
     """Slots that are full, in which a row may be replaced every few steps."""
 
     def __init__(self, model: LanguageModel, options: argparse.Namespace, *, plain: bool, changing: bool) -> None:
+        self._clock = time.process_time if options.cpu_time else time.perf_counter
         self._prompt, self._new = options.prompt, options.capacity - options.prompt
         self._slots = Slots(model, options.rows, capacity=options.capacity, plain=plain)
         self._changing, self._next, self.reading = changing, 0, 0.0
@@ -69,14 +70,14 @@ class Batch:
 
     def block(self) -> tuple[float, float]:
         """Seconds of a step, over `EVERY` of them; the second without admitting."""
-        begun = time.perf_counter()
+        begun = self._clock()
         if self._changing:
             self._slots.retire(self._next % self._slots.size)
             self._admit()
-        between = time.perf_counter()
+        between = self._clock()
         for _ in range(EVERY):
             assert len(self._slots.step()) == self._slots.size
-        ended = time.perf_counter()
+        ended = self._clock()
         return (ended - begun) / EVERY, (ended - between) / EVERY
 
 
@@ -103,7 +104,7 @@ def started(model: LanguageModel, rows: int, capacity: int, read: int) -> ModelS
 
 
 @torch.inference_mode()
-def joining(options: argparse.Namespace) -> dict[str, float]:
+def joining(options: argparse.Namespace, clock: Callable[[], float]) -> dict[str, float]:
     """Milliseconds in which a row joins a batch of ``--state-bytes``: in place, and by making the batch anew."""
     model = model_of("attention", options)
     one = started(model, 1, 64, 64)
@@ -119,9 +120,9 @@ def joining(options: argparse.Namespace) -> dict[str, float]:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(5):
         for name, way in ways.items():
-            begun = time.perf_counter()
+            begun = clock()
             way()
-            seconds[name].append(time.perf_counter() - begun)
+            seconds[name].append(clock() - begun)
     return {"state_mib": batch.nbytes() / 2**20, **{name: 1000 * statistics.median(each)
                                                     for name, each in seconds.items()}}
 
@@ -144,15 +145,19 @@ def main() -> None:
     for name, value in {"layers": 4, "width": 256, "vocabulary": 4096, "capacity": 1024, "rows": 8, "prompt": 32,
                         "steps": 320, "state-mib": 256, "threads": torch.get_num_threads()}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--cpu-time", action="store_true",
+                        help="time of the processor, with one thread, where the machine is not idle")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    clock = time.process_time if options.cpu_time else time.perf_counter
     before = os.getloadavg()[0]
     report = {"shape": {name: getattr(options, name) for name in ("layers", "width", "vocabulary", "capacity", "rows",
                                                                   "prompt", "steps")},
-              "threads": options.threads, "processor": processor_name(), "torch": torch.__version__,
+              "threads": options.threads, "cpu_time": options.cpu_time, "processor": processor_name(),
+              "torch": torch.__version__,
               "steps": {kind: measured(model_of(kind, options), options) for kind in LAYERS},
-              "joining": joining(options), "load_before": before, "load_after": os.getloadavg()[0]}
+              "joining": joining(options, clock), "load_before": before, "load_after": os.getloadavg()[0]}
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "serving.json").write_text(json.dumps(report, indent=1) + "\n")
     (options.out / "serving.md").write_text(table(report))
