@@ -221,5 +221,5 @@ def test_a_failing_answer_is_no_part_of_the_conversation(tokenizer: CharacterTok
 def test_settings_that_cannot_be_used_are_refused(tokenizer: CharacterTokenizer, template: Any) -> None:
     with pytest.raises(InputError, match=r"max_new_tokens: 0 new tokens\. Give 1 or more"):
         Conversation(model_of("lstm"), tokenizer, ChatSettings(template="plain", max_new_tokens=0))
-    with pytest.raises(InputError, match="no chat template, so how it was taught"):
+    with pytest.raises(InputError, match="no chat template, so the form in which it was trained on"):
         Conversation(model_of("lstm"), tokenizer)

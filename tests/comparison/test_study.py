@@ -22,16 +22,17 @@ def study(**changes: Any) -> StudyConfig:
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"models": {"a": "transformer"}}, "models.models: 1 model, and a comparison needs two"),
+    ({"models": {"a": "transformer"}}, "\n  - models: 1 model, and a comparison needs two"),
     ({"models": {"a/b": "x", "c": "y"}}, "'a/b' cannot be the name of a folder"),
-    ({"budget": None}, "neither a budget nor a length of training"),
+    ({"budget": None}, "budget: neither a budget nor a length of training. Give one, such as budget: {kind: tokens, "
+     "amount: 1000000} (--budget tokens=1000000)."),
     ({"budget": {"kind": "parameters", "amount": 10}}, "a budget of parameters does not say how long"),
     ({"length": {"steps": 5}}, "steps beside a budget of tokens"),
     ({"budget": {"kind": "flops", "amount": 10}, "length": {"seconds": 5}}, "seconds beside a budget of flops"),
     ({"length": {"steps": 5, "tokens": 5}}, "a length in steps and tokens"),
     ({"length": {}}, "a length in nothing"),
     ({"training": {"steps": 5}}, "State it as the study's length: {steps: 5}"),
-    ({"seeds": [{"seed": 1, "order_seed": 1}] * 2}, "a pair of seeds is given twice"),
+    ({"seeds": [{"seed": 1, "order_seed": 1}] * 2}, "\n  - seeds: a pair of seeds is given twice"),
     ({"seeds": 0}, "Input should be greater than 0, got 0."),
     ({"seeds": []}, "at least 1 item"),
     ({"seeds": {"count": 3, "vary": "order_"}}, "'both', 'initialisation' or 'order'"),
@@ -39,7 +40,8 @@ def study(**changes: Any) -> StudyConfig:
     ({"test": "t"}, "'welch' or 'paired'"),
     ({"trials": {"widest": -1}}, "greater than or equal to 0"),
     ({"confidence": 1.5}, "less than 1"),
-    ({"budget": {"kind": "parameter", "amount": 10}}, "'parameters'"),
+    ({"budget": {"kind": "parameter", "amount": 10}}, "budget.kind: Input should be 'parameters', 'flops', "
+     "'tokens', 'seconds' or 'state_bytes', got 'parameter'. Did you mean 'parameters'?"),
     ({"seedz": 3}, "Did you mean 'seeds'"),
 ])
 def test_what_a_study_cannot_say(changes: dict[str, Any], message: str) -> None:

@@ -101,26 +101,26 @@ def test_a_list_of_layers_goes_before_the_runs() -> None:
     ({"attn_config": {"prefix_lm": True}}, "attn_config.prefix_lm: not used: the class of transformers is causal"),
     ({"attn_config": {"attn_uses_sequence_id": True}}, "attn_config.attn_uses_sequence_id: not used: the class of "),
     ({"logit_scale": 0.5}, "logit_scale: not used: the class of transformers does not scale logits")])
-def test_what_the_class_of_mpt_does_not_use_is_told(values: dict[str, Any], note: str) -> None:
+def test_what_the_class_of_mpt_does_not_use_is_noted(values: dict[str, Any], note: str) -> None:
     family = families()["mpt"]
     (found,) = family.notes(values)
     assert found.startswith(note)
     assert family.read({**TINY["mpt"], **values}) == family.read(TINY["mpt"])
 
 
-def test_usual_values_of_keys_that_are_not_used_are_not_told() -> None:
+def test_usual_values_of_keys_that_are_not_used_are_not_noted() -> None:
     usual = {"alibi_bias_max": 8, "alibi": True, "prefix_lm": False, "attn_uses_sequence_id": False}
     assert families()["mpt"].notes({"attn_config": usual, "logit_scale": None}) == []
     assert families()["mixtral"].notes({"router_jitter_noise": 0.0}) == families()["mistral"].notes({}) == []
 
 
-def test_kinds_of_layers_that_mistral_does_not_have_are_told() -> None:
+def test_kinds_of_layers_that_mistral_does_not_have_are_noted() -> None:
     (note,) = families()["mistral"].notes({"layer_types": ["full_attention"] * 32})
     assert note.startswith("layer_types: not used: in the class of transformers all layers are alike")
 
 
 def test_a_configuration_in_a_configuration_has_rules_of_its_own() -> None:
-    rules = (Nested("inner", (Read("a", "one"), Fixed("b", (1,)), Ignored(("c",), "nothing", told=True))),)
+    rules = (Nested("inner", (Read("a", "one"), Fixed("b", (1,)), Ignored(("c",), "nothing", notify=True))),)
     assert read_keys(rules, {"inner": {"a": 2, "b": 1, "c": 5}}) == ({"one": 2}, [])
     assert read_keys(rules, {}) == ({}, ["inner.a: missing. inner.b: None, but only 1 can be read."])
     assert rules[0].write({"one": 3}) == {"inner": {"a": 3, "b": 1}}

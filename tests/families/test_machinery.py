@@ -113,7 +113,7 @@ def test_keys_are_read(raw: dict[str, Any], facts: dict[str, Any]) -> None:
     assert read_keys(RULES, raw) == (facts, [])
 
 
-def test_every_problem_with_keys_is_told() -> None:
+def test_every_problem_with_keys_is_noted() -> None:
     problems = read_keys(RULES, {"size": True, "act": "mish", "mode": "c", "jnk": 1})[1]
     assert problems == ["size: True is not a whole number.",
                         "act: 'mish' is not known here. Known names: gelu, new, relu.",

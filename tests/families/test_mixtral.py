@@ -59,7 +59,7 @@ def test_the_balancing_loss_is_the_file_s_coefficient_shared_out() -> None:
     assert MIXTRAL.read(MIXTRAL.write(deeper, {})[0])[0] == deeper
 
 
-def test_noise_that_weft_does_not_add_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_noise_that_weft_does_not_add_is_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, "mixtral")
     with caplog.at_level(logging.WARNING):
         api.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Conversations as the text and the ids that a model was taught them in: messages through a checkpoint's own template.
+"""Conversations as the text and the ids on which a model was trained: messages through a checkpoint's own template.
 
     template = chat_template(tokenizer)
     ids = template.encode([{"role": "user", "content": "Hello"}])
@@ -174,10 +174,10 @@ def _none(own: Mapping[str, str]) -> InputError:
     if own:
         return InputError(f"the model has several chat templates, {', '.join(sorted(own))}, and none is the default.",
                           where="chat template", remedy="Name one of them with --template.")
-    return InputError("the model has no chat template, so how it was taught conversations is not known.",
-                      where="chat template",
+    return InputError("the model has no chat template, so the form in which it was trained on "
+                      "conversations is not known.", where="chat template",
                       remedy=f"Give its Jinja template with --template FILE, or name a form: --template {styles} "
-                             "(plain suits a model that was only taught to continue text).")
+                             "(plain suits a model that was only trained to continue text).")
 
 
 def _read(path: Path, names: Sequence[str]) -> str:

@@ -85,7 +85,7 @@ class StudyConfig(Settings):
     @classmethod
     def _distinct(cls, value: list[Seeds]) -> list[Seeds]:
         if len({(each.seed, each.order_seed) for each in value}) < len(value):
-            raise rule("seeds", "a pair of seeds is given twice, and its runs would be the same.", "Give others.")
+            raise rule("", "a pair of seeds is given twice, and its runs would be the same.", "Give others.")
         return value
 
     @field_validator("training")
@@ -101,7 +101,7 @@ class StudyConfig(Settings):
     @classmethod
     def _several(cls, value: dict[str, ModelSpec]) -> dict[str, ModelSpec]:
         if len(value) < 2:
-            raise rule("models", f"{len(value)} model, and a comparison needs two.", "Name another.")
+            raise rule("", f"{len(value)} model, and a comparison needs two.", "Name another.")
         for name in value:
             if not name or name.startswith(".") or any(sign in name for sign in "/\\:\0"):
                 raise rule(name, f"{name!r} cannot be the name of a folder.", "Use letters, digits, - and _.")
@@ -112,7 +112,7 @@ class StudyConfig(Settings):
         if self.budget is None:
             if self.length is None:
                 raise rule("budget", "neither a budget nor a length of training.",
-                           "Give one, such as budget: {kind: tokens, amount: 1000000}.")
+                           "Give one, such as budget: {kind: tokens, amount: 1000000} (--budget tokens=1000000).")
             return self
         kind = self.budget.kind
         if kind in SIZES and self.length is None:

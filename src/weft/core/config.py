@@ -11,6 +11,7 @@ one place.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, get_args
 
@@ -108,8 +109,10 @@ class PartField:
 
 
 def rule(field_name: str, what: str, remedy: str) -> PydanticCustomError:
-    """An error for a validator to raise: field, rule with the value received, remedy."""
-    return PydanticCustomError("weft_part", "{what}", {"what": what, "problems": [((field_name,), f"{what} {remedy}")]})
+    """An error for a validator to raise: field, rule with the value received, remedy. ``field_name`` is seen from what
+    is validated: a model's field, a mapping's key, and empty for the value of the validated field itself."""
+    place = (field_name,) if field_name else ()
+    return PydanticCustomError("weft_part", "{what}", {"what": what, "problems": [(place, f"{what} {remedy}")]})
 
 
 def parse(model: type[M], data: Any, *, where: str | None = None) -> M:
@@ -181,7 +184,12 @@ def _sentence(model: type[BaseModel], place: Place, item: ErrorDetails) -> str:
     if item["type"] == "missing":
         return "missing. Give a value."
     message = item["msg"].removeprefix("Value error, ")
-    return message if item["type"].startswith("weft") else f"{message}, got {item['input']!r}."
+    if item["type"].startswith("weft"):
+        return message
+    hint = nearest(str(item["input"]), re.findall(r"'([^']*)'", item["ctx"]["expected"])) if (
+        item["type"] == "literal_error") else ""
+    # The message lists what is allowed already.
+    return f"{message}, got {item['input']!r}.{f' {hint}' if hint.endswith('?') else ''}"
 
 
 def _known(model: type[BaseModel], place: Place) -> list[str]:

@@ -1,4 +1,4 @@
-"""What llama.cpp, where it is installed, makes of a file is compared and told; here others stand in for it."""
+"""What llama.cpp, where it is installed, makes of a file is compared and noted; here others stand in for it."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_a_file_that_llama_cpp_refuses_is_not_left(tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
 
 
-def test_other_tokens_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_tokens_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "tokenized", lambda path: [[1]] * (len(llama.SAMPLES) - 1) + [[97]])
     monkeypatch.setattr(target, "llama_logits", lambda path, tokens: None)
     raw = {"vocab_size": 257, "n_embd": 12, "n_layer": 1, "n_head": 3, "n_positions": 16}
     notes = convert(loaded("gpt2", raw, tmp_path, ByteTokenizer()), tmp_path / "a.gguf", to="gguf").notes
-    told = [note for note in notes if "llama.cpp gives other tokens for the text" in note]
-    assert len(told) == len(llama.SAMPLES) - 1
-    assert "[1] where the tokenizer gives [72, 101, 108," in told[0]
+    noted = [note for note in notes if "llama.cpp gives other tokens for the text" in note]
+    assert len(noted) == len(llama.SAMPLES) - 1
+    assert "[1] where the tokenizer gives [72, 101, 108," in noted[0]
