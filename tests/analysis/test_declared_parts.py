@@ -161,8 +161,8 @@ def test_its_numbers_its_memory_and_its_forms_are_listed() -> None:
     assert found.states is not None and found.states.growth == "growing"
     assert found.states.per_token == 2 * E * 4
     assert found.step is not None and found.step.activations_by_part["attention scores"] >= T * T * 4
-    assert ("Talking (1 layer), on a CPU: training and prompts by products: they are fast; single tokens by loops: it "
-            "is short.") in found.notes
+    assert (f"Talking (1 layer), on a CPU: training and prompts of {T} tokens by products: they are fast; single "
+            "tokens by loops: it is short.") in found.notes
 
 
 def test_a_part_that_says_nothing_is_listed_under_its_kind_with_all_its_work() -> None:
