@@ -24,8 +24,8 @@ EDGE = (" Edge: the best learning rate of some run was the lowest or highest of 
 HELP_WIDTH = 78
 ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), "positions": ("position",),
         "rotary scalings": ("rope_scaling",), "feed-forwards": ("feedforward",), "blocks": ("block",),
-        "norms": ("norm",), "rewrites": ("rewrite",), "tokenizers": ("tokenizer",),
-        "optimizers": ("optimizer",), "schedules": ("schedule",), "readouts": ("readout",)}
+        "norms": ("norm",), "readouts": ("readout",), "heads": ("head",), "rewrites": ("rewrite",), "tasks": ("task",),
+        "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",)}
 """Rows of the README's table of parts, with the groups of each."""
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         beam_search,
         catalogue,
         check,
+        classify,
         compare,
         convert,
         doctor,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         laid_out,
         load,
         load_plugin,
+        measure,
         plan,
         presets,
         probe,
@@ -38,9 +40,9 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "compare", "convert", "doctor", "evaluate",
-           "generate", "laid_out", "load", "load_plugin", "plan", "presets", "probe", "read_model", "read_run", "score",
-           "stream", "train"]
+__all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "classify", "compare", "convert", "doctor",
+           "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "plan", "presets", "probe",
+           "read_model", "read_run", "score", "stream", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,6 +27,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("training", "tasks"): "a run trains and measures a model on its task",
     ("tasks", "evaluation"): "what is measured of the next token is the evaluation of the text held out",
     ("training", "analysis"): "budgets, utilisation and the matmul route measure and count as analysis does",
+    ("tasks", "decoding"): "what a head says of given rows is worked out where the model is, as decoding finds it",
     ("evaluation", "decoding"): "scoring reads rows and prompts and sets evaluation mode as decoding does",
 }
 """Imports between neighbours of one level that are wanted, with the reason."""

@@ -19,6 +19,8 @@ REPOSITORY = Path(__file__).parents[2]
 FILE_LINES, FUNCTION_LINES, WANTED_LINES, FIELDS = 400, 80, 40, 10
 
 MANY_FIELDS: dict[str, str] = {
+    "encoder.encoder": "its blocks and what stands before and behind them, and the head and rewrites of every model",
+    "model.decoder": "its blocks and what stands before and behind them, and the head and rewrites of every model",
     "mixer.attention": "each is a stage of its own: four sizes, position, norm, mask, scale, cap, clip, dropout",
     "model.encoder_decoder": "the decoder's nine, and the two that say its source side",
 }
@@ -26,6 +28,8 @@ MANY_FIELDS: dict[str, str] = {
 
 LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/interop/convert.py:convert": "half of it says what its nine arguments mean",
+    "src/weft/cli/generate.py:generate": "half of it is the options of the command",
+    "src/weft/core/state.py:map_together": "each of its branches is one kind of field",
     "src/weft/decoding/generate.py:stream": "half of it says what its eleven arguments mean",
     "tests/oracles/attention.py:multi_head_attention": "a signature of 20 lines, so that each stage can be left out",
     "tests/oracles/finite_difference.py:gradient_errors": "a docstring that says what its errors are relative to",

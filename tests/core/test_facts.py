@@ -65,6 +65,14 @@ def test_a_bounded_reach_keeps_a_bounded_history() -> None:
     assert history("causal & same_type", 20) == {"clock.facts.values": ((2, 20, 1), 1)}
     assert history("causal & (same_type | globals)", None) == {"clock.facts.values": ((2, 0, 2), 1)}
     assert history("causal & window(4)", None) == {}
+    assert history("causal & (window(3) | global(0)) & same_type", None) == {"clock.facts.values": ((2, 0, 1), 1)}
+    for first, second in ((3, 5), (5, 3)):  # the farthest reach of any layer
+        blocks = [{"kind": "plain", "layers": [{"kind": "attention", "n_heads": 2,
+                                                "mask": f"causal & window({size}) & same_type"}]}
+                  for size in (first, second)]
+        facts = DecoderConfig.model_validate({"vocab_size": 11, "d_model": 8, "blocks": blocks}
+                                             ).build().init_state(1).clock.facts
+        assert facts is not None and facts.tensors()["values"][0].shape == (1, 5, 1)
     assert model("causal & same_type").init_state(1).clock.facts is not None
 
 

@@ -15,7 +15,7 @@ from weft.core.errors import InputError
 from weft.core.layer import Pointwise
 from weft.core.probes import points_of, probe
 from weft.core.span import Span
-from weft.decoding import Row, generate
+from weft.decoding import Row, generate, stream
 from weft.linear.untouched import HOOKS
 from weft.models.decoder import Decoder, DecoderConfig
 
@@ -102,6 +102,23 @@ def test_decoding_is_seen_step_by_step_and_stays_as_it_is() -> None:
     torch.testing.assert_close(torch.cat(seen["stack.output"], 1), whole["stack.output"][0], rtol=0, atol=1e-12)
 
 
+def test_a_probe_may_begin_and_end_amid_a_text() -> None:
+    one, prompt, found, middle = model(), [1, 2, 3], list[int](), list[Tensor]()
+    tokens = stream(one, [Row(prompt)], max_new_tokens=40)
+    for new in tokens:
+        found.append(new.token)
+        if len(found) == 20:  # by then a tape takes the steps
+            with probe(one, "stack.output") as seen:
+                found += [next(tokens).token for _ in range(3)]
+            middle = seen["stack.output"]
+    assert untouched(one) and len(middle) == 3
+    with torch.no_grad(), probe(one, "stack.output") as whole:
+        one(torch.tensor([[*prompt, *found]]))
+    assert len(found) == 40
+    torch.testing.assert_close(torch.cat(middle, 1), whole["stack.output"][0][:, len(prompt) + 19:len(prompt) + 22],
+                               rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("keep", ["everything", "costly", "inputs"])
 def test_training_is_seen_once_and_keeps_its_gradients(keep: Any) -> None:
     one, x = model(), tokens()
@@ -180,7 +197,7 @@ def test_a_pattern_that_matches_nothing_is_refused_with_what_is_near() -> None:
                            one, "stack.output", "stack.layers.0.layer.0.output"):
         pass
     with pytest.raises(InputError, match=r"nothing matches '\*.wieghts'. Points here are choices, gates, output, "
-                       r"stream, at paths such as .*stack.output"), probe(one, "*.wieghts"):
+                       r"stream, weights, at paths such as .*stack.output"), probe(one, "*.wieghts"):
         pass
     with pytest.raises(InputError, match=r"^probe: no pattern. Points here are"), probe(one):
         pass

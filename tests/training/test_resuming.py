@@ -13,6 +13,7 @@ import torch
 from training.tiny_runs import LSTM, same_weights, tiny_run
 from weft.checkpoints import load_checkpoint
 from weft.core.errors import CheckpointError, UnsupportedError
+from weft.ops.products import ROUTING, Product
 from weft.training import Event, Notice, parse_run, train
 from weft.training.compute import Compute
 from weft.training.loop import Run
@@ -49,18 +50,20 @@ def config_of(out: Path) -> Any:
 def test_threads_and_matrix_products_are_those_the_run_began_with(
         halfway: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
-    recorded = record(halfway, threads=threads + 1)["compute"]
-    used: list[tuple[int, str]] = []
+    routes = {"forward 8x4x6 float32": "onednn"}
+    recorded = record(halfway, threads=threads + 1, matmul="measured", routes=routes)["compute"]
+    used: list[tuple[int, dict[Product, str]]] = []
     evaluate = Run.evaluate
 
     def watched(run: Run, *args: Any) -> Any:
-        used.append((torch.get_num_threads(), torch.backends.mkldnn.matmul.fp32_precision))
+        assert ROUTING.routes is not None
+        used.append((torch.get_num_threads(), ROUTING.routes.known))
         return evaluate(run, *args)
 
     monkeypatch.setattr(Run, "evaluate", watched)
     monkeypatch.setattr(Compute, "choose", lambda *_, **__: pytest.fail("nothing is chosen anew"))
     train(config_of(halfway), halfway, resume=True)
-    assert used == [(threads + 1, torch.backends.mkldnn.matmul.fp32_precision)]
+    assert used == [(threads + 1, {Product("forward", 8, 4, 6, "torch.float32"): "onednn"})]
     assert torch.get_num_threads() == threads
     assert record(halfway)["compute"] == recorded
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from families import tiny_folders
+from interop.huggingface import tiny_folders
 from training.test_resume import run_killed_at
 from training.tiny_runs import LSTM, same_weights, tiny_run, write_text
 from weft.checkpoints import load_checkpoint, save_checkpoint

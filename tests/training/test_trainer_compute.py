@@ -16,6 +16,7 @@ from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.layer import with_boundaries
 from weft.models import stack as stack_module
 from weft.ops import rematerialize
+from weft.ops.products import ROUTING
 from weft.ops.rematerialize import StorageWeakRef
 from weft.training import trainer as module
 from weft.training.compute import Compute, ComputeSettings
@@ -23,7 +24,6 @@ from weft.training.material import prepare
 from weft.training.train import build_model
 from weft.training.trainer import Trainer
 
-MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 DROPPING = {**ATTENTION, "blocks": [{"kind": "pre", "dropout": 0.2, "layers": [
     {"kind": "attention", "n_heads": 2, "position": "rope", "scores": {"dropout": 0.2}}, "mlp"]}] * 2}
 
@@ -177,12 +177,13 @@ def test_the_route_holds_in_a_step_and_is_put_back(tmp_path: Path, monkeypatch: 
     real = module.add_gradients
 
     def watched(*args: Any, **options: Any) -> Any:
-        seen.append((MATMUL.fp32_precision, torch.get_num_threads()))
+        assert ROUTING.routes is not None
+        seen.append((ROUTING.routes.otherwise, torch.get_num_threads()))
         return real(*args, **options)
 
     monkeypatch.setattr(module, "add_gradients", watched)
-    before, threads = MATMUL.fp32_precision, torch.get_num_threads()
+    threads = torch.get_num_threads()
     chosen = replace(Compute.choose(ComputeSettings(matmul="default")), matmul="onednn", threads=threads + 1)
     trained(tmp_path, LSTM, 1, compute=chosen)
-    assert seen == [("bf16", threads + 1)]
-    assert (MATMUL.fp32_precision, torch.get_num_threads()) == (before, threads)
+    assert seen == [("onednn", threads + 1)]
+    assert (ROUTING.routes, torch.get_num_threads()) == (None, threads)

@@ -11,7 +11,7 @@ from torch import nn
 
 from weft.analysis.result import Result
 from weft.core.layer import Layer, Part
-from weft.core.model import Model, Readout
+from weft.core.model import Model, Readout, trained_count
 
 EMBEDDINGS, LOGITS = "embeddings", "logits"
 """The roles of what a model reads and gives words by (`weft.core.declarations`)."""
@@ -45,12 +45,14 @@ class Parameters(Result):
         embeddings: of these, in token embeddings (also when they are the readout's matrix).
         active: that one token uses: of a mixture of experts, the experts chosen.
         tied: the readout's matrix is the token embedding.
+        trained: that training changes; the others stand still.
     """
 
     total: int
     embeddings: int
     active: int
     tied: bool
+    trained: int
     parts: tuple[PartParameters, ...]
     groups: tuple[ParameterGroup, ...]
 
@@ -103,7 +105,8 @@ def count_parameters(model: Model) -> Parameters:
     total = sum(parts.values())
     listed = tuple(PartParameters(part, numbers, numbers / total) for part, numbers in parts.items())
     return Parameters(total, sum(n for part, n in parts.items() if part.endswith(EMBEDDINGS)), total - _idle(model),
-                      _is_tied(model), listed, tuple(_group(path, shape, n) for (path, shape), n in groups.items()))
+                      _is_tied(model), trained_count(model), listed,
+                      tuple(_group(path, shape, n) for (path, shape), n in groups.items()))
 
 
 def _group(path: str, shape: tuple[int, ...], numbers: int) -> ParameterGroup:

@@ -11,17 +11,22 @@ from weft.api.models import Model, load, load_language_model
 from weft.checkpoints import Loaded
 from weft.core.config import parse
 from weft.core.errors import InputError
+from weft.core.model import LanguageModel
 from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling, for_decoding
 from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows
+from weft.decoding.rows import parse_rows
 from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
 from weft.evaluation.evaluate import Mode
 from weft.interop.huggingface.text import end_ids
 from weft.tasks import Validation
+from weft.tasks.answers import Answer, score_hidden, text_row
+from weft.tasks.answers import classify as answers_of
 from weft.tasks.material import HeldOut, held_out_text, text_stream
+from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings, RunConfig
 
@@ -85,12 +90,40 @@ def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sa
 
 def score(model: Model, rows: str | Sequence[str | RowLike], *, logits: bool = False) -> Scored:
     """Log-probabilities of a text or texts (from their document's start on) or rows of ids; see
-    `weft.evaluation.score`."""
-    loaded, causal = load_language_model(model, "scoring rows")
-    rows = one_or_more(rows)
+    `weft.evaluation.score`. Of a model that predicts hidden tokens those of each token in its place, see
+    `weft.tasks.answers.score_hidden`."""
+    loaded, rows = load(model), one_or_more(rows)
+    causal = loaded.model
+    if not isinstance(causal, LanguageModel):
+        if logits:
+            raise InputError("logits of the next token, which this model does not predict.", where="logits",
+                             remedy="Leave it out.")
+        return score_hidden(causal, _whole_rows(loaded, rows), loaded.tokenizer)
     texts = all(isinstance(row, str) for row in rows)
     start = _start(loaded.tokenizer) if texts else None
     return score_rows(causal, prompt_rows(loaded, rows, open_text=False), start=start, logits=logits)
+
+
+def classify(model: Model, rows: str | Sequence[str | RowLike]) -> tuple[Answer, ...]:
+    """What a model's head says of a text or texts, or of rows of ids: classes or values, of each row or each token; see
+    `weft.tasks.answers.classify`."""
+    loaded = load(model)
+    return answers_of(loaded.model, _whole_rows(loaded, one_or_more(rows)))
+
+
+def task_kind(loaded: Loaded) -> str:
+    """The task that a checkpoint's run trained it on; the next token where it knows no run."""
+    task = (loaded.run or {}).get("task") or {}
+    return str(task.get("kind", NextTokenConfig.kind))
+
+
+def _whole_rows(loaded: Loaded, rows: Sequence[str | RowLike]) -> list[tuple[int, ...]]:
+    """Texts between what opens and what closes a document; rows of ids as they are."""
+    texts = [text_row(_tokenizer(loaded), row) if isinstance(row, str) else row for row in rows]
+    found = parse_rows(texts)
+    if any(row.source is not None for row in found):
+        raise InputError("a source, which this model does not read.", where="rows", remedy="Give tokens alone.")
+    return [row.tokens for row in found]
 
 
 def evaluate(model: Model, data: str | Path | None = None, *, context: int | None = None, stride: int | None = None,

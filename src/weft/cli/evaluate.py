@@ -48,10 +48,11 @@ def evaluate(checkpoint: Checkpoint,
     """What a model is worth on held-out data: perplexity and bits per byte, or what its run's task measures."""
     prepare(plugin, threads, kernels)
     from weft import api
+    from weft.tasks.next_token import NextTokenConfig
 
     held_out, sizes = _part(part, data), _contexts(context)
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
-    if _other_task(loaded):
+    if api.task_kind(loaded) != NextTokenConfig.kind:
         _measured(loaded, data, held_out, sizes, stride, batch_size, documents=documents, json=json)
         return
     found = [api.evaluate(loaded, data, context=size, stride=stride, mode="documents" if documents else "windows",
@@ -62,14 +63,6 @@ def evaluate(checkpoint: Checkpoint,
     for each in found:
         typer.echo(_line(each))
     typer.echo(f"protocol: {found[-1].protocol.describe()}")
-
-
-def _other_task(loaded: Loaded) -> bool:
-    """Whether the run that wrote a checkpoint trained it on another task than the next token."""
-    from weft.tasks.next_token import NextTokenConfig
-
-    task = (loaded.run or {}).get("task") or {"kind": NextTokenConfig.kind}
-    return bool(task["kind"] != NextTokenConfig.kind)
 
 
 def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int | None], stride: int | None,

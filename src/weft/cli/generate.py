@@ -66,8 +66,7 @@ def generate(checkpoint: Checkpoint,
                  "--compile", help="Compile first, which takes a minute; faster for long outputs.")] = False,
              lay_out: LayOut = False,
              seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
-             kernels: Kernels = None,
-             plugin: Plugin = None, json: Json = False, revision: Revision = None,
+             kernels: Kernels = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
              offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Continue texts or rows of token ids, or answer a conversation."""
     prepare(plugin, threads, kernels)

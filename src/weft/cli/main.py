@@ -24,7 +24,8 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "generate": LazyCommand("weft.cli.generate:generate",
                             "Continue texts or rows of token ids, or answer a conversation."),
     "chat": LazyCommand("weft.cli.chat:chat", "Talk with a model in the terminal."),
-    "score": LazyCommand("weft.cli.score:score", "The log-probability of every token, in nats."),
+    "score": LazyCommand("weft.cli.score:score", "The log-probability of every token, in nats; of a model that was "
+                         "trained to classify, that of every class."),
     "convert": LazyCommand("weft.cli.convert:convert", "Write a model in another format.")})
 """Every command but the groups, with the first line of its help, so that help of all imports none of them."""
 

@@ -72,8 +72,10 @@ def _headline(found: Plan) -> str:
     numbers = found.parameters
     tied = ", readout tied to the embeddings" if numbers.tied else ""
     active = "" if numbers.active == numbers.total else f", {numbers.active:,} used by a token"
+    still = "" if numbers.trained == numbers.total else f", {numbers.trained:,} trained"
     rows = f"{found.dtype}, context {found.context:,}, {found.batch:,} row{'s' if found.batch > 1 else ''}"
-    return f"{found.model} of {numbers.total:,} parameters ({numbers.embeddings:,} in embeddings{tied}{active}); {rows}"
+    inside = f"{numbers.embeddings:,} in embeddings{tied}{active}{still}"
+    return f"{found.model} of {numbers.total:,} parameters ({inside}); {rows}"
 
 
 def _parts(found: Plan) -> Table:

@@ -26,6 +26,7 @@ from weft.cli.options import (
 
 if TYPE_CHECKING:
     from weft.checkpoints import Loaded
+    from weft.decoding import RowLike
     from weft.evaluation import Scored
 
 
@@ -39,17 +40,22 @@ def score(checkpoint: Checkpoint,
           plugin: Plugin = None,
           json: Json = False, revision: Revision = None,
           offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
-    """The log-probability of every token, in nats."""
+    """The log-probability of every token, in nats; of a model that was trained to classify, that of every class."""
     prepare(plugin, threads, kernels)
     from weft import api
+    from weft.core.model import Classifier
     from weft.disk.ownership import require_free
     from weft.evaluation import write_logits
+    from weft.tasks.next_token import NextTokenConfig
 
     if logits is not None:
         require_free(logits, single=True)
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
-                      purpose="scoring rows")
-    result = api.score(loaded, texts_or_rows(text, tokens, "--text"), logits=logits is not None)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    rows = texts_or_rows(text, tokens, "--text")
+    if isinstance(loaded.model.head, Classifier) and api.task_kind(loaded) != NextTokenConfig.kind:
+        _classified(loaded, rows, json=json, logits=logits)
+        return
+    result = api.score(loaded, rows, logits=logits is not None)
     if logits is not None:
         write_logits(logits, result)
     if json:
@@ -61,6 +67,27 @@ def score(checkpoint: Checkpoint,
         typer.echo(_tokens(loaded, result, index))
     if logits is not None:
         typer.echo(f"wrote {logits}")
+
+
+def _classified(loaded: Loaded, rows: list[str | RowLike], *, json: bool, logits: Path | None) -> None:
+    """The classes or values of each row, or of each of its tokens."""
+    from weft import api
+    from weft.core.errors import InputError
+
+    if logits is not None:
+        raise InputError("logits of the next token, for a model that was trained to classify.", where="--logits",
+                         remedy="Leave it out.")
+    found = api.classify(loaded, rows)
+    if json:
+        print_json({"rows": [answer.to_json() for answer in found]})
+        return
+    for index, answer in enumerate(found):
+        for place, scores in enumerate(answer.scores):
+            of = f"row {index}" if answer.pooled else f"row {index}, token {place}"
+            names = answer.labels or tuple(f"value {number}" for number in range(len(scores)))
+            best = f" {answer.best[place]}" if answer.best else ""
+            shown = ", ".join(f"{name} {value:.3f}" for name, value in zip(names, scores, strict=True))
+            typer.echo(f"{of}:{best} ({shown})")
 
 
 def _tokens(loaded: Loaded, result: Scored, index: int) -> str:

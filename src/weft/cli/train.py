@@ -44,8 +44,7 @@ def train(config: Config, overrides: Overrides = None,
           unchecked: Unchecked = False,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
-          plugin: Plugin = None,
-          json: Json = False) -> None:
+          plugin: Plugin = None, json: Json = False) -> None:
     """Train a model, by gradients or by counting.
 
     Ctrl-C (or SIGTERM) saves a checkpoint after the step under way, a second one stops at once; --resume goes on from
@@ -59,10 +58,10 @@ def train(config: Config, overrides: Overrides = None,
     from weft.training.interrupt import Terminated
     from weft.training.parallel import ToldElsewhere, leads
 
-    changes = list(overrides or [])
-    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype,
-             **{f"kernels.{name}": form for name, form in pairs_of(kernels or []).items()}}
-    changes += [f"{key}={text.dumps(value)}" for key, value in given.items() if value is not None]
+    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype}
+    forms = {f"kernels.{name}": form for name, form in pairs_of(kernels or []).items()}
+    changes = [*(overrides or []), *(f"{key}={text.dumps(value)}" for key, value in {**given, **forms}.items()
+                                     if value is not None)]
     tells = leads()
     try:
         with showing(quiet=json or not tells) as listener:

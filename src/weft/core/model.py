@@ -321,8 +321,13 @@ def language_model(model: Model, purpose: str, *, where: str = "model") -> Langu
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Numbers that training changes, shared ones counted once."""
+    """Numbers of the parameters, shared ones counted once."""
     return sum(p.numel() for p in module.parameters())
+
+
+def trained_count(module: nn.Module) -> int:
+    """Numbers that training changes: those of the parameters that do not stand still, shared ones counted once."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 class Resizable(ABC):

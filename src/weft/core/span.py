@@ -141,8 +141,9 @@ class Span:
         if clock is not None and clock.places is not None and moment.after is not None and shape[1] > 0:
             places = clock.places.advanced(clock, moment.after, moment.ticks, self.bound)
             moment = dataclasses.replace(moment, after=dataclasses.replace(moment.after, places=places))
-        return dataclasses.replace(self, fresh=fresh, moment=moment, ticks=moment.ticks, before=moment.before,
-                                   after=moment.after)
+        known: Any = moment  # without a state there are no clocks, and nothing reads them
+        return dataclasses.replace(self, fresh=fresh, moment=moment, ticks=known.ticks, before=known.before,
+                                   after=known.after)
 
     def _require_shapes(self, shape: tuple[int, int]) -> None:
         batch, steps = shape

@@ -7,6 +7,7 @@ import codecs
 import gzip
 import lzma
 import mmap
+import sys
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,6 +50,18 @@ def read_content(path: Path) -> Content:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+RELEASED = 1 << 26
+"""Bytes of a mapped file after which what was read is given back."""
+
+
+def release(content: Content | memoryview) -> None:
+    """Give back the memory that holds what was read of a mapped file: it is read again from the file where it is asked
+    for again. Other content stays."""
+    held = content.obj if isinstance(content, memoryview) else content
+    if isinstance(held, mmap.mmap) and sys.platform != "win32":
+        held.madvise(mmap.MADV_DONTNEED)
 
 
 def mark_bytes(content: Content) -> int:

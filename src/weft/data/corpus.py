@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from weft.core.errors import DataError
 from weft.data.document import Document
 from weft.data.documents import Documents, documents_of
-from weft.data.utf8 import LINE_END, character_at, character_count, character_start, find_byte
+from weft.data.utf8 import LINE_END, character_at, character_count, character_start, find_byte, parts_of
 from weft.tokenizers.seams import PartedTexts
 
 FEWEST_TO_SPLIT = 100
@@ -52,9 +52,10 @@ class Corpus:
         its length."""
         digest = hashlib.sha256()
         for document in self.documents:
-            for content in (document.name.encode(), document.utf8):
+            for content in (memoryview(document.name.encode()), document.utf8):
                 digest.update(len(content).to_bytes(8, "little"))
-                digest.update(content)
+                for _, part in parts_of(content):
+                    digest.update(part)
             if document.borders:
                 digest.update(BORDERS + repr(document.borders).encode())
         return digest.hexdigest()

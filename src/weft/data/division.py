@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, final, get_args
 import numpy as np
 
 from weft.core.errors import DataError
+from weft.data.compression import RELEASED, release
 from weft.data.document import Document
 from weft.data.documents import Span, SpanTable, columns_of
 
@@ -97,8 +98,11 @@ def _headed(document: Document, how: Heading) -> Iterator[tuple[int, int]]:
 
 
 def _numbered(content: memoryview, spans: Iterator[tuple[int, int]]) -> Iterator[Span]:
-    line, seen = 1, 0
+    line, seen, read = 1, 0, 0
     for first, last in spans:
+        if first - read > RELEASED:
+            release(content)
+            read = first
         line += bytes(content[seen:first]).count(b"\n")
         seen = first
         yield Span(first, last, line)

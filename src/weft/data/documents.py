@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias, final, overload
 import numpy as np
 from jaxtyping import Integer
 
+from weft.data.compression import RELEASED, release
 from weft.data.document import Document
 
 Places: TypeAlias = Integer[np.ndarray, " n"]
@@ -74,11 +75,16 @@ class SpanTable(Sequence[Document]):
 
     def those(self, places: Places) -> Iterator[Document]:
         """The documents at these places, in that order."""
+        read = 0
         for first in range(0, len(places), AT_ONCE):
             here = places[first:first + AT_ONCE]
             # Python's own numbers, many at once: taking them out of arrays one by one costs ten times as much.
             columns = (column[here].tolist() for column in (self._first, self._size, self._number, self._unscored))
             for start, size, number, unscored in zip(*columns, strict=True):
+                read += size
+                if read > RELEASED:
+                    release(self.content)
+                    read = 0
                 yield Document(f"{self.name}:{number}", self.content[start:start + size],
                                (0, unscored) if unscored else ())
 

@@ -15,7 +15,7 @@ BATCH_CHARACTERS = 1 << 20
 """Text that is encoded at once: enough for all threads of the tokenizer, little enough to tell of progress and not to
 hold what the library makes of a whole corpus."""
 
-BATCH_STRETCHES = 1 << 14
+BATCH_STRETCHES = 1 << 12
 """Texts that are encoded at once, for documents of a few characters: each takes as much as some hundred of them."""
 
 

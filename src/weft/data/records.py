@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
 
 from weft.core.errors import DataError, MissingExtra, nearest
-from weft.data.compression import Content, mark_bytes, read_content
+from weft.data.compression import RELEASED, Content, mark_bytes, read_content, release
 from weft.data.tables import TABLE_SUFFIXES, table_rows
 
 JSONL_SUFFIXES = frozenset({".jsonl", ".ndjson"})
@@ -88,10 +88,13 @@ def _jsonl(path: Path, fields: Fields) -> Iterator[Record]:
 
 def _lines(content: Content) -> Iterator[tuple[bytes, bool]]:
     """Each line, and whether it is the last."""
-    first = mark_bytes(content)
+    first, read = mark_bytes(content), 0
     while (end := content.find(b"\n", first)) >= 0:
         yield content[first:end], False
         first = end + 1
+        if first - read > RELEASED:
+            release(content)
+            read = first
     yield content[first:], True
 
 

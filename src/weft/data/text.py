@@ -14,7 +14,7 @@ from weft.data.document import Document
 from weft.data.documents import Documents, Span, SpanTable, columns_of
 from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, Fields, records, text_of
 from weft.data.spool import Spool
-from weft.data.utf8 import decoded
+from weft.data.utf8 import decoded, find_byte
 
 PROSE = frozenset({".txt", ".text", ".md", ".rst", ".tex", ".html"})
 TABLES = frozenset({".xml", ".json", ".csv", ".tsv", ".yaml", ".yml", ".toml", ".ini", ".cfg"})
@@ -98,7 +98,7 @@ def read_document(path: Path) -> memoryview:
 def _require_text(content: Content, path: Path) -> None:
     if content[:2] in UTF16_MARKS:
         raise _not_utf8(path, "the file begins with the mark of UTF-16, not of UTF-8.", "utf-16")
-    if (place := content.find(b"\0")) >= 0:
+    if (place := find_byte(memoryview(content), 0, 0)) >= 0:
         raise DataError(
             f"the file is binary (a zero byte at offset {place}).",
             where=str(path),

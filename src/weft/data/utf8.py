@@ -8,12 +8,22 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from weft.data.compression import RELEASED, release
+
 PART = 1 << 20
 """Bytes that are looked at together."""
 
 LINE_END = ord("\n")
 CONTINUED, MARK = 0b1100_0000, 0b1000_0000
 """A byte whose upper two bits are ``10`` goes on with a character."""
+
+
+def parts_of(content: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The content in parts, each with the place it begins at; what was read of a mapped file is given back."""
+    for first in range(0, len(content), PART):
+        if first and first % RELEASED == 0:
+            release(content)
+        yield first, content[first:first + PART]
 
 
 def decoded(content: memoryview, *, size: int = PART) -> Iterator[str]:
@@ -24,6 +34,8 @@ def decoded(content: memoryview, *, size: int = PART) -> Iterator[str]:
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     for first in range(0, len(content), size):
+        if first and first % RELEASED == 0:
+            release(content)
         waiting = len(decoder.getstate()[0])
         try:
             text = decoder.decode(bytes(content[first:first + size]), final=first + size >= len(content))
@@ -37,13 +49,13 @@ def decoded(content: memoryview, *, size: int = PART) -> Iterator[str]:
 
 def character_count(content: memoryview) -> int:
     """Characters of the text."""
-    return sum(len(_starts(content[first:first + PART])) for first in range(0, len(content), PART))
+    return sum(len(_starts(part)) for _, part in parts_of(content))
 
 
 def character_at(content: memoryview, index: int) -> int:
     """The byte at which the character of that index begins; the content's length for the index behind the last."""
-    for first in range(0, len(content), PART):
-        starts = _starts(content[first:first + PART])
+    for first, part in parts_of(content):
+        starts = _starts(part)
         if index < len(starts):
             return first + int(starts[index])
         index -= len(starts)
@@ -60,10 +72,10 @@ def character_start(content: memoryview, place: int) -> int:
 
 def find_byte(content: memoryview, byte: int, first: int) -> int:
     """Where that byte stands for the first time from ``first`` on; -1: nowhere."""
-    for start in range(first, len(content), PART):
-        found = np.flatnonzero(_bytes(content[start:start + PART]) == byte)
+    for start, part in parts_of(content[first:]):
+        found = np.flatnonzero(_bytes(part) == byte)
         if len(found):
-            return start + int(found[0])
+            return first + start + int(found[0])
     return -1
 
 

@@ -24,7 +24,7 @@ from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import declares_length, device_of, require_causal, require_room
 from weft.decoding.prompts import encode_sources, ragged
 from weft.decoding.rows import Row, check_rows, with_start
-from weft.decoding.steps import Steps, watched
+from weft.decoding.steps import Steps, hooks_of
 from weft.positions.regimes import regimes
 
 
@@ -115,7 +115,7 @@ class Session:
             self.logits = self._logits(last)
             if size is not None and size > len(prompts):
                 state = self._with_places(size, prompts, state)
-        self._steps = Steps(self._work, state, self._capacity, plain=plain or watched(model))
+        self._steps = Steps(self._work, state, self._capacity, plain=plain, hooks=hooks_of(model))
 
     @property
     def state(self) -> ModelState:

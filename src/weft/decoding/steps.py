@@ -7,8 +7,8 @@ do not exist yet. Every tape is played once beside an ordinary step before it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -40,10 +40,13 @@ class Steps:
         state: before the first step.
         capacity: tokens that the state has room for.
         plain: take every step as it is.
+        hooks: what is called with the model's parts (`hooks_of`); while there is any, steps are taken as they are.
     """
 
-    def __init__(self, work: Work, state: ModelState, capacity: int, *, plain: bool) -> None:
+    def __init__(self, work: Work, state: ModelState, capacity: int, *, plain: bool,
+                 hooks: Sequence[Mapping[int, Any]] = ()) -> None:
         self._work, self._state, self._capacity, self._plain = work, state, capacity, plain
+        self._hooks = hooks
         self._tape: _Tape | None = None
         self._trusted, self._wait = False, PATIENCE
 
@@ -83,6 +86,9 @@ class Steps:
             bound: tokens that no row exceeds with this one.
             uniform: every row has exactly so many.
         """
+        if any(self._hooks):
+            self.go_on_from(self.state)
+            return self._ordinary(tokens, Span(count=_counts(moving), bound=bound, uniform=uniform))
         if self._tape is not None and self._tape.serves(moving, bound):
             return self._play(self._tape, tokens, moving)
         self._state, self._tape = self.state, None
@@ -201,6 +207,7 @@ def _equal(one: ModelState, other: ModelState) -> bool:
     return all(torch.equal(a, b) for a, b in zip(_tensors(one), _tensors(other), strict=True))
 
 
-def watched(model: nn.Module) -> bool:
-    """Someone listens to the model's parts, who would hear nothing from a tape."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+def hooks_of(model: nn.Module) -> tuple[Mapping[int, Any], ...]:
+    """What is called with each part of a model, now or later (probes, hooks of the user's own): a tape calls none of
+    it."""
+    return tuple(hooks for module in model.modules() for hooks in (module._forward_hooks, module._forward_pre_hooks))

@@ -11,6 +11,7 @@ from weft.core.span import Memory, Span
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
 from weft.linear.inference import inference_form
+from weft.linear.linear import Linear
 
 LAW = "inference"
 
@@ -33,9 +34,7 @@ def inference(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
 
 def by_columns(linear: nn.Linear) -> nn.Linear:
     """An equal map whose matrix has its columns side by side in memory."""
-    laid = nn.Linear(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
-    laid.weight, laid.bias = nn.Parameter(linear.weight.detach().t().contiguous().t()), linear.bias
-    return laid
+    return Linear.of(nn.Parameter(linear.weight.detach().t().contiguous().t()), linear.bias)
 
 
 def _one_by_one(runners: tuple[Subject, Subject], x: Tensor, memory: Memory | None) -> Tensor:

@@ -12,9 +12,9 @@ from weft.core.model import Model
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
 from weft.linear.int8 import Int8Config
-from weft.linear.linear import Rewritten, Use, allowed
-from weft.linear.lora import LoRAConfig, LowRank
-from weft.linear.merging import merged
+from weft.linear.linear import Use, allowed
+from weft.linear.lora import LoRAConfig, kept_apart
+from weft.linear.merging import merged, put_in
 from weft.linear.replacing import replaced, sites
 from weft.linear.rewrite import RewriteConfig, apply
 from weft.ops.forms import forced
@@ -29,7 +29,7 @@ def rewriting(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
     own = subject.module
     with torch.no_grad():
         before = subject.whole(x, memory).y
-        if isinstance(own, Model) and own.config.rewrites and not _kept_apart(own):
+        if isinstance(own, Model) and own.config.rewrites and not kept_apart(own):
             plain = subject.remake(merged(own))
             yield Finding(LAW, "merged", difference(plain.whole(x, memory).y, before), subject.bound)
         if not subject.thorough:
@@ -48,23 +48,13 @@ def _reached(module: nn.Module, use: Use) -> bool:
     return any(use in allowed(site.map()) for site in sites(module) if not site.own)
 
 
-def _kept_apart(model: Model) -> bool:
-    """Whether a matrix that two parts share was adapted in one of them, so that no plain model is equal to this one."""
-    shared = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
-    return any(isinstance(module, LowRank) and any(shared.count(id(p)) > 1 for p in module.base.parameters())
-               for module in model.modules())
-
-
 def _both(subject: Subject, rewrite: RewriteConfig, generator: torch.Generator) -> tuple[Subject, Subject]:
     """The part rewritten, and the part with the weights that its maps now stand for."""
     with torch.random.fork_rng(devices=[]):
         found = apply(copy.deepcopy(subject.module), rewrite)
     dense: dict[str, nn.Module] = {}
-    for each in found.replacements:
-        assert isinstance(each.after, Rewritten), "what these rewrites put in"
-        if isinstance(each.after, LowRank):
-            b = each.after.b.weight
-            b.copy_(torch.randn(b.shape, generator=generator, dtype=torch.float64).to(b))
-        dense[each.path] = each.after.eval().merged()
+    for path, put in put_in(found.replacements):
+        put.perturb(generator)
+        dense[path] = put.eval().merged()
     plain = replaced(copy.deepcopy(subject.module), lambda path, module: dense.get(path, module)).model
     return subject.remake(found.model), subject.remake(plain)

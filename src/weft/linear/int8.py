@@ -81,6 +81,8 @@ class Int8Linear(Rewritten):
 class Int8Embedding(Rewritten):
     """Rows of s Q: the embedding whose table is a quantised readout's matrix. Tokens [...] to vectors [...,in]."""
 
+    role = "embeddings"
+
     def __init__(self, matrix: Int8Matrix) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = matrix.values.shape

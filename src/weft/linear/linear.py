@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal, Self, TypeAlias, final, get_args
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -81,6 +82,10 @@ class Rewritten(Part, ABC):
     def dense(self) -> tuple[Tensor, Tensor | None] | None:
         """Its matrix and bias as they are now, with their gradients, for a computation that takes both in place of a
         map; None where what it computes now is no product with a matrix."""
+
+    def perturb(self, generator: torch.Generator) -> None:
+        """Take it away from the map that it replaced and starts as, if it can learn to be another: a law that compares
+        it with its matrix sees nothing while both are the base's."""
 
     def draws(self) -> tuple[str, ...]:
         """Names of its parameters that are drawn at random and not made from the map that it replaces."""

@@ -51,6 +51,11 @@ class LowRank(Rewritten):
     def draws(self) -> tuple[str, ...]:
         return ("a.weight", "b.weight")
 
+    def perturb(self, generator: torch.Generator) -> None:
+        weight = self.b.weight
+        with torch.no_grad():
+            weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight))
+
     def merged(self) -> Linear:
         base = self.base.merged() if isinstance(self.base, Rewritten) else self.base
         weight, bias = self._dense(base.weight), base.bias
@@ -118,3 +123,10 @@ def _adapted_before(model: nn.Module, made: Sequence[nn.Module]) -> bool:
     """Whether an earlier rewrite of this kind has said what trains."""
     new = {id(module) for module in made}
     return any(isinstance(module, LowRank) and id(module) not in new for module in model.modules())
+
+
+def kept_apart(model: nn.Module) -> bool:
+    """Whether a matrix that two parts share was adapted in one of them, so that no plain model is equal to this one."""
+    shared = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
+    return any(isinstance(module, LowRank) and any(shared.count(id(p)) > 1 for p in module.base.parameters())
+               for module in model.modules())

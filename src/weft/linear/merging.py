@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import torch
@@ -36,6 +36,11 @@ def merged(model: M) -> M:
         path, [other for other, _ in places])]
     require_same(plain, pairs, where="merging", runs=lambda: runs(model))
     return plain.train(model.training)
+
+
+def put_in(replacements: Iterable[Replacement]) -> Iterator[tuple[str, Rewritten]]:
+    """What rewrites have put in the place of maps, with the paths."""
+    return ((each.path, each.after) for each in replacements if isinstance(each.after, Rewritten))
 
 
 def _opened(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

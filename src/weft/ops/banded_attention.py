@@ -292,6 +292,6 @@ def _widths(q: Tensor, v: Tensor, *, backward: bool = False) -> int:
 
 def _outside(q: Tensor, k: Tensor, rest: tuple[Any, ...]) -> int:
     """Pairs of a query and a key outside its block."""
-    inside = sum((block.queries.stop - block.queries.start) * sum(part.stop - part.start for part in block.keys)
+    inside: int = sum((block.queries.stop - block.queries.start) * sum(part.stop - part.start for part in block.keys)
                  for block in _grid(q, k, rest[-5:]).blocks())
     return q.shape[1] * k.shape[1] - inside

@@ -54,8 +54,10 @@ differentiate("linear", _gradient, _save)
 
 
 def flops(x: Tensor, weight: Tensor, *_: Any) -> int:
+    """Operations of the map."""
     return 2 * x.shape[:-1].numel() * weight.numel()
 
 
 def backward_flops(dy: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> int:
+    """Operations of its backward pass."""
     return sum(wanted[:2]) * flops(x, weight)

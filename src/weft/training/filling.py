@@ -10,7 +10,6 @@ from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError
 from weft.core.registry import REGISTRY
 from weft.data.settings import DataSettings
-from weft.heads.base import ClassifierConfig
 from weft.tasks import TaskConfig
 from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
@@ -79,4 +78,4 @@ def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kinds_with_classes() -> set[str]:
-    return {part.kind for part in REGISTRY.parts("head") if issubclass(part, ClassifierConfig)}
+    return {part.kind for part in REGISTRY.parts("head") if "labels" in part.model_fields}

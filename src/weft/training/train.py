@@ -9,10 +9,11 @@ from typing import Any, final
 
 import torch
 
+from weft.analysis.shapes import built_empty
 from weft.core.config import parse
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.layer import traits_of
-from weft.core.model import Model, parameter_count
+from weft.core.model import Model, trained_count
 from weft.core.traits import Trait
 from weft.linear.rewrite import require_rewritten
 from weft.ops.forms import forced
@@ -87,6 +88,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     world = World(torch.device(device)) if world is None else world
     require_divisible(config, world.size)
     require_sinks(config.report)
+    if config.model.rewrites:  # which only a built model can refuse: before there is a folder
+        built_empty(config.model)
     # Random numbers of the CPU are forked in any case; those of an accelerator when it is the one that is used.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
@@ -236,5 +239,5 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
 
 def _started(run: Run, step: int, steps: int, per_step: int) -> Started:
     material = run.material
-    return Started(step, parameter_count(run.model), steps, per_step, len(material.train),
+    return Started(step, trained_count(run.model), steps, per_step, len(material.train),
                    len(material.validation), material.corpus)

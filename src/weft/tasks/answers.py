@@ -1,0 +1,159 @@
+"""What a head says of given rows: classes or values of rows or tokens, and how probable each token is in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.core.errors import InputError, UnsupportedError
+from weft.core.model import Classifier, EncoderInputs, Model, Readout
+from weft.core.span import Span
+from weft.data.layout import layout_of
+from weft.decoding.mode import device_of
+from weft.evaluation.measuring import evaluating
+from weft.evaluation.score import Scored, ScoredRow
+from weft.tasks.masked import mask_of
+from weft.tokenizers import Tokenizer
+
+ROWS = 16
+"""Rows that are run together; it does not change the results."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a classifier says of one row.
+
+    Attributes:
+        tokens: the row's ids.
+        labels: names of the classes, their numbers where they have none; none for values.
+        scores: log-probabilities of the classes in nats, or values: of the row, or of each token.
+        pooled: whether the row has one answer; otherwise each of its tokens has.
+    """
+
+    tokens: tuple[int, ...]
+    labels: tuple[str, ...]
+    scores: tuple[tuple[float, ...], ...]
+    pooled: bool
+
+    @property
+    def best(self) -> tuple[str, ...]:
+        """The most probable class of the row, or of each token; none for values."""
+        chosen = (max(range(len(row)), key=row.__getitem__) for row in self.scores)
+        return tuple(self.labels[place] for place in chosen) if self.labels else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"tokens": list(self.tokens), "labels": list(self.labels), "best": list(self.best),
+                "scores": [list(row) for row in self.scores]}
+
+
+def text_row(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """A text as a row, between what opens and what closes a document, as models with heads are trained on it."""
+    layout = layout_of(tokenizer)
+    closing = layout.final if layout.closing is None else layout.closing
+    ends = ([token] if token is not None else [] for token in (layout.opening, closing))
+    opening, after = ends
+    return (*opening, *tokenizer.encode(text), *after)
+
+
+def classify(model: Model, rows: Sequence[Sequence[int]]) -> tuple[Answer, ...]:
+    """What the model's classifier says of each row.
+
+    Raises:
+        UnsupportedError: the model has no head that tells classes or values.
+        InputError: an empty row, or one that the model cannot take.
+    """
+    head = model.head
+    if not isinstance(head, Classifier):
+        raise UnsupportedError(f"a {model.config.kind!r} without a head that tells classes or values.",
+                               where="model.head", remedy="Give a model with head: pooled or per_token.")
+    _check(model, rows)
+    labels = () if head.values else head.labels or tuple(map(str, range(head.n_outputs)))
+    found: list[Answer] = []
+    with evaluating(model):
+        for tokens, span, h in _read(model, rows):
+            scores = head.scores(h, span).double()
+            scores = scores if head.values else scores.log_softmax(-1)
+            found += [Answer(row, labels, _plain(scores[place], len(row), pooled=head.pooled), head.pooled)
+                      for place, row in enumerate(tokens)]
+    return tuple(found)
+
+
+def score_hidden(model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokenizer | None) -> Scored:
+    """The log-probability of every token from those on both sides, each hidden in turn: a row's total is its
+    pseudo-log-likelihood (Salazar et al. 2020, equation 1), which is no probability of the row. What opens and closes
+    a row is read, and not scored.
+
+    Raises:
+        UnsupportedError: the model has no head that predicts tokens.
+        InputError: no tokenizer, which says what stands for a hidden token; or a row that the model cannot take.
+    """
+    head = model.head
+    if not isinstance(head, Readout):
+        raise UnsupportedError(f"a {model.config.kind!r} without a head that predicts tokens.", where="model.head",
+                               remedy="Give a language model, or an encoder with head: masked_token.")
+    if tokenizer is None:
+        raise InputError("no tokenizer, which says what stands for a hidden token.", where="tokenizer",
+                         remedy="Give a checkpoint that has one.")
+    _check(model, rows)
+    special = {*tokenizer.special_tokens.values(), tokenizer.bos_id, tokenizer.eos_id}
+    found = []
+    with evaluating(model):
+        for row in rows:
+            places = [place for place, token in enumerate(row) if token not in special]
+            known: dict[int, float] = {}
+            for first in range(0, len(places), ROWS):
+                chosen = places[first:first + ROWS]
+                known |= dict(zip(chosen, _hidden(model, head, row, chosen, mask_of(tokenizer)), strict=True))
+            found.append(ScoredRow(tuple(row), tuple(known.get(place) for place in range(len(row)))))
+    return Scored(tuple(found))
+
+
+def _hidden(model: Model, head: Readout, row: Sequence[int], places: list[int], mask: int) -> list[float]:
+    """The log-probability of the tokens in those places, each hidden in a copy of the row."""
+    tokens = torch.tensor([row] * len(places), device=device_of(model))
+    here = torch.tensor(places, device=tokens.device)[:, None]
+    targets = tokens.gather(1, here)
+    h = model.vectors(_inputs(model, tokens.scatter(1, here, mask))).y
+    h = h.gather(1, here[..., None].expand(-1, 1, h.shape[-1]))
+    values: list[float] = head.log_prob(h, targets).double().flatten().tolist()
+    return values
+
+
+def _read(model: Model, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[tuple[int, ...]], Span, Tensor]]:
+    """Batches of rows with their hidden vectors."""
+    for first in range(0, len(rows), ROWS):
+        group = [tuple(row) for row in rows[first:first + ROWS]]
+        counts = torch.tensor([len(row) for row in group], device=device_of(model))
+        tokens = counts.new_zeros(len(group), int(counts.max()))
+        for place, row in enumerate(group):
+            tokens[place, :len(row)] = counts.new_tensor(row)
+        span = Span(count=counts)
+        yield group, span, model.vectors(_inputs(model, tokens), span).y
+
+
+def _inputs(model: Model, tokens: Tensor) -> EncoderInputs:
+    """A single text: every token is of the first type, where the model has types."""
+    return EncoderInputs(tokens=tokens, types=torch.zeros_like(tokens) if "types" in model.reads() else None)
+
+
+def _plain(scores: Tensor, count: int, *, pooled: bool) -> tuple[tuple[float, ...], ...]:
+    rows = scores[None] if pooled else scores[:count]
+    return tuple(tuple(row) for row in rows.tolist())
+
+
+def _check(model: Model, rows: Sequence[Sequence[int]]) -> None:
+    limit, size = model.limit(), model.vocab_size
+    for index, row in enumerate(rows):
+        if not row:
+            raise InputError("no tokens.", where=f"rows[{index}]", remedy="Give at least one.")
+        if limit is not None and len(row) > limit:
+            raise InputError(f"{len(row)} tokens, and this model has positions for {limit} tokens.",
+                             where=f"rows[{index}]", remedy="Give a shorter row.")
+        if not all(0 <= token < size for token in row):
+            raise InputError(f"an id outside the vocabulary, 0 .. {size - 1}.", where=f"rows[{index}]",
+                             remedy="Encode the text with the tokenizer that the model was trained with.")
