@@ -55,7 +55,7 @@ def _free(out: Path) -> None:
     """Wait until the run's process, which ends with its parent, has let go of its folder."""
     for _ in range(200):
         try:
-            with held(out / "runs" / "b" / "0" / "run"):
+            with held(out / "runs" / "b" / "0" / "run", "looking on"):
                 return
         except ConfigError:
             time.sleep(0.05)

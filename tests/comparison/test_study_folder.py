@@ -77,6 +77,15 @@ def test_counting_that_was_interrupted_is_done_again(tmp_path: Path) -> None:
     assert [entry.runs[0].status for entry in result.entries] == ["finished", "finished"]
 
 
+def test_no_time_left_is_worked_out_from_counting(tmp_path: Path) -> None:
+    """A token that is counted costs no operations, and takes no time beside one that is trained on."""
+    counted = study_of(write_text(tmp_path), {"n": {"config": NGRAM}, "a": {"config": LSTM}}, length={"steps": 2})
+    lines, result = told(counted, tmp_path / "out")
+    first = next(index for index, line in enumerate(lines) if line.text.startswith("step"))
+    assert {line.seconds_left for line in lines[:first]} == {None} and lines[first].seconds_left is not None
+    assert result.notes[0] == "No learning rate was tried for any model; a study that tunes tries at least 3."
+
+
 def test_pieces_that_other_code_made_are_named_and_done_again(study: StudyConfig, copy: Path) -> None:
     place = copy / "runs/a/0"
     job = json.loads((place / "job.json").read_text())

@@ -72,8 +72,8 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     study, out = study_of(write_text(tmp_path), MODELS), tmp_path / "out"
     run(study, out)
     (out / "data" / "texts.json").write_text("{}")
-    with pytest.raises(DataError, match=r"texts\.json: the file is damaged .* so the text of the "
-                                        r"study is of\. Choose another folder"):
+    with pytest.raises(DataError, match=r"texts\.json: the file is damaged .* so the text of the study "
+                                        r"is not known\. Choose another folder"):
         run(study, out)
 
 

@@ -170,8 +170,9 @@ def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence
 def _effort_notes(study: StudyConfig, models: Sequence[Contestant]) -> list[str]:
     notes, trained = [], [each for each in models if each.trained]
     if study.trials.number < FEWEST_TRIALS and trained:
-        tried = f"Only {study.trials.number} learning rates were" if study.tries_rates else "No learning rate was"
-        notes.append(f"{tried} tried for each model; a study that tunes tries at least {FEWEST_TRIALS}.")
+        tried = (f"Only {study.trials.number} learning rates were tried for each model" if study.tries_rates
+                 else "No learning rate was tried for any model")
+        notes.append(f"{tried}; a study that tunes tries at least {FEWEST_TRIALS}.")
     if len(study.seeds) < 3:
         notes.append(f"{len(study.seeds)} run{'s' if len(study.seeds) > 1 else ''} of each model tell little of the "
                      "difference that seeds make.")

@@ -256,7 +256,10 @@ class Study:
                     self.clock.expect(self._run_name(each.name, index), self._work(each, steps))
 
     def _work(self, model: Contestant, steps: int) -> float:
-        return steps * model.tokens_per_step * (model.flops_per_token or 1.0)
+        """In FLOPs, and in tokens where no model is trained: beside training, counting takes no time."""
+        if model.trained:
+            return steps * model.tokens_per_step * (model.flops_per_token or 1.0)
+        return 0.0 if any(each.trained for each in self.models) else float(steps * model.tokens_per_step)
 
     def _trial_name(self, name: str, index: int, lr: float) -> str:
         return f"{name}, attempt {index + 1} of {len(self.study.seeds)}, trial of lr {lr:g}"
