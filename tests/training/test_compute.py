@@ -190,3 +190,7 @@ def test_the_products_of_a_run_are_those_of_its_maps_forward_and_backward() -> N
     assert {(24, 16), (16, 24), (16, 16)} < shapes and len(shapes) == 5, (shapes, maps)
     assert {each.rows for each in found} == {24} and {each.dtype for each in found} == {"torch.float32"}
     assert len(found) == 3 * len(shapes) and len({each.which for each in found}) == 3
+
+
+def test_a_model_that_is_fitted_by_counting_has_no_products() -> None:
+    assert products_of(read_run("ngram", ["tokenizer=bytes"])) == ()

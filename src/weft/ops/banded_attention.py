@@ -248,7 +248,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     tensors = ctx.saved_tensors
     scale, softcap, rate, *numbers = ctx.rest
-    ops = Operands(*tensors, scale)
+    q, k, v, bias, hidden, sinks, kept = tensors
+    ops = Operands(q, k, v, bias, hidden, sinks, kept, scale)
     if torch.is_grad_enabled():  # second derivatives are wanted
         y = _forward(ops, softcap, rate, _grid(ops.q, ops.k, tuple(numbers)))
         return (*again(y, tensors, dy), *[None] * len(ctx.rest))

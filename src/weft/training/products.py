@@ -7,16 +7,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.analysis.matmul import products_in
 from weft.analysis.shapes import shape_of
 from weft.analysis.step import training_step
+from weft.core.layer import traits_of
+from weft.core.traits import Trait
 from weft.ops.forms import OPERATIONS
 from weft.ops.products import Product
 from weft.training.config import DTYPES, RunConfig
 
 
 def products_of(config: RunConfig) -> tuple[Product, ...]:
-    """Those of one batch, found by running the model on shapes; nothing of its size is allocated."""
+    """Those of one batch, found by running the model on shapes; nothing of its size is allocated. None of a model that
+    is fitted by counting."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     dtype = DTYPES[config.training.dtype]
     model = shape_of(config.model, mode, dtype)
+    if Trait.NOT_DIFFERENTIABLE in traits_of(model):
+        return ()
     with OPERATIONS.observed() as seen:
         training_step(model, mode, config.training.batch_size, config.context)
     return tuple(dict.fromkeys(products_in(seen, str(dtype))))
