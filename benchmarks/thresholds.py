@@ -22,11 +22,18 @@ from typing import Any
 
 import torch
 
+from weft.core.clock import Keys
+from weft.core.span import WHOLE
+from weft.masks import Window
+from weft.masks.visible import Rule, visible
+from weft.ops.attention import AttentionCall
+from weft.ops.banded_attention import ROWS
 from weft.ops.forms import OPERATIONS
 from weft.ops.processor import processor_name
 from weft.ops.rms_norm import RMSNormCall
 from weft.ops.thresholds import FILE
 
+WINDOW = 128
 TURNS, SECONDS = 15, 0.01
 """Turns for each size, and the least time that a form is repeated for in a turn."""
 
@@ -65,7 +72,22 @@ def normalised() -> Iterator[tuple[int, RMSNormCall]]:
         yield rows * 512, RMSNormCall(torch.randn(rows, 512), torch.ones(512), 1e-6)
 
 
-THRESHOLDS: Mapping[str, Callable[[], int]] = {
+def windowed() -> Iterator[tuple[int, AttentionCall]]:
+    """A window of 128 keys in rows that grow from one block's keys to ten times as many."""
+    band = WINDOW + ROWS
+    for steps in (band, band * 3 // 2, band * 2, band * 5 // 2, band * 3, band * 4, band * 6, band * 10):
+        x = torch.randn(1, steps, 4, 64)
+        span = WHOLE.resolve(None, x)
+        yield steps, AttentionCall(x, x, x, 0.125, visible(Rule.of(Window(WINDOW), 4), Keys.of(span.ticks), span))
+
+
+def band() -> float:
+    """How many times the keys of a block there must be."""
+    return round(crossing("attention", "sdpa", "banded", windowed()) / (WINDOW + ROWS), 2)
+
+
+THRESHOLDS: Mapping[str, Callable[[], float]] = {
+    "attention.band": band,
     "rms_norm.few": lambda: crossing("rms_norm", "pair", "sweep", normalised()),
 }
 
