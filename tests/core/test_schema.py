@@ -49,6 +49,8 @@ def _fits(value: Any, keyword: str, schema: dict[str, Any], root: dict[str, Any]
             return not others if wanted is False else all(fits(item, wanted, root) for item in others)
         case "items":
             return all(fits(item, wanted, root) for item in items)
+        case "minLength":
+            return not isinstance(value, str) or len(value) >= wanted
         case "minItems" | "maxItems":
             return len(items) >= wanted if keyword == "minItems" else len(items) <= wanted
         case "prefixItems":

@@ -14,6 +14,8 @@ HOLDERS = {
     "feedforward.moe.3": {Trait.DISCRETE_CHOICE, Trait.HOST_CHOICE},
     "mixer.attention.3": {Trait.PREFIX_FIRST},
     "mixer.attention.4": {Trait.BIDIRECTIONAL},
+    **{f"head.{name}": {Trait.BIDIRECTIONAL} for name in (
+        "masked_token.0", "masked_token.1", "per_token.0", "per_token.1", "pooled.0", "pooled.1", "pooled.2")},
     **{f"model.feedforward.{index}": {Trait.TOKENS_ONLY} for index in range(3)},
     **{f"model.ngram.{index}": {Trait.NOT_DIFFERENTIABLE, Trait.TOKENS_ONLY} for index in range(5)},
     "norm.batchnorm.0": {Trait.BATCH_STATISTICS},

@@ -73,7 +73,10 @@ class GrowingPlaces(State):
 
     def at(self, orders: Int64[Tensor, "#B S"], first: int) -> Tensor:
         """Of the tokens of these orders, [#B,S] or [#B,S,n]; anything for orders that there are not."""
-        return _gathered(self.positions, orders.clamp(0, max(self.positions.shape[1] - 1, 0)))
+        slots = self.positions.shape[1]
+        if slots == 0:  # before the first token there are no orders to ask for, only slots that wait for them
+            return self.positions.new_zeros(len(self.positions), orders.shape[1], *self.positions.shape[2:])
+        return _gathered(self.positions, orders.clamp(0, slots - 1))
 
 
 @final

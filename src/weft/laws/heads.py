@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -10,6 +11,7 @@ from weft.core.model import Classifier, EncoderInputs, Model, Readout
 from weft.core.span import Span
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
+from weft.laws.training import dropouts, head_modules, in_training, varies
 
 LAW = "head"
 
@@ -30,6 +32,22 @@ def heads(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
             yield Finding(LAW, f"a row of {count} tokens alone", difference(mine, alone), subject.bound)
         if isinstance(model.head, Readout):
             yield _log_prob(subject, model, model.head, generator)
+        yield from _dropout(subject, model, tokens)
+
+
+def _dropout(subject: Subject, model: Model, tokens: torch.Tensor) -> Iterator[Finding]:
+    """Each dropout of the head is applied in training and not in evaluation."""
+    own = head_modules(model)
+    with torch.random.fork_rng(devices=[]):
+        for place in dropouts(model):
+            if id(model.get_submodule(place)) not in own:
+                continue
+            one = in_training(subject, keep=place).module
+            assert isinstance(one, Model), "a copy of the model"
+            applied = varies(partial(_answers, one, tokens, Span()))
+            yield Finding(LAW, f"{place} {'drops' if applied else 'drops nothing'} in training", float(not applied), 0.5)
+        drawn = varies(partial(_answers, model, tokens, Span()))
+        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), 0.5)
 
 
 def _answers(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.layer import Part
+from weft.core.model import Model
 from weft.core.span import Memory
 from weft.core.traits import Trait
 from weft.laws.pieces import few, in_pieces
@@ -27,21 +28,24 @@ def training(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     memory = subject.memory(2, generator)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         base = _whole(subject, x, memory)
-        plain = _training(subject, keep=None)
+        plain = in_training(subject, keep=None)
         if Trait.BATCH_STATISTICS in subject.traits:
-            first, second = (_whole(_training(subject, keep=None), x, memory) for _ in range(2))
+            first, second = (_whole(in_training(subject, keep=None), x, memory) for _ in range(2))
             yield Finding(LAW, "in training, twice", difference(second, first), subject.bound)
-        elif not _varies(partial(_whole, plain, x, memory)):
+        elif not varies(partial(_whole, plain, x, memory)):
             yield Finding(LAW, "in training without dropout, whole", difference(_whole(plain, x, memory), base),
                           subject.bound)
             if subject.stateful:
                 yield Finding(LAW, "in training without dropout, in pieces",
                               difference(_pieces(plain, x, memory), base), subject.bound)
-        drawn = _varies(partial(_whole, subject, x, memory))
+        drawn = varies(partial(_whole, subject, x, memory))
         yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), 0.5)
-        for place in _dropouts(subject.module):
-            one = _training(subject, keep=place)
-            applied = _varies(partial(_whole, one, x, memory))
+        asked = head_modules(subject.module)
+        for place in dropouts(subject.module):
+            if id(subject.module.get_submodule(place)) in asked:
+                continue  # the law of heads asks them
+            one = in_training(subject, keep=place)
+            applied = varies(partial(_whole, one, x, memory))
             yield Finding(LAW, f"{place or 'the part'} {'drops' if applied else 'drops nothing'} in training",
                           float(not applied), 0.5)
 
@@ -57,7 +61,13 @@ def _pieces(subject: Subject, x: Tensor, memory: Memory | None) -> Tensor:
         return in_pieces(subject, x, state, few(subject.steps))[0].detach()
 
 
-def _varies(run: Callable[[], Tensor]) -> bool:
+def head_modules(module: nn.Module) -> frozenset[int]:
+    """Identities of the modules of a model's head, which a whole run does not reach: a task asks it."""
+    head = module.head if isinstance(module, Model) else None
+    return frozenset(id(part) for part in head.modules()) if head is not None else frozenset()
+
+
+def varies(run: Callable[[], Tensor]) -> bool:
     """Whether two seeds of torch's generator make a difference."""
     found = []
     for seed in (1, 2):
@@ -66,10 +76,10 @@ def _varies(run: Callable[[], Tensor]) -> bool:
     return not torch.equal(found[0], found[1])
 
 
-def _training(subject: Subject, keep: str | None) -> Subject:
+def in_training(subject: Subject, keep: str | None) -> Subject:
     """A copy in training mode, without any dropout but that of the part at ``keep``."""
     module = copy.deepcopy(subject.module)
-    for place in _dropouts(module):
+    for place in dropouts(module):
         if place != keep:
             _without_dropout(module.get_submodule(place))
     again = replace(subject.remake(module), steps=subject.steps)
@@ -77,7 +87,7 @@ def _training(subject: Subject, keep: str | None) -> Subject:
     return again
 
 
-def _dropouts(module: nn.Module) -> list[str]:
+def dropouts(module: nn.Module) -> list[str]:
     """The places of what drops something."""
     return [place for place, part in module.named_modules() if _rate(part) > 0]
 
