@@ -45,7 +45,8 @@ def _dropout(subject: Subject, model: Model, tokens: torch.Tensor) -> Iterator[F
             one = in_training(subject, keep=place).module
             assert isinstance(one, Model), "a copy of the model"
             applied = varies(partial(_answers, one, tokens, Span()))
-            yield Finding(LAW, f"{place} {'drops' if applied else 'drops nothing'} in training", float(not applied), 0.5)
+            does = "drops" if applied else "drops nothing"
+            yield Finding(LAW, f"{place} {does} in training", float(not applied), 0.5)
         drawn = varies(partial(_answers, model, tokens, Span()))
         yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), 0.5)
 
