@@ -93,14 +93,11 @@ class KeepsNewestFirst(Shift):
 
 
 class ReadsPastItsMap(MLP):
-    """Multiplies by the matrix that it was built with, whatever stands in the map's place."""
-
-    def __init__(self, d_model: int, d_ff: int) -> None:
-        super().__init__(d_model, d_ff)
-        self.matrix = self.up.weight
+    """Multiplies by the first matrix that it finds in its map; a low-rank term comes after that."""
 
     def each(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(self.activation(nn.functional.linear(x, self.matrix, self.up.bias)))
+        weight, bias, *_ = self.up.parameters()
+        y: Tensor = self.down(self.activation(nn.functional.linear(x, weight, bias)))
         return y
 
 
