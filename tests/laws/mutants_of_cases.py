@@ -61,14 +61,14 @@ class TakesUsedStates(GRU):
 
 @dataclass(frozen=True)
 class LeanState(KeyValueState):
-    """Copies its clock alone."""
+    """Copies its clock alone, where room is reserved."""
 
     def clone(self) -> LeanState:
-        return replace(self, clock=self.clock.clone())
+        return super().clone() if self.capacity is None else replace(self, clock=self.clock.clone())
 
 
 class ForksShareBuffers(Attention):
-    """Its state's copies write into one buffer."""
+    """Its state's copies write into one buffer, if that has room for them."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

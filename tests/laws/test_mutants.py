@@ -13,6 +13,7 @@ from torch import nn
 
 from laws import mutants as wrong
 from laws import mutants_of_cases as cases
+from laws import mutants_of_serving as serving
 from weft.blocks.pre import PreNormConfig
 from weft.core.config import Dims
 from weft.core.layer import Layer
@@ -20,6 +21,7 @@ from weft.core.model import Encoder
 from weft.feedforward.glu import GLU
 from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
+from weft.heads.pooled import PooledConfig, PooledHead
 from weft.heads.readout import LinearReadout, LinearReadoutConfig
 from weft.laws import LAWS, Report, encoder_subject, examine, layer_subject, model_subject
 from weft.laws.subject import Subject
@@ -73,6 +75,13 @@ def in_block(kind: type[GRU]) -> Layer:
 
 def encoder(kind: type[TokenEncoder]) -> TokenEncoder:
     return kind(TokenEncoderConfig.examples()[1])
+
+
+def pooling(kind: type[PooledHead]) -> nn.Module:
+    head = PooledConfig(pool="mean", n_classes=3)
+    model = TokenEncoderConfig.examples()[0].model_copy(update={"head": head}).build()
+    model.head = kind(head, DIMS, 3)
+    return model
 
 
 def experts(kind: type[MixtureOfExperts]) -> MixtureOfExperts:
@@ -172,6 +181,11 @@ CASES = [
     case(cases.TakesNotes, wrong.Shift, plain, "memory", "bounded, split, selection"),
     case(cases.IgnoresTypes, TokenEncoder, encoder, "inputs", "ragged, packed"),
     case(cases.ReadsOnTheHost, MLP, perceptron, "compile", "split, ragged, precision"),
+    case(serving.TakesTurns, wrong.Shift, plain, "admission", "split, ragged, selection, persistence, rewinding"),
+    case(serving.KeepsOneSlotMore, wrong.Shift, plain, "trimming", "split, selection, admission, rewinding"),
+    case(serving.KeepsNewestFirst, wrong.Shift, plain, "rewinding", "split, selection, admission, trimming"),
+    case(serving.ReadsPastItsMap, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
+    case(serving.MeansOverPadding, PooledHead, pooling, "head", "ragged, inference, persistence"),
     case(wrong.RoundsAccumulator, wrong.RunningSum, plain, "precision", "split, ragged"),
 ]
 
