@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import timeit
 from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from weft.analysis.formulas import flops_of, has_formula
 from weft.core.errors import ConfigError, UnsupportedError
@@ -20,7 +22,10 @@ from weft.ops.dropout import DROPOUT, DropoutCall, dropout
 from weft.ops.form_check import differences
 from weft.ops.forms import OPERATIONS, Form, Make, Operation, forced
 from weft.ops.linear import LINEAR, LinearCall
+from weft.ops.products import routed
 from weft.ops.thresholds import FILE, measured
+
+C = TypeVar("C")
 
 PAIRS = [pytest.param(operation, form, id=f"{operation.name}-{form.name}")
          for operation in OPERATIONS.all() for form in operation.forms()]
@@ -250,10 +255,87 @@ def test_the_compiler_takes_the_choice_into_its_graph_and_compiles_again_where_o
 
 def test_a_choice_costs_less_than_two_microseconds() -> None:
     """Over an addition of two numbers, so that a busy or slow machine counts alike for both: 2 us are some three."""
-    call, one = LinearCall(torch.ones(1, 4), torch.ones(4, 4)), torch.ones(1)
-    choice = min(timeit.repeat(lambda: LINEAR._first(call, LINEAR.forms(), None), number=500, repeat=20))
+    call, one, chooser = LinearCall(torch.ones(1, 4), torch.ones(4, 4)), torch.ones(1), naming(LINEAR)
+    choice = min(timeit.repeat(lambda: chooser(call), number=500, repeat=20))
     plain = min(timeit.repeat(lambda: one + one, number=500, repeat=20))
     assert choice < 2e-6 * 500 or choice < 3 * plain
+
+
+def naming(operation: Operation[C, Any]) -> Operation[C, str]:
+    """The same chooser, of forms that give their names."""
+    def named(form: Form[C, Any]) -> Form[C, str]:
+        def run(_call: C) -> str:
+            return form.name
+
+        return replace(form, run=run)
+
+    *others, reference = operation.forms()
+    return Operation(operation.name, "", named(reference), *map(named, others), subject=operation.subject,
+                     examples=operation.examples)
+
+
+def cast(call: Any, dtype: torch.dtype) -> Any:
+    def moved(each: object) -> object:
+        return each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each
+
+    if not is_dataclass(call):
+        return tree_map(moved, call)
+    return replace(call, **{name: moved(each) for name, each in vars(call).items()})  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.all(), ids=lambda operation: operation.name)
+def test_what_is_remembered_of_a_choice_never_decides_otherwise(operation: Operation[Any, Any]) -> None:
+    """Calls of all kinds in all circumstances, twice and in turns, against the choice that remembers nothing."""
+    generator, chooser, found = torch.Generator().manual_seed(0), naming(operation), set()
+
+    def agree(call: Any) -> None:
+        name = operation.choose(call).form.name
+        assert chooser(call) == name
+        found.add(name)
+
+    def under_a_transform(x: Tensor, call: Any) -> Tensor:
+        agree(call)
+        return x.sum()
+
+    calls = [cast(call, dtype) for call in operation.examples(lambda *shape: torch.randn(shape, generator=generator))
+             for dtype in (torch.float32, torch.bfloat16, torch.float64)]
+    for call in calls + calls:
+        for gradients in (True, False):
+            with torch.set_grad_enabled(gradients):
+                agree(call)
+                torch.func.grad(under_a_transform)(torch.ones(2), call)
+                with routed({}, otherwise="onednn"):
+                    agree(call)
+                    with torch.autocast("cpu"):
+                        agree(call)
+    assert len(operation.forms()) == 1 or len(found) > 1
+
+
+def test_rules_are_asked_anew_at_every_call_and_a_form_that_comes_later_is_taken() -> None:
+    reasons: list[str | None] = [None, "not now", None, "not now"]
+    operation = naming(summing(Form("moody", quick, "", serves=lambda call: reasons.pop(0))))
+    assert [operation(Sum(torch.ones(4))) for _ in range(3)] == ["moody", "reference", "moody"]
+    operation.add(replace(operation.form("reference"), name="late", run=lambda call: "late"))
+    assert operation(Sum(torch.ones(4))) == "late"
+
+
+@pytest.mark.parametrize(("form", "why"), [
+    (Form("f", quick, "", eager=False), "outside torch.compile it would be slow"),
+    (Form("f", quick, "", pays_for=frozenset({torch.bfloat16})), "it pays in bfloat16 alone"),
+])
+def test_what_does_not_pay_by_declaration_is_taken_where_it_is_named_or_pays(form: Form[Sum, Tensor],
+                                                                             why: str) -> None:
+    operation, call = summing(form), Sum(torch.ones(4))
+    assert operation.choose(call).reason == f"one by one (not f: {why})"
+    assert naming(operation)(call) == "reference" and naming(operation)(call, "f") == "f"
+    pays = naming(summing(form))
+    if form.eager:
+        assert pays(Sum(torch.ones(4, dtype=torch.bfloat16))) == "f"
+    else:
+        torch._dynamo.reset()
+        traced: list[str] = []
+        torch.compile(lambda x: traced.append(pays(Sum(x))) or x + 1, backend="eager", fullgraph=True)(torch.ones(4))
+        assert traced == ["f"]
 
 
 def test_every_form_of_the_file_of_thresholds_exists_and_every_form_of_ours_is_in_it() -> None:

@@ -94,7 +94,7 @@ class Ticks:
         """``work()``, done for the first layer that asks under ``key`` in this call and handed to the others: rotary
         tables, masks. It may depend on nothing but these ticks and the key. A compiler finds what is common by itself,
         and may not see what is written here from inside a block that is run again."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return work()
         if key not in self.memo:
             self.memo[key] = work()

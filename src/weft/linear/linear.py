@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.core.layer import Part
 from weft.linear.untouched import untouched
-from weft.ops.linear import linear
+from weft.ops.linear import LINEAR, LinearCall
 
 Use: TypeAlias = Literal["fuse", "lay_out", "widen", "quantise", "adapt"]
 """What may be done with a map: put into one matrix with its neighbours; laid out otherwise in memory; multiplied in
@@ -54,7 +54,7 @@ class Linear(nn.Linear):
         return made
 
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
-        return linear(x, self.weight, self.bias)
+        return LINEAR(LinearCall(x, self.weight, self.bias))
 
 
 class Rewritten(Part, ABC):

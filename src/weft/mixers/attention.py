@@ -268,8 +268,9 @@ class Attention(Layer):
         qkv = self.qkv(x) if self.config.clip is None else self.qkv(x).clamp(-self.config.clip, self.config.clip)
         if self.q_norm is None and "queries_keys" not in self.position.acts_on:
             q, k, v = qkv.split_with_sizes(sizes.split(), -1)
-            return (q.unflatten(-1, (sizes.heads, sizes.d_head)), k.unflatten(-1, (sizes.kv_heads, sizes.d_head)),
-                    v.unflatten(-1, (sizes.kv_heads, sizes.d_value)))
+            batch, steps = x.shape[0], x.shape[1]
+            return (q.view(batch, steps, sizes.heads, sizes.d_head), k.view(batch, steps, sizes.kv_heads, sizes.d_head),
+                    v.view(batch, steps, sizes.kv_heads, sizes.d_value))
         wide, v = qkv.split_with_sizes([sum(sizes.split()[:2]), sizes.split()[2]], -1)
         both = wide.unflatten(-1, (sizes.heads + sizes.kv_heads, sizes.d_head))
         if self.q_norm is not None and self.k_norm is not None:
@@ -286,13 +287,13 @@ class Attention(Layer):
 
     def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
         """What is to be computed from the scores on, in symbols."""
-        scores, keys = self.config.scores, stored.keys
-        values = partial(self.position.value_terms, ticks=span.ticks, keys=keys)
+        scores, keys, position = self.config.scores, stored.keys, self.position
         return AttentionCall(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
             terms=self.terms(q, stored, span), softcap=scores.softcap,
             dropout=self.dropout_rate if self.training else 0.0,
-            value_terms=values if "values" in self.position.acts_on else None)
+            value_terms=(partial(position.value_terms, ticks=span.ticks, keys=keys)
+                         if "values" in position.acts_on else None))
 
     def visible(self, keys: Keys, span: Span) -> Visible:
         """Which keys the queries may see."""

@@ -107,8 +107,11 @@ def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> St
         after.seen <= room, StateError, f"a row would consume more than {room} tokens.", where="state",
         remedy="Start the state with a larger capacity, or give span.bound as the largest count after the call."))
     slots = _growing_slots(span, k.shape[1], room)
-    keys, values = (_write(pad_to(buffer, 2, room, 0), chunk.transpose(1, 2), slots, ticks)
-                    for buffer, chunk in ((state.keys, k), (state.values, v)))
+    keys, values = state.keys, state.values
+    if keys.shape[2] < room:
+        keys, values = pad_to(keys, 2, room, 0), pad_to(values, 2, room, 0)
+    keys = _write(keys, k.transpose(1, 2), slots, ticks)
+    values = _write(values, v.transpose(1, 2), slots, ticks)
     new = replace(state, clock=after, keys=keys, values=values)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)
@@ -156,10 +159,10 @@ class Slots(NamedTuple):
 def _growing_slots(span: Span, steps: int, room: int) -> Slots:
     """Slot s takes the token of order s."""
     ticks = span.ticks
-    first = None
-    if span.full and span.uniform and span.bound is not None:
+    first, full = None, span.count is None
+    if full and span.uniform and span.bound is not None:
         first = span.bound - steps
-    elif span.full and span.fresh:
+    elif full and span.fresh:
         first = 0
 
     def index() -> Tensor:
@@ -179,7 +182,7 @@ def _growing_keys(span: Span, seen: int, steps: int) -> Keys:
 
     def known() -> Keys:
         order = torch.arange(seen, device=after.seen.device)[None]
-        offset = span.bound - steps if span.uniform and span.full and span.bound is not None else None
+        offset = span.bound - steps if span.uniform and span.count is None and span.bound is not None else None
         return Keys(order, _positions(after, order, 0), None,
                     None if span.uniform else order < after.seen[:, None], name, offset)
 

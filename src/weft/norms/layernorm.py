@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig
-from weft.ops.layer_norm import layer_norm
+from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
 
 
 class LayerNorm(Norm):
@@ -30,7 +30,7 @@ class LayerNorm(Norm):
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
-        return layer_norm(x, self.weight, self.bias, self.eps)
+        return LAYER_NORM(LayerNormCall(x, self.weight, self.bias, self.eps))
 
 
 @register

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, final
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ R = TypeVar("R")
 REFERENCE = "reference"
 Formula = Callable[..., int]
 Rule = Callable[[C], str | None]
+Circumstances: TypeAlias = tuple[str, torch.dtype, bool, bool, bool]
+"""Of a call: device and dtype of the subject, whether gradients are recorded, whether `torch.compile` traces, whether
+a transform of `torch.func` is at work. What a form declares of itself depends on nothing else."""
 
 
 class Make(Protocol):
@@ -50,6 +53,8 @@ class Form(Generic[C, R]):
         dtypes: of the operation's subject; None: any.
         gradients: "with": for calls whose gradients are recorded, "without": for the others, "any": for both.
         compiled: whether it is taken where `torch.compile` traces; False: only where it is named there.
+        eager: whether it is taken elsewhere; False: only where it is named there.
+        pays_for: dtypes of the subject for which it is taken where it is not named; None: any.
         transformed: whether the transforms of `torch.func` know its derivatives.
         serves: why it cannot serve a call, in words; None: it can. From shapes, dtypes, devices and plain facts alone.
         worth: why it does not pay for a call that it can serve; asked only where no form is named.
@@ -64,6 +69,8 @@ class Form(Generic[C, R]):
     dtypes: frozenset[torch.dtype] | None = None
     gradients: Literal["any", "with", "without"] = "any"
     compiled: bool = True
+    eager: bool = True
+    pays_for: frozenset[torch.dtype] | None = None
     transformed: bool = True
     serves: Rule[C] | None = None
     worth: Rule[C] | None = None
@@ -84,6 +91,8 @@ class Form(Generic[C, R]):
                  "dtypes": f"it computes in {_listed(str(each).removeprefix('torch.') for each in self.dtypes or ())}",
                  "gradients": f"it is for calls {self.gradients} gradients",
                  "compiler": "the compiler makes kernels of plain operators itself",
+                 "eager": "outside torch.compile it would be slow",
+                 "pays_for": f"it pays in {_listed(str(each).removeprefix('torch.') for each in self.pays_for or ())}",
                  "transforms": "the transforms of torch.func take plain operators"}
         return known.get(why, why)
 
@@ -133,6 +142,7 @@ class Operation(Generic[C, R]):
         self.file = reference.file
         self._forms: dict[str, Form[C, R]] = {}
         self._order: tuple[Form[C, R], ...] = ()
+        self._admitted: dict[Circumstances, tuple[Form[C, R], ...]] = {}
         self._forced: Form[C, R] | None = None
         self._seen: list[Decision] | None = None
         for form in (reference, *others):
@@ -148,10 +158,26 @@ class Operation(Generic[C, R]):
         Raises:
             UnsupportedError: the form that was named or forced cannot serve the call.
         """
-        plain = named is None and self._forced is None and self._seen is None
-        form = self._first(call, self._order, None) if plain else self._noted(call, named)
-        assert form is not None, "the reference serves every call"
-        return form.run(call)
+        if named is not None or self._forced is not None or self._seen is not None:
+            return self._noted(call, named).run(call)
+        # The compiler would guard what is remembered; it asks once and for all anyway.
+        if torch.compiler.is_dynamo_compiling():
+            form = self._first(call, self._order, None)
+            assert form is not None, "the reference serves every call"
+            return form.run(call)
+        subject: Tensor = getattr(call, self.subject)
+        # The flag is what `torch.compiler.is_compiling` reads here, as in a non-strict `torch.export`.
+        compiling = torch.compiler._is_compiling_flag
+        now = (subject.device.type, subject.dtype, torch.is_grad_enabled(), compiling,
+               not compiling and torch._C._are_functorch_transforms_active())
+        admitted = self._admitted.get(now)
+        if admitted is None:
+            admitted = self._admitted[now] = tuple(form for form in self._order if _hindrance(form, now, True) is None)
+        for form in admitted:
+            if ((form.serves is None or form.serves(call) is None)
+                    and (form.worth is None or form.worth(call) is None)):
+                return form.run(call)
+        raise AssertionError("the reference serves every call")
 
     def choose(self, call: C, named: str | None = None) -> Chosen[C, R]:
         """The form that would serve, and why; the arguments and the error are those of a call."""
@@ -195,8 +221,9 @@ class Operation(Generic[C, R]):
         if other is not None and other.file != form.file:
             raise ConfigError([f"the form {form.name!r} of {self.name!r} is defined by {other.file} and by "
                                f"{form.file}. Give one of them another name."])
-        if form.name == REFERENCE and (form.devices or form.dtypes or form.serves or form.worth
-                                       or form.gradients != "any" or not (form.compiled and form.transformed)):
+        if form.name == REFERENCE and (form.devices or form.dtypes or form.pays_for or form.serves or form.worth
+                                       or form.gradients != "any"
+                                       or not (form.compiled and form.eager and form.transformed)):
             raise ConfigError([f"the reference of {self.name!r} must serve every call. Leave out its conditions."])
         if not self._forms and form.name != REFERENCE:
             raise ConfigError([f"the operation {self.name!r} begins with the form {form.name!r}. Its first form is the "
@@ -205,25 +232,17 @@ class Operation(Generic[C, R]):
         order = [*(name for name in order_of(self.name) if name != REFERENCE), REFERENCE]
         self._order = tuple(sorted(self._forms.values(), key=lambda each: order.index(each.name)
                                    if each.name in order else -1))
+        self._admitted.clear()
 
     def _first(self, call: C, forms: Sequence[Form[C, R]], passed: list[tuple[Form[C, R], str]] | None, *,
                worth: bool = True) -> Form[C, R] | None:
-        """The first of the forms that can serve, and pays. Few calls and no words, since it is asked at every call."""
+        """The first of the forms that can serve, and pays; those before it go to ``passed``, with why in short."""
         subject: Tensor = getattr(call, self.subject)
-        device, gradients = subject.device.type, torch.is_grad_enabled()
+        now = (subject.device.type, subject.dtype, torch.is_grad_enabled(), torch.compiler.is_compiling(),
+               transformed())
         for form in forms:
-            why: str | None = None
-            if form.devices is not None and device not in form.devices:
-                why = "devices"
-            elif form.dtypes is not None and subject.dtype not in form.dtypes:
-                why = "dtypes"
-            elif form.gradients != "any" and (form.gradients == "with") is not gradients:
-                why = "gradients"
-            elif worth and not form.compiled and torch.compiler.is_compiling():
-                why = "compiler"
-            elif not form.transformed and transformed():
-                why = "transforms"
-            elif form.serves is not None:
+            why = _hindrance(form, now, worth)
+            if why is None and form.serves is not None:
                 why = form.serves(call)
             if why is None and worth and form.worth is not None:
                 why = form.worth(call)
@@ -245,6 +264,23 @@ class Operation(Generic[C, R]):
         able = [each.name for each in self._order if self.can(each, call)]
         return UnsupportedError(f"the form {form.name!r} of {self.name!r} cannot serve this call: {form.explain(why)}.",
                                 where=f"kernels.{self.name}", remedy=f"Those that can: {', '.join(able)}.")
+
+
+def _hindrance(form: Form[Any, Any], now: Circumstances, worth: bool) -> str | None:
+    """Why a form is not taken in these circumstances, in short, by what it declares. It may read nothing else: what it
+    finds is remembered for them."""
+    device, dtype, gradients, compiling, transforms = now
+    hindrances = (("devices", form.devices is not None and device not in form.devices),
+                  ("dtypes", form.dtypes is not None and dtype not in form.dtypes),
+                  ("gradients", form.gradients != "any" and (form.gradients == "with") is not gradients),
+                  ("compiler", worth and compiling and not form.compiled),
+                  ("eager", worth and not compiling and not form.eager),
+                  ("pays_for", worth and form.pays_for is not None and dtype not in form.pays_for),
+                  ("transforms", transforms and not form.transformed))
+    for why, hinders in hindrances:
+        if hinders:
+            return why
+    return None
 
 
 @final

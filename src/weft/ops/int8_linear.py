@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.linear import loop_pays, stored_token
+from weft.ops.linear import stored_token
 from weft.ops.operator import operator
 
 LARGEST = 127
@@ -119,5 +119,5 @@ INT8_LINEAR = OPERATIONS.add(Operation(
          devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
          gradients="without", transformed=False, serves=_whole_blocks),
     Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
-         serves=_of_one, worth=loop_pays),
+         serves=_of_one, eager=False),
     subject="x", examples=_examples, known_as=("quantised", "quantized", "int8")))

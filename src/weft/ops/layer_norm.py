@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.operator import widen
@@ -19,18 +19,12 @@ from weft.ops.rematerialize import cheap
 
 
 class LayerNormCall(NamedTuple):
-    """The arguments of `layer_norm`."""
+    """Vectors to normalise, in float32 or wider; the result is rounded once to the dtype of ``x``."""
 
     x: Float[Tensor, "... D"]
     weight: Float[Tensor, " D"] | None
     bias: Float[Tensor, " D"] | None
     eps: float
-
-
-def layer_norm(x: Float[Tensor, "... D"], weight: Float[Tensor, " D"] | None, bias: Float[Tensor, " D"] | None,
-               eps: float) -> Float[Tensor, "... D"]:
-    """The normalised vectors, worked out in float32 or wider, and rounded once to the dtype of ``x``."""
-    return LAYER_NORM(LayerNormCall(x, weight, bias, eps))
 
 
 def _written_out(call: LayerNormCall) -> Tensor:
@@ -43,13 +37,17 @@ def _written_out(call: LayerNormCall) -> Tensor:
 
 
 def _library(call: LayerNormCall) -> Tensor:
-    wide, dtype = widen(call.x), call.x.dtype
+    # The recipe holds the wide input, which autograd keeps.
+    x, weight, bias, eps = call
+    again = partial(_fused, x if x.dtype == torch.float32 else widen(x), weight, bias, eps, x.dtype)
+    return cheap(again(), again)
 
-    def normalised() -> Tensor:
-        weight, bias = (None if each is None else widen(each) for each in (call.weight, call.bias))
-        return F.layer_norm(wide, wide.shape[-1:], weight, bias, call.eps).to(dtype)
 
-    return cheap(normalised(), normalised)
+def _fused(wide: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
+    weight = weight if weight is None or weight.dtype == torch.float32 else widen(weight)
+    bias = bias if bias is None or bias.dtype == torch.float32 else widen(bias)
+    y = torch.layer_norm(wide, wide.shape[-1:], weight, bias, eps)
+    return y if y.dtype == dtype else y.to(dtype)
 
 
 def _examples(make: Make) -> Iterator[LayerNormCall]:

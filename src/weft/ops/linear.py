@@ -80,12 +80,6 @@ def _of_one(call: LinearCall) -> str | None:
     return None if call.x.numel() == call.x.shape[-1] else "it multiplies one vector"
 
 
-def loop_pays(_call: object) -> str | None:
-    """Why a sum of products does not pay; None where the compiler makes one loop of it, which reads the matrix once
-    and as it is, whereas libraries lay out and widen narrow matrices for products of many rows."""
-    return None if torch.compiler.is_compiling() else "outside torch.compile it would be slow"
-
-
 def _imitated(call: LinearCall) -> str | None:
     if not widens(call.x):
         return "this processor multiplies the dtype itself"
@@ -105,9 +99,11 @@ LINEAR = OPERATIONS.add(Operation(
     Form(REFERENCE, _written_out, "a product and a sum"),
     Form("library", _library, "PyTorch's own, by the library that it chooses", known_as=("torch", "default")),
     Form("wide", _wide, "the products of bfloat16 numbers in float32, each rounded once", devices=frozenset({"cpu"}),
-         worth=_imitated),
+         pays_for=frozenset({torch.bfloat16}), worth=_imitated),
+    # The compiler makes one loop of it, which reads the matrix once and as it is; libraries lay out and widen narrow
+    # matrices for products of many rows.
     Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
-         serves=_of_one, worth=loop_pays, known_as=("gemv", "vector")),
+         serves=_of_one, eager=False, known_as=("gemv", "vector")),
     Form("routed", _routed, "each product by the library that was measured to be the fastest", transformed=False,
          devices=frozenset({"cpu"}), serves=_same_dtype, worth=_measured,
          flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),

@@ -65,7 +65,10 @@ def cheap(y: Tensor, recipe: Recipe) -> Tensor:
 
     A recipe must hold neither ``y`` nor tensors that autograd does not keep for other reasons.
     """
-    known = None if torch.compiler.is_compiling() else _active.get()  # the compiler decides itself what to keep
+    # Without gradients nothing is kept; with them the compiler decides itself what to keep.
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return y
+    known = _active.get()
     if known is None or y.numel() < LEAST:
         return y
     for key in [key for key, value in known.items() if value.storage.expired()]:
@@ -77,7 +80,9 @@ def cheap(y: Tensor, recipe: Recipe) -> Tensor:
 def apart(part: Tensor) -> Tensor:
     """``part`` of a larger result of which nothing else is kept, so that it does not hold all of that: a copy inside
     `dropping_cheap`, if it is worth one."""
-    if torch.compiler.is_compiling() or _active.get() is None or part.numel() < LEAST:
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return part
+    if _active.get() is None or part.numel() < LEAST:
         return part
     return part.clone()
 
