@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +91,18 @@ def test_a_user_s_file_adds_a_part(own: None, tmp_path: Path) -> None:
     assert type(part).__name__ == "Mine"
     load_plugin(tmp_path / "plugin_mine.py")  # the same file again replaces its own parts
     assert "mine" in REGISTRY.kinds(("feedforward",))
+
+
+def test_what_runs_of_a_file_is_what_stands_in_it(own: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes a file of the same size and second for the one that it has compiled."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "plugin_twice.py"
+    for number in (1, 2):
+        file.write_text(f"NUMBER = {number}\n", encoding="utf-8")
+        os.utime(file, (1, 1))
+        load_plugin(file)
+        assert sys.modules["weft_plugin_plugin_twice"].NUMBER == number
+        assert REGISTRY.plugins["weft_plugin_plugin_twice"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(("name", "text", "message"), [

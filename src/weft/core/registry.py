@@ -127,16 +127,18 @@ def load_plugin(path: str | Path) -> None:
         raise ConfigError([f"the plugin {str(file)!r} is not a Python file. Give the path of a .py file."])
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    content = hashlib.sha256(file.read_bytes()).hexdigest()
+    content = file.read_bytes()
     try:
-        spec.loader.exec_module(module)
+        # Not the loader's own way, which may run what it compiled of an earlier file of the same size and second: what
+        # is hashed is what runs.
+        exec(compile(content, str(file), "exec"), vars(module))
     except Exception as error:
         del sys.modules[name]
         if isinstance(error, WeftError):
             raise
         raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
                            "Correct the file and try again."]) from error
-    REGISTRY.plugins[name] = content
+    REGISTRY.plugins[name] = hashlib.sha256(content).hexdigest()
 
 
 def _load_entry(entry: importlib.metadata.EntryPoint) -> None:

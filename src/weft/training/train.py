@@ -88,8 +88,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     world = World(torch.device(device)) if world is None else world
     require_divisible(config, world.size)
     require_sinks(config.report)
-    if config.model.rewrites:  # which only a built model can refuse: before there is a folder
-        built_empty(config.model)
+    # What only a built model can refuse: before there is a folder.
+    require_possible(config, config.made_task(), built_empty(config.model))
     # Random numbers of the CPU are forked in any case; those of an accelerator when it is the one that is used.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
