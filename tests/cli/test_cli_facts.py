@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+import weft as library
 from weft import presets
 from weft.cli.main import COMMANDS, GROUPS
 from weft.core.registry import REGISTRY
@@ -149,3 +150,14 @@ def test_config_schema_describes_runs_or_the_model_of_a_file(weft: Any, tmp_path
     told = weft("config", "schema", alone, "--out", tmp_path / "schema.json")
     assert told.out == f"wrote {tmp_path / 'schema.json'}\n"
     assert json.loads((tmp_path / "schema.json").read_text())["$ref"] == "#/$defs/model.ngram"
+
+
+def test_plan_and_check_take_changes_as_train_does(weft: Any, workplace: Path) -> None:
+    tiny, changes = workplace / "tiny.yaml", ["model.d_model=16", "model.blocks.0.layers.1.d_ff=8"]
+    found = weft("plan", tiny, *changes, "--json").json()
+    # By hand: embeddings 257 x 16, attention 4 (16 x 16), perceptron 2 (16 x 8) + 8 + 16, two LayerNorms of 2 x 16.
+    assert found["parameters"]["total"] == 257 * 16 + 4 * 256 + 2 * 128 + 24 + 2 * 32
+    assert library.plan(tiny, changes).parameters.total == found["parameters"]["total"]
+    plain, windowed = (weft("check", tiny, *more, "--length", "16", "--json").json()["border"]
+                       for more in ((), ("model.blocks.0.layers.0.mask=causal & window(40)",)))
+    assert plain < 40 <= windowed
