@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import weft as library
@@ -102,10 +103,20 @@ def test_list_of_a_kind_that_several_groups_have_tells_all(weft: Any) -> None:
 def test_doctor_tells_versions_machine_and_extras(weft: Any) -> None:
     told = weft("doctor", "--no-measure")
     assert told.code == 0
-    for expected in ("torch  ", "2.", "threads on", "disk free", "dev ", "docs "):
+    for expected in ("torch  ", "2.", "computing with", "disk free", "dev ", "docs "):
         assert expected in told.out
+    assert not any(line.startswith("CPU ") for line in told.out.splitlines()), "beside the device cpu"
     found = weft("doctor", "--no-measure", "--json").json()
     assert found["versions"]["weft"] == "0.1.0" and found["routes"] == [] and found["devices"][0]["name"] == "cpu"
+
+
+def test_doctor_counts_one_thread_as_one(weft: Any) -> None:
+    before = torch.get_num_threads()
+    try:
+        one, two = (weft("doctor", "--no-measure", "--threads", each).out for each in ("1", "2"))
+    finally:
+        torch.set_num_threads(before)
+    assert "1 thread on " in one and "2 threads on " in two
 
 
 @pytest.mark.parametrize("preset", presets())
