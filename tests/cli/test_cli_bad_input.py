@@ -67,6 +67,20 @@ def test_a_preset_that_is_not_known(refused: Refuse, command: str) -> None:
     assert "Or give the path of a YAML or JSON file" in message
 
 
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_changes_to_what_has_no_configuration_of_its_own(refused: Refuse, run: Path, command: str) -> None:
+    message = refused(command, run, "model.d_model=64", "seed=2")
+    assert ("overrides: model.d_model=64, seed=2, beside a checkpoint, whose weights fit its own configuration alone. "
+            "Leave them out, or name the configuration of the run.") in message
+    assert "beside a checkpoint" in refused(command, "nobody/has-this-model", "seed=2"), "before it is fetched"
+    config = library.load(run).config
+    for function in (library.check, library.plan):
+        with pytest.raises(library.api.UserError, match=r"overrides: seed=2, beside a configuration that is built"):
+            function(config, "seed=2")
+    assert "model.d_modle: unknown key 'd_modle'. Did you mean 'd_model'?" in refused(command, "lstm",
+                                                                                      "model.d_modle=3")
+
+
 def test_a_configuration_that_is_no_yaml(refused: Refuse, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("model: {kind: decoder\nsteps: 3")

@@ -41,9 +41,13 @@ def test_messages_are_answered_in_order_with_the_state_kept(weft: Any, run: Path
 
 
 def test_without_a_terminal_each_line_is_a_message(weft: Any, run: Path) -> None:
-    given = weft("chat", run, *QUICK, "--message", "line 1", "--message", "/reset", "--json").json()
-    piped = CliRunner().invoke(app, ["chat", str(run), *QUICK, "--json"], input="line 1\n\n/reset\n")
+    """Text that comes from a pipe is data, a path or "/exit" alike: only who types commands means them."""
+    lines = ["line 1", "/reset", "/etc/hosts", "/exit", "line 2"]
+    given = weft("chat", run, *QUICK, *(word for line in lines for word in ("--message", line)), "--json").json()
+    piped = CliRunner().invoke(app, ["chat", str(run), *QUICK, "--json"], input="\n\n".join(lines))
     assert piped.exit_code == 0 and json.loads(piped.stdout) == given
+    assert [turn["message"] for turn in given["turns"]] == lines
+    assert [each["content"] for each in given["messages"] if each["role"] == "user"] == lines, "nothing was forgotten"
 
 
 def test_weights_laid_out_for_the_machine_say_the_same(weft: Any, run: Path) -> None:

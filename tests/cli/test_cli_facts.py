@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+import weft as library
 from weft import presets
 from weft.cli.main import COMMANDS, GROUPS
 from weft.core.registry import REGISTRY
@@ -101,10 +103,20 @@ def test_list_of_a_kind_that_several_groups_have_tells_all(weft: Any) -> None:
 def test_doctor_tells_versions_machine_and_extras(weft: Any) -> None:
     told = weft("doctor", "--no-measure")
     assert told.code == 0
-    for expected in ("torch  ", "2.", "threads on", "disk free", "dev ", "docs "):
+    for expected in ("torch  ", "2.", "computing with", "disk free", "dev ", "docs "):
         assert expected in told.out
+    assert not any(line.startswith("CPU ") for line in told.out.splitlines()), "beside the device cpu"
     found = weft("doctor", "--no-measure", "--json").json()
     assert found["versions"]["weft"] == "0.1.0" and found["routes"] == [] and found["devices"][0]["name"] == "cpu"
+
+
+def test_doctor_counts_one_thread_as_one(weft: Any) -> None:
+    before = torch.get_num_threads()
+    try:
+        one, two = (weft("doctor", "--no-measure", "--threads", each).out for each in ("1", "2"))
+    finally:
+        torch.set_num_threads(before)
+    assert "1 thread on " in one and "2 threads on " in two
 
 
 @pytest.mark.parametrize("preset", presets())
@@ -149,3 +161,14 @@ def test_config_schema_describes_runs_or_the_model_of_a_file(weft: Any, tmp_path
     told = weft("config", "schema", alone, "--out", tmp_path / "schema.json")
     assert told.out == f"wrote {tmp_path / 'schema.json'}\n"
     assert json.loads((tmp_path / "schema.json").read_text())["$ref"] == "#/$defs/model.ngram"
+
+
+def test_plan_and_check_take_changes_as_train_does(weft: Any, workplace: Path) -> None:
+    tiny, changes = workplace / "tiny.yaml", ["model.d_model=16", "model.blocks.0.layers.1.d_ff=8"]
+    found = weft("plan", tiny, *changes, "--json").json()
+    # By hand: embeddings 257 x 16, attention 4 (16 x 16), perceptron 2 (16 x 8) + 8 + 16, two LayerNorms of 2 x 16.
+    assert found["parameters"]["total"] == 257 * 16 + 4 * 256 + 2 * 128 + 24 + 2 * 32
+    assert library.plan(tiny, changes).parameters.total == found["parameters"]["total"]
+    plain, windowed = (weft("check", tiny, *more, "--length", "16", "--json").json()["border"]
+                       for more in ((), ("model.blocks.0.layers.0.mask=causal & window(40)",)))
+    assert plain < 40 <= windowed

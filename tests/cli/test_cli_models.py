@@ -87,6 +87,23 @@ def test_eval_reads_a_text_of_the_users(weft: Any, run: Path, tmp_path: Path) ->
     assert found[0]["tokens"] == 33 and found[0]["bytes"] == 32  # and the end of the document
 
 
+def test_eval_reads_records_by_the_fields_of_the_run(weft: Any, refused: Any, workplace: Path, tmp_path: Path) -> None:
+    for name, count in (("train", 60), ("held", 9)):
+        records = [{"ask": f"{i} and {i % 5}", "body": f"makes {i + i % 5}"} for i in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    run = tmp_path / "run"
+    told = weft("train", workplace / "tiny.yaml", "training.steps=1", "--data", tmp_path / "train.jsonl", "--out", run,
+                "data.text_field=body", "data.prompt_field=ask", f"data.validation_path={tmp_path / 'held.jsonl'}")
+    assert told.code == 0, told
+    own, given = (weft("eval", run, *more, "--json").json()[0] for more in ([], ["--data", tmp_path / "held.jsonl"]))
+    assert given["bytes"] == sum(len(f"makes {i + i % 5}") for i in range(9)), "the answers alone count"
+    assert [given[name] for name in ("loss", "tokens", "bytes")] == [own[name] for name in ("loss", "tokens", "bytes")]
+    (tmp_path / "plain.txt").write_text("makes 12")
+    assert weft("eval", run, "--data", tmp_path / "plain.txt", "--json").json()[0]["bytes"] == 8
+    (tmp_path / "other.jsonl").write_text('{"text": "makes 12"}\n')
+    assert "no field 'ask'; the fields are: 'text'" in refused("eval", run, "--data", tmp_path / "other.jsonl")
+
+
 def test_eval_takes_the_validation_or_the_test_text_of_the_run(weft: Any, workplace: Path, tmp_path: Path) -> None:
     test = tmp_path / "test.txt"
     test.write_text("abc " * 10)

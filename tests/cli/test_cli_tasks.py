@@ -114,13 +114,13 @@ def test_an_encoder_where_a_language_model_is_needed(refused: Refuse, encoder: P
                                                      purpose: str) -> None:
     checkpoint = next((encoder / "run/checkpoints").iterdir())
     assert refused(command[0], checkpoint, *command[1:]) == (
-        f"error: {checkpoint}: {purpose} needs a language model, and a 'encoder' predicts no next token. Give a "
-        "decoder or another model of the next token.")
+        f"error: {checkpoint}: {purpose} needs a language model, and a model of kind 'encoder' predicts no next token. "
+        "Give a decoder or another model of the next token.")
 
 
 def test_a_format_of_language_models_takes_no_encoder(refused: Refuse, encoder: Path, tmp_path: Path) -> None:
     message = refused("convert", encoder / "run", tmp_path / "hf", "--to", "hf")
-    assert "the format 'hf' needs a language model, and a 'encoder' predicts no next token." in message
+    assert "the format 'hf' needs a language model, and a model of kind 'encoder' predicts no next token." in message
     assert not (tmp_path / "hf").exists()
 
 
@@ -129,8 +129,10 @@ def test_a_format_of_language_models_takes_no_encoder(refused: Refuse, encoder: 
     (("task=seq2seq",), "task.kind: no task of kind 'seq2seq'. Did you mean 'sequence_to_sequence'?"),
     (("model.head=token_classification",), "model.head.kind: no head of kind 'token_classification'. Did you mean "
                                            "'per_token'?"),
-    (("model.head=null",), "model.head: "), (("task=next_token",), "model: a 'encoder' is not a language model."),
-    (("task=sequence_to_sequence",), "model: a 'encoder' predicts no next token. Give an encoder-decoder."),
+    (("model.head=null",), "model.head: "), (("task=next_token",), "model: a model of kind 'encoder' is not a language "
+                                                                   "model."),
+    (("task=sequence_to_sequence",), "model: a model of kind 'encoder' predicts no next token. Give an "
+                                     "encoder-decoder."),
     (("training.carry_state=true", "data.packing=stream"), "training.carry_state: rows that go on from "
      "batch to batch, which the task 'masked' does not have. Leave it out."),
     (("training.context=64",), "training.context: 64 tokens, and the model's positions end at 16."),

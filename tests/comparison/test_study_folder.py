@@ -12,7 +12,7 @@ import pytest
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
 from weft.comparison import StudyProgress, StudyResult, rerender
 from weft.comparison.study import StudyConfig
-from weft.core.errors import ConfigError, OccupiedError
+from weft.core.errors import ConfigError, DataError, OccupiedError, TokenizerError
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +178,26 @@ def test_a_report_is_replaced_where_it_is_as_weft_wrote_it(copy: Path, tmp_path:
     os.symlink(copy / "report.html", alone / "report.html")
     with pytest.raises(OccupiedError, match="a symbolic link"):
         rerender(alone)
+
+
+def test_a_study_that_cannot_begin_leaves_room_for_the_corrected_one(study: StudyConfig, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    large = study.model_copy(update={"tokenizer": {"kind": "bpe", "vocab_size": 100_000}})
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    with pytest.raises(TokenizerError, match="vocab_size"):
+        run(large, folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "mine.txt"]
+    assert len(run(study, folder).entries) == 2
+
+
+def test_a_study_that_has_begun_before_keeps_what_stands_there(study: StudyConfig, copy: Path) -> None:
+    text = Path(str((study.data or {})["path"]))
+    before, stands = text.read_text(), sorted(copy.rglob("*"))
+    text.write_text(before + "more\n" * 50)
+    try:
+        with pytest.raises(DataError, match="the text has changed since the study"):
+            run(study, copy)
+    finally:
+        text.write_text(before)
+    assert sorted(copy.rglob("*")) == stands

@@ -236,5 +236,6 @@ def test_a_model_that_counts_refuses_tokens_that_are_only_read(tmp_path: Path) -
     data = {"path": str(pairs_file(tmp_path, PAIRS * 20)), "text_field": "answer", "prompt_field": "question"}
     run = parse_run({"model": {"kind": "ngram", "order": 2}, "data": data,
                      "training": {"compute": {"matmul": "default"}}})
-    with pytest.raises(ConfigError, match=r"data: some tokens are read and not scored, while a 'ngram' counts every"):
+    with pytest.raises(ConfigError, match=r"data: some tokens are read and not scored, while a model of kind 'ngram' "
+                                          r"counts every"):
         train(run, tmp_path / "run")

@@ -92,7 +92,8 @@ def test_an_encoders_own_are_refused() -> None:
 def test_a_model_of_a_plugin_that_does_not_rewrite_is_refused() -> None:
     config = parse_part(("model",), described(["lora"]))
     assert isinstance(config, DecoderConfig)
-    with pytest.raises(ConfigError, match=r"rewrites: a 'decoder' does not apply them. Let its build\(\) end in weft"):
+    with pytest.raises(ConfigError, match=r"rewrites: a model of kind 'decoder' does not apply them. Let its build\(\) "
+                                          r"end in weft"):
         require_rewritten(Decoder(config))
     require_rewritten(config.build())
 

@@ -157,12 +157,12 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "model", "message"), [
-    ("masked", {**LSTM, "vocab_size": 9}, "task: 'masked', and a 'decoder' predicts each token from those before it "
-                                          "alone. Give an encoder, or task: next_token."),
+    ("masked", {**LSTM, "vocab_size": 9}, "task: 'masked', and a model of kind 'decoder' predicts each token from "
+                                          "those before it alone. Give an encoder, or task: next_token."),
     ("masked", {**ENCODER, "vocab_size": 9}, "model.head: the model has no head. Give head: masked_token."),
     ("masked", {**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_classes": 2}},
      "model.head: the model has a head that predicts no tokens. Give head: masked_token."),
-    ("next_token", {**ENCODER, "vocab_size": 9}, "model: a 'encoder' is not a language model."),
+    ("next_token", {**ENCODER, "vocab_size": 9}, "model: a model of kind 'encoder' is not a language model."),
     ("masked", {**ENCODER_DECODER, "vocab_size": 9, "encoder": {**ENCODER, "vocab_size": 9}}, "task: 'masked', and a"),
 ])
 def test_models_that_do_not_fit_are_refused_before_anything_is_read(tmp_path: Path, name: str, model: dict[str, Any],

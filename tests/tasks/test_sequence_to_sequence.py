@@ -139,8 +139,9 @@ def test_an_encoder_decoder_trains_and_a_killed_run_resumes(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("model", "message"), [
-    ({**LSTM, "vocab_size": 9}, "model: a 'decoder' reads no source. Give an encoder-decoder, or task: next_token"),
-    ({**ENCODER, "vocab_size": 9}, "model: a 'encoder' predicts no next token. Give an encoder-decoder."),
+    ({**LSTM, "vocab_size": 9}, "model: a model of kind 'decoder' reads no source. Give an encoder-decoder, or task: "
+                                "next_token"),
+    ({**ENCODER, "vocab_size": 9}, "model: a model of kind 'encoder' predicts no next token. Give an encoder-decoder."),
     ({**ENCODER_DECODER, "vocab_size": 257, "encoder": {**ENCODER, "vocab_size": 9}},
      "model.encoder.vocab_size: 9, while targets have 257 ids; one tokenizer writes both. Leave it out"),
 ])

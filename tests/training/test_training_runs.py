@@ -169,7 +169,8 @@ def test_a_counted_model_goes_through_the_same_door(tmp_path: Path) -> None:
 
 def test_a_model_that_can_neither_be_counted_nor_differentiated_is_refused(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, LSTM)
-    with pytest.raises(ConfigError, match=r"a 'decoder' cannot be trained by gradients and is no Counted"):
+    with pytest.raises(ConfigError, match=r"a model of kind 'decoder' cannot be trained by gradients and is no "
+                                          r"Counted"):
         run.made_task().fit(run.model.build(), prepare(run).train)
 
 
@@ -184,5 +185,6 @@ class BareConfig(ModelConfig):
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, LSTM).model_copy(update={"model": BareConfig(vocab_size=257, context=8)})
-    with pytest.raises(ConfigError, match=r"model: what a 'test_bare' builds is no weft\.core\.model\.Model"):
+    with pytest.raises(ConfigError, match=r"model: what a model of kind 'test_bare' builds is no "
+                                          r"weft\.core\.model\.Model"):
         train(run, tmp_path / "run")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from weft.analysis import Plan
 from weft.analysis import plan as plan_model
+from weft.api.arguments import one_or_more
 from weft.api.configs import presets, read_model
 from weft.api.models import Model, load, require_dtype
 from weft.checkpoints import Loaded
@@ -21,43 +22,71 @@ LEAST_LENGTH = 16
 """Tokens of the shortest of `check`'s long rows."""
 
 
-def check(target: Model | ModelConfig, *, seed: int = 0, length: int | None = None,
+def check(target: Model | ModelConfig, overrides: Iterable[str] = (), *, seed: int = 0, length: int | None = None,
           on_law: Callable[[str, str], None] | None = None) -> CheckResult:
-    """The laws on a configuration (file, preset or object) or a checkpoint; see `weft.laws.check.check`.
+    """The laws on a configuration (file, preset or object) or a checkpoint; see `weft.laws.check.check`. ``overrides``
+    are ``key.path=value`` changes to a file or preset.
 
     Raises:
-        InputError: ``length`` is too short for rows to be cut.
+        InputError: ``length`` is too short for rows to be cut, or overrides of something else.
     """
     if length is not None and length < LEAST_LENGTH:
         raise InputError(f"{length} tokens are too few to cut.", where="length",
                          remedy=f"Give {LEAST_LENGTH} or more, or leave it out.")
-    found = _target(target)
+    found = _target(target, overrides)
     if isinstance(found, ModelConfig):
         return check_laws(found, seed=seed, length=length, on_law=on_law)
     return check_laws(found.config, found.model, seed=seed, sum_error=sum_error(found), length=length, on_law=on_law)
 
 
-def plan(target: Model | ModelConfig, *, context: int | None = None, batch: int = 1, dtype: str | None = None,
-         tokens: int | None = None) -> Plan:
+def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context: int | None = None, batch: int = 1,
+         dtype: str | None = None, tokens: int | None = None) -> Plan:
     """What a model costs before it runs, from a configuration (file, preset or object) or a checkpoint; see
-    `weft.analysis.plan`."""
-    found = _target(target)
+    `weft.analysis.plan`. ``overrides`` are ``key.path=value`` changes to a file or preset.
+
+    Raises:
+        InputError: overrides of something else.
+    """
+    found = _target(target, overrides)
     return plan_model(found if isinstance(found, ModelConfig) else found.model, context=context, batch=batch,
                       dtype=None if dtype is None else require_dtype(dtype), tokens=tokens)
 
 
-def _target(target: Model | ModelConfig) -> ModelConfig | Loaded:
+def require_changeable(target: Model | ModelConfig, overrides: Iterable[str]) -> None:
+    """Refuse overrides of what is not the configuration of a file or preset.
+
+    Raises:
+        InputError: there are some.
+    """
+    given = one_or_more(overrides)
+    if not given:
+        return
+    if isinstance(target, ModelConfig):
+        raise InputError(f"{', '.join(given)}, beside a configuration that is built already.", where="overrides",
+                         remedy="Change the configuration itself, with its model_copy.")
+    if _is_checkpoint(target):
+        raise InputError(f"{', '.join(given)}, beside a checkpoint, whose weights fit its own configuration alone.",
+                         where="overrides", remedy="Leave them out, or name the configuration of the run.")
+
+
+def _is_checkpoint(target: Model) -> bool:
+    return isinstance(target, Loaded) or Path(target).is_dir() or hub_model(target) is not None
+
+
+def _target(target: Model | ModelConfig, overrides: Iterable[str]) -> ModelConfig | Loaded:
     """A configuration, or a checkpoint in memory.
 
     Raises:
-        InputError: neither a file, a preset nor a folder.
+        InputError: neither a file, a preset nor a folder, or overrides of what has none.
     """
+    changes = one_or_more(overrides)
+    require_changeable(target, changes)
     if isinstance(target, ModelConfig | Loaded):
         return target
-    if Path(target).is_dir() or hub_model(target) is not None:
+    if _is_checkpoint(target):
         return load(target)
     if not Path(target).suffix and str(target) not in presets() and not Path(target).exists():
         raise InputError(f"{str(target)!r} is neither a file, a preset nor a checkpoint.", where="target",
                          remedy=f"{nearest(str(target), presets())} Or give the path of a YAML or JSON file or of a "
                                 "checkpoint's folder, or a model on the Hub as org/name.")
-    return read_model(target)
+    return read_model(target, changes)

@@ -132,7 +132,8 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
 
     Args:
         model: the checkpoint.
-        data: a text, or a folder of prepared data, whose validation part is taken.
+        data: a text, whose records and documents are those that the model's run would read; or a folder of prepared
+            data, whose validation part is taken.
         context: tokens of a window; the model's by default.
         stride: tokens by which windows advance.
         mode: windows, or whole documents with the state carried through.
@@ -141,10 +142,11 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
     """
     loaded, causal = load_language_model(model, "perplexity")
     tokenizer = _tokenizer(loaded)
+    settings = None if loaded.run is None else DataSettings.model_validate(loaded.run["data"])
     if data is not None:
-        tokens = text_stream(data, tokenizer)
-    elif loaded.run is not None:
-        tokens = held_out_text(DataSettings.model_validate(loaded.run["data"]), tokenizer, part)
+        tokens = text_stream(data, tokenizer, settings)
+    elif settings is not None:
+        tokens = held_out_text(settings, tokenizer, part)
     else:
         raise InputError("the checkpoint knows no run, so it has no text of its own.", where="data",
                          remedy="Give the path of a text.")

@@ -65,7 +65,8 @@ def chat(checkpoint: Checkpoint,
     """Talk with a model in the terminal.
 
     The model's own chat template writes the conversation; a model without one needs --template. Without a terminal,
-    each line of standard input is a message. Ctrl-C stops an answer, Ctrl-D leaves, /help tells the commands.
+    each line of standard input is a message, whatever it begins with. In one, Ctrl-C stops an answer, Ctrl-D leaves,
+    /help lists the commands.
     """
     prepare(plugin, threads, kernels)
     from weft import api

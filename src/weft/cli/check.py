@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.config import Overrides
 from weft.cli.options import (
     AllowPickles,
     Json,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 @guarded
 def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="What to check.")],
+          overrides: Overrides = None,
           length: Annotated[int | None, typer.Option(min=16, help="Tokens of the long rows. Without it they go past "
                                                      "the longest border, as far as that takes seconds.")] = None,
           seed: Seed = 0, threads: Threads = None, kernels: Kernels = None,
@@ -48,10 +50,12 @@ def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", hel
     """
     prepare(plugin, threads, kernels)
     from weft import api
+    from weft.api.examining import require_changeable
 
+    require_changeable(target, overrides or [])
     target = str(on_disk(target, revision, offline, allow_pickles))
     with console(err=True).status("reading", spinner="line") as status:
-        result = api.check(target, seed=seed, length=length,
+        result = api.check(target, overrides or [], seed=seed, length=length,
                            on_law=lambda who, law: status.update(f"{who}: {law}"))
     if json:
         print_json({**dataclasses.asdict(result), "holds": result.holds})

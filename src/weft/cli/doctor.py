@@ -51,7 +51,8 @@ def _machine(found: Diagnosis) -> Table:
     for device in found.devices:
         memory = f", {in_bytes(device.memory)}" if device.memory else ""
         rows.add_row(device.name, f"{device.description}{memory}")
-    rows.add_row("CPU", f"{found.threads} threads on {found.cores} cores, {found.capability}")
+    rows.add_row("computing with", f"{_count(found.threads, 'thread')} on {_count(found.cores, 'core')}, "
+                                   f"{found.capability}")
     rows.add_row("PyTorch has", ", ".join(name for name, here in found.backends.items() if here) or "no libraries")
     rows.add_row("torch.compile", f"{found.compiler or 'no C++ compiler'}, Python's headers "
                                   f"{'found' if found.python_headers else 'missing'}")
@@ -60,6 +61,10 @@ def _machine(found: Diagnosis) -> Table:
     if found.copy:
         rows.add_row("memory copy", short(found.copy, "B/s"))
     return rows
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _routes(found: Diagnosis) -> Table:

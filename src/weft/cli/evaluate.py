@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 @guarded
 def evaluate(checkpoint: Checkpoint,
-             data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; by default what the run "
-                                                       "held out.")] = None,
+             data: Annotated[Path | None, typer.Option("--data", help="A text file or folder, read by the "
+                                                       "fields and documents of the run; by default what it held "
+                                                       "out.")] = None,
              part: Annotated[str | None, typer.Option("--part", help="Which of the run's held-out texts: validation "
                                                       "or test; validation.")] = None,
              context: Annotated[str | None, typer.Option("--context", help="Tokens of a window; several as "

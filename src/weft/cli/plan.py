@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.config import Overrides
 from weft.cli.options import (
     AllowPickles,
     Dtype,
@@ -34,7 +35,7 @@ Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file
 
 
 @guarded
-def plan(target: Target,
+def plan(target: Target, overrides: Overrides = None,
          tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of a training run, to tell the least time "
                                                     "that it takes here.")] = None,
          context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of a row.")] = None,
@@ -48,9 +49,11 @@ def plan(target: Target,
     """
     prepare(plugin, threads, kernels)
     from weft import api
+    from weft.api.examining import require_changeable
 
+    require_changeable(target, overrides or [])
     target = str(on_disk(target, revision, offline, allow_pickles))
-    found = api.plan(target, context=context, batch=batch, dtype=dtype, tokens=tokens)
+    found = api.plan(target, overrides or [], context=context, batch=batch, dtype=dtype, tokens=tokens)
     if json:
         print_json(found.plain())
         return

@@ -18,8 +18,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -28,9 +28,9 @@ import yaml
 from weft.comparison.report import render
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
-from weft.core.errors import CheckpointError, ConfigError, InputError
+from weft.core.errors import CheckpointError, ConfigError, InputError, UserError
 from weft.core.strict_json import dumps
-from weft.disk.atomic import tidy, write_file
+from weft.disk.atomic import discard, tidy, write_file
 from weft.disk.lock import held
 from weft.disk.ownership import enumerated, in_the_way, require_free
 
@@ -59,6 +59,7 @@ class StudyFolder:
         self.text = yaml.safe_dump(dict(stated), sort_keys=False, allow_unicode=True)
         self.sha256 = hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()
         self.started = now()
+        self._begun_before = True
         self._stack = ExitStack()
 
     def __enter__(self) -> StudyFolder:
@@ -82,6 +83,7 @@ class StudyFolder:
         known = self.path / IDENTITY
         if not known.exists():
             self._require_room()  # once more, for what another process did before the lock was ours
+            self._begun_before = False
             write_file(known, json.dumps({"sha256": self.sha256, "started": self.started}, indent=1) + "\n")
             write_file(self.path / STATED, self.text)
             return
@@ -101,6 +103,26 @@ class StudyFolder:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Around what comes before the first piece of work. Where its settings or its text cannot be used, a study that
+        begins here leaves nothing, so that the corrected one can have the folder."""
+        try:
+            yield
+        except UserError:
+            if not self._begun_before:
+                self._withdraw()
+            raise
+
+    def _withdraw(self) -> None:
+        """Delete what was written since this process, which alone writes here, saw that nothing of it stood here.
+        ``study.json`` goes last, so that whatever is left is known to be a study's."""
+        data = self.path / "data"
+        if data.is_dir() and not data.is_symlink():
+            discard(data)
+        for name in (STATED, IDENTITY):
+            (self.path / name).unlink(missing_ok=True)
 
     def settled(self, name: str, make: Callable[[], str]) -> str:
         """A choice that is made once and holds however often the study is gone on with."""

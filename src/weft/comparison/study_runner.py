@@ -87,7 +87,8 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
     with (StudyFolder(Path(out), study.model_dump(mode="json", exclude_none=True), resolved) as folder,
           _written(folder.path)):
         chosen = options or Options()
-        work = Study(study, models, notes, folder, chosen, on_progress)
+        with folder.beginning():
+            work = Study(study, models, notes, folder, chosen, on_progress)
         if not chosen.own_processes:
             return work.run(in_this_process)
         with OwnProcesses() as launch:

@@ -316,7 +316,8 @@ def language_model(model: Model, purpose: str, *, where: str = "model") -> Langu
     """
     if isinstance(model, LanguageModel):
         return model
-    raise UnsupportedError(f"{purpose} needs a language model, and a {model.config.kind!r} predicts no next token.",
+    raise UnsupportedError(f"{purpose} needs a language model, and a model of kind {model.config.kind!r} predicts no "
+                           "next token.",
                            where=where, remedy="Give a decoder or another model of the next token.")
 
 

@@ -84,6 +84,19 @@ def source_files(path: Path, suffixes: Collection[str] = TEXT_SUFFIXES) -> list[
     return [path]
 
 
+def read_like(path: str | Path, *, text_field: str, prompt_field: str | None, documents: Division) -> Corpus:
+    """A text read as another one was: its settings hold for the files that they concern, and need not concern any.
+
+    Raises:
+        DataError: as `read_text`, of which these are the arguments.
+    """
+    records = {content_suffix(file) in RECORD_SUFFIXES for file in source_files(Path(path))}
+    if records == {False}:
+        return read_text(path, documents=documents)
+    return read_text(path, text_field=text_field, prompt_field=prompt_field,
+                     documents=documents if False in records else "file")
+
+
 def read_document(path: Path) -> memoryview:
     """The text of one file, which may be compressed, in UTF-8 and without the mark that some editors begin it with.
 

@@ -88,8 +88,8 @@ def require_rewritten(model: Model) -> None:
         ConfigError: it has none of them.
     """
     if model.config.rewrites and not any(isinstance(module, Rewritten) for module in model.modules()):
-        raise ConfigError([f"rewrites: a {model.config.kind!r} does not apply them. Let its build() end in "
-                           "weft.linear.rewrite.rewritten(model, self.rewrites), or leave them out."])
+        raise ConfigError([f"rewrites: a model of kind {model.config.kind!r} does not apply them. Let its build() end "
+                           "in weft.linear.rewrite.rewritten(model, self.rewrites), or leave them out."])
 
 
 def apply(model: M, rewrite: RewriteConfig, place: str = "rewrites.0") -> Replaced[M]:

@@ -68,7 +68,7 @@ def classify(model: Model, rows: Sequence[Sequence[int]]) -> tuple[Answer, ...]:
     """
     head = model.head
     if not isinstance(head, Classifier):
-        raise UnsupportedError(f"a {model.config.kind!r} without a head that tells classes or values.",
+        raise UnsupportedError(f"a model of kind {model.config.kind!r} without a head that tells classes or values.",
                                where="model.head", remedy="Give a model with head: pooled or per_token.")
     _check(model, rows)
     labels = () if head.values else head.labels or tuple(map(str, range(head.n_outputs)))
@@ -93,7 +93,8 @@ def score_hidden(model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokeniz
     """
     head = model.head
     if not isinstance(head, Readout):
-        raise UnsupportedError(f"a {model.config.kind!r} without a head that predicts tokens.", where="model.head",
+        raise UnsupportedError(f"a model of kind {model.config.kind!r} without a head that predicts tokens.",
+                               where="model.head",
                                remedy="Give a language model, or an encoder with head: masked_token.")
     if tokenizer is None:
         raise InputError("no tokenizer, which says what stands for a hidden token.", where="tokenizer",

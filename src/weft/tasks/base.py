@@ -280,5 +280,5 @@ class Task(ABC, Generic[E, B]):
         Raises:
             ConfigError: this task trains by gradients alone.
         """
-        raise ConfigError([f"task: {self.name!r} trains by gradients, and a {model.config.kind!r} is fitted by "
-                           "counting. Give task: next_token, or another model."])
+        raise ConfigError([f"task: {self.name!r} trains by gradients, and a model of kind {model.config.kind!r} is "
+                           "fitted by counting. Give task: next_token, or another model."])

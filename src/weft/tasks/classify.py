@@ -124,7 +124,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
         kind, head, values = model.config.kind, model.head, self.config.values
         wanted = "n_classes or labels" if values is None else f"n_values: {values}"
         if "tokens" not in model.reads():
-            return [f"model: a {kind!r} reads no tokens. Give a model of tokens."]
+            return [f"model: a model of kind {kind!r} reads no tokens. Give a model of tokens."]
         if not isinstance(head, Classifier) or not head.pooled:
             has = "no head" if head is None else "a head that gives a row no answer of its own"
             return [f"model.head: the model has {has}. Give head: {{kind: pooled}} with {wanted}."]

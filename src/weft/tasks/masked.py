@@ -184,10 +184,10 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
     def problems(self, model: Model) -> list[str]:
         kind = model.config.kind
         if isinstance(model, LanguageModel):
-            return [f"task: {self.name!r}, and a {kind!r} predicts each token from those before it alone. Give an "
-                    "encoder, or task: next_token."]
+            return [f"task: {self.name!r}, and a model of kind {kind!r} predicts each token from those before it "
+                    "alone. Give an encoder, or task: next_token."]
         if "tokens" not in model.reads():
-            return [f"model: a {kind!r} reads no tokens. Give an encoder of tokens."]
+            return [f"model: a model of kind {kind!r} reads no tokens. Give an encoder of tokens."]
         if not isinstance(model.head, Readout):
             has = "no head" if model.head is None else "a head that predicts no tokens"
             return [f"model.head: the model has {has}. Give head: masked_token."]

@@ -16,6 +16,7 @@ from weft.data.documents import Documents
 from weft.data.manifest import is_prepared
 from weft.data.prepared import PreparedData, open_prepared
 from weft.data.settings import DataSettings, full_recipe
+from weft.data.text import read_like
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 
@@ -139,15 +140,23 @@ def _encoded(parts: Mapping[str, Corpus], tokenizer: Tokenizer, part: HeldOut = 
     return encode_corpus(parts[part], tokenizer, repeated=repeated(parts[part], parts["train"]))
 
 
-def text_stream(path: str | Path, tokenizer: Tokenizer) -> TokenStream:
+def text_stream(path: str | Path, tokenizer: Tokenizer, settings: DataSettings | None = None) -> TokenStream:
     """The tokens of a text, or of the validation part of a prepared folder.
+
+    Args:
+        path: of either.
+        tokenizer: what encodes the text.
+        settings: of the run whose model is to read it, which name the fields of its records and say what is one
+            document; None: there is no run.
 
     Raises:
         DataError: it cannot be read, or the prepared folder has another tokenizer.
     """
     if is_prepared(Path(path)):
         return prepared_stream(Path(path), tokenizer, "validation")
-    return encode_corpus(read_text(path), tokenizer)
+    like = DataSettings() if settings is None else settings
+    return encode_corpus(read_like(path, text_field=like.text_field, prompt_field=like.prompt_field,
+                                   documents=like.division), tokenizer)
 
 
 def prepared_stream(folder: Path, tokenizer: Tokenizer, part: str) -> TokenStream:

@@ -52,11 +52,11 @@ class NextToken(Task[TokenStream, Batch]):
     def problems(self, model: Model) -> list[str]:
         kind = model.config.kind
         if not isinstance(model, LanguageModel):
-            return [f"model: a {kind!r} is not a language model. Give a model that predicts the next token, or another "
-                    "task, such as masked."]
+            return [f"model: a model of kind {kind!r} is not a language model. Give a model that predicts the next "
+                    "token, or another task, such as masked."]
         if model.takes_source:
-            return [f"task: {self.name!r}, and a {kind!r} decodes from a source, which running text has not. Give "
-                    "task: sequence_to_sequence."]
+            return [f"task: {self.name!r}, and a model of kind {kind!r} decodes from a source, which running text has "
+                    "not. Give task: sequence_to_sequence."]
         if Trait.NOT_DIFFERENTIABLE in traits_of(model):
             return [] if isinstance(model, Counted) else [_neither(model)]
         return [*super().problems(model), *(self._uncarried(model) if self.settings.carry_state else [])]
@@ -122,11 +122,12 @@ class NextToken(Task[TokenStream, Batch]):
         if not isinstance(model, Counted):
             raise ConfigError([_neither(model)])
         if examples.flags is not None:
-            raise ConfigError([f"data: some tokens are read and not scored, while a {model.config.kind!r} counts every "
+            raise ConfigError([f"data: some tokens are read and not scored, while a model of kind "
+                               f"{model.config.kind!r} counts every "
                                "token. Leave out data.prompt_field, or train a model by gradients."])
         model.fit(torch.from_numpy(examples.tokens.astype(np.int64)), torch.from_numpy(examples.begins.copy()))
 
 
 def _neither(model: Model) -> str:
-    return (f"model: a {model.config.kind!r} cannot be trained by gradients and is no Counted. Derive it from "
-            "weft.core.model.Counted, or do not declare Trait.NOT_DIFFERENTIABLE.")
+    return (f"model: a model of kind {model.config.kind!r} cannot be trained by gradients and is no Counted. Derive it "
+            "from weft.core.model.Counted, or do not declare Trait.NOT_DIFFERENTIABLE.")

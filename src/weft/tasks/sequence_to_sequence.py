@@ -220,10 +220,10 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
     def problems(self, model: Model) -> list[str]:
         kind = model.config.kind
         if not isinstance(model, LanguageModel):
-            return [f"model: a {kind!r} predicts no next token. Give an encoder-decoder."]
+            return [f"model: a model of kind {kind!r} predicts no next token. Give an encoder-decoder."]
         if not model.takes_source:
-            return [f"model: a {kind!r} reads no source. Give an encoder-decoder, or task: next_token with "
-                    "data.prompt_field."]
+            return [f"model: a model of kind {kind!r} reads no source. Give an encoder-decoder, or task: next_token "
+                    "with data.prompt_field."]
         found = super().problems(model)
         if model.source_vocab_size < model.vocab_size:
             found.append(f"model.encoder.vocab_size: {model.source_vocab_size}, while targets have "

@@ -279,8 +279,8 @@ def require_parallel(model: Model, size: int) -> None:
     """
     traits = traits_of(model) if size > 1 else frozenset()
     if Trait.NOT_DIFFERENTIABLE in traits:
-        raise ConfigError([f"model: a {model.config.kind!r} is fitted by counting, which one process does, and "
-                           f"{size} were started. Start it without torchrun."])
+        raise ConfigError([f"model: a model of kind {model.config.kind!r} is fitted by counting, which one process "
+                           f"does, and {size} were started. Start it without torchrun."])
     if Trait.BATCH_STATISTICS in traits:
         raise ConfigError([f"model: batch normalisation needs the statistics of the whole batch, of which each of "
                            f"{size} ranks sees a part. Use another norm, or start it without torchrun."])

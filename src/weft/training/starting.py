@@ -141,8 +141,8 @@ def require_startable(config: RunConfig, model: Model) -> None:
     """
     assert config.start is not None, "asked of a run that starts from something"
     if Trait.NOT_DIFFERENTIABLE in traits_of(model):
-        raise ConfigError([f"start: {config.start}, and a {config.model.kind!r} is fitted by counting, which begins "
-                           "anew. Leave it out."])
+        raise ConfigError([f"start: {config.start}, and a model of kind {config.model.kind!r} is fitted by counting, "
+                           "which begins anew. Leave it out."])
     before, now = _config_of(find_checkpoint(config.start)).dump(), config.model.dump()
     given = [name for name in MAY_DIFFER if name in now or name in before]
     problems = [f"model.{path}: {new!r}, and the model of {config.start} has {old!r}. Leave it out, or start afresh."

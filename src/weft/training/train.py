@@ -109,8 +109,8 @@ def build_model(config: RunConfig) -> Model:
     """
     model = config.model.build()
     if not isinstance(model, Model):
-        raise ConfigError([f"model: what a {config.model.kind!r} builds is no weft.core.model.Model. Derive it from "
-                           "LanguageModel or Encoder."])
+        raise ConfigError([f"model: what a model of kind {config.model.kind!r} builds is no weft.core.model.Model. "
+                           "Derive it from LanguageModel or Encoder."])
     require_rewritten(model)
     return model
 

@@ -194,7 +194,7 @@ def test_what_an_arpa_file_cannot_hold_is_refused_with_the_reason(tmp_path: Path
                                      "blocks": [{"kind": "pre", "layers": ["lstm"]}]})
     decoder = save_checkpoint(tmp_path / "decoder", config.build(), ByteTokenizer())
     with pytest.raises(UnsupportedError, match="an ARPA file holds the back-off table of an n-gram model, and this is "
-                                               "a 'decoder'"):
+                                               "a model of kind 'decoder'"):
         convert(decoder, tmp_path / "x.arpa")
     odd = saved(tmp_path / "odd", WordTokenizer.train(TEXT))
     with pytest.raises(UnsupportedError, match="the vocabulary has '<s>' as an ordinary word"):

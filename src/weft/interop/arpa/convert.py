@@ -53,8 +53,8 @@ def to_arpa(loaded: Loaded, out: Path) -> Converted:
     """
     model = loaded.model
     if not isinstance(model, NgramModel):
-        raise UnsupportedError(f"an ARPA file holds the back-off table of an n-gram model, and this is a "
-                               f"{model.config.kind!r}.", where=str(loaded.path),
+        raise UnsupportedError("an ARPA file holds the back-off table of an n-gram model, and this is a model "
+                               f"of kind {model.config.kind!r}.", where=str(loaded.path),
                                remedy="Choose another format, or convert a model of kind ngram.")
     require_free(out, single=True)
     roles = roles_of(loaded.tokenizer, model.end, model.vocab_size)
