@@ -142,6 +142,7 @@ def test_tasks_and_models_that_do_not_fit_are_refused_before_the_corpus_is_read(
     told = refused("train", encoder / "masked.yaml", *changes, "tokenizer=bytes", f"data.path={tmp_path / 'missing'}",
                    "--out", tmp_path / "run")
     assert message in told and "missing" not in told.replace("missing.", "")
+    assert not (tmp_path / "run").exists()
 
 
 def test_eval_takes_no_windows_for_another_task(refused: Refuse, encoder: Path) -> None:
