@@ -101,7 +101,7 @@ def test_what_runs_of_a_file_is_what_stands_in_it(own: None, tmp_path: Path, mon
         file.write_text(f"NUMBER = {number}\n", encoding="utf-8")
         os.utime(file, (1, 1))
         load_plugin(file)
-        assert sys.modules["weft_plugin_plugin_twice"].NUMBER == number
+        assert number == sys.modules["weft_plugin_plugin_twice"].NUMBER
         assert REGISTRY.plugins["weft_plugin_plugin_twice"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 

@@ -13,8 +13,10 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TypeVar
+from types import CodeType
+from typing import TypeVar, final
 
 from weft.core.errors import ConfigError, WeftError, nearest
 from weft.core.part_config import PartConfig
@@ -122,16 +124,16 @@ def load_plugin(path: str | Path) -> None:
     if not file.is_file():
         raise ConfigError([f"the plugin {str(file)!r} is not a file. Give the path of a Python file."])
     name = f"{PLUGIN}{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    if file.suffix != ".py":
         raise ConfigError([f"the plugin {str(file)!r} is not a Python file. Give the path of a .py file."])
+    content = file.read_bytes()
+    loader = _Loader(name, str(file), content)
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None, "a loader of its own has a specification"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    content = file.read_bytes()
     try:
-        # Not the loader's own way, which may run what it compiled of an earlier file of the same size and second: what
-        # is hashed is what runs.
-        exec(compile(content, str(file), "exec"), vars(module))
+        loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         if isinstance(error, WeftError):
@@ -139,6 +141,19 @@ def load_plugin(path: str | Path) -> None:
         raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
                            "Correct the file and try again."]) from error
     REGISTRY.plugins[name] = hashlib.sha256(content).hexdigest()
+
+
+@final
+class _Loader(SourceFileLoader):
+    """Runs the text that was read, and so what is hashed. Python's own way takes a file of the same size and second for
+    the one that it has compiled before."""
+
+    def __init__(self, name: str, path: str, content: bytes) -> None:
+        super().__init__(name, path)
+        self._content = content
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self._content, self.path)
 
 
 def _load_entry(entry: importlib.metadata.EntryPoint) -> None:
