@@ -43,9 +43,6 @@ class Talking(Plain):
     def attended(self) -> Mask:
         return self.mask
 
-    def served_by(self, steps: int) -> Mapping[str, str]:
-        return {"Talking": "loops: it is short" if steps == 1 else "products: they are fast"}
-
     def mixed(self, v: Tensor, span: Span) -> tuple[Tensor, tuple[Given, ...]]:
         return dropout(v, self.dropout_rate) if self.training else v, ()
 
@@ -152,7 +149,7 @@ def test_a_mixer_with_scores_is_counted_by_its_mask(mask: str) -> None:
     assert parts["attention scores"].visible == pytest.approx(2 * 2 * E * allowed / T, rel=1e-12)
 
 
-def test_its_numbers_its_memory_and_its_forms_are_listed() -> None:
+def test_its_numbers_and_its_memory_are_listed() -> None:
     found = planned(NewConfig(), QuarterConfig())
     numbers = {part.part: part.numbers for part in found.parameters.parts}
     assert numbers == {"embeddings": V * D, "attention projections": 3 * E * (D + 1) + D * (E + 1),
@@ -161,8 +158,6 @@ def test_its_numbers_its_memory_and_its_forms_are_listed() -> None:
     assert found.states is not None and found.states.growth == "growing"
     assert found.states.per_token == 2 * E * 4
     assert found.step is not None and found.step.activations_by_part["attention scores"] >= T * T * 4
-    assert (f"Talking (1 layer), on a CPU: training and prompts of {T} tokens by products: they are fast; single "
-            "tokens by loops: it is short.") in found.notes
 
 
 def test_a_part_that_says_nothing_is_listed_under_its_kind_with_all_its_work() -> None:

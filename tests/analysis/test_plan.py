@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -101,13 +100,15 @@ def notes(source: ModelConfig) -> str:
     return "\n".join(found.notes)
 
 
-def test_notes_say_why_a_backend_serves() -> None:
-    text = notes(config(ATTENTION, {**ATTENTION, "scores": {"softcap": 5.0}}))
-    assert re.search(r"Attention \(2 layers\), on a CPU: training and prompts of \d+ tokens by sdpa: PyTorch's fused",
-                     text)
-    assert "single tokens by grouped_rows: one query: the queries of a group as rows read each key once" in text
-    assert re.search(r"of \d+ tokens by reference: every stage written out .*not banded: the chunk is short; not sdpa: "
-                     r"it knows no softcap", text)
+def test_forms_are_listed_with_their_reasons_and_notes_do_not_repeat_them() -> None:
+    found = plan(config(ATTENTION, {**ATTENTION, "scores": {"softcap": 5.0}}), context=16, contexts=(4,))
+    forms = {(each.form, phase): each.reason for each in found.forms if each.operation == "attention"
+             for phase in each.phases}
+    assert forms["sdpa", "training"].startswith("PyTorch's fused")
+    assert "one query: the queries of a group as rows read each key once" in forms["grouped_rows", "single tokens"]
+    assert "not sdpa: it knows no softcap" in forms["reference", "training"]
+    text = "\n".join(found.notes)
+    assert not any(form in text for form, _ in forms)
     assert "element-wise work" in text
 
 

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from by_hand import require_agreement
 from oracles import losses
 from weft.core.errors import UnsupportedError
+from weft.ops.forms import OPERATIONS
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
 
@@ -76,14 +77,34 @@ def test_the_plain_sum_is_that_of_the_log_probabilities() -> None:
     assert_close(fused([h, weight]).nats, wanted.detach(), rtol=1e-13, atol=0)
 
 
-@pytest.mark.parametrize("frozen", [0, 1, 2])
-def test_what_needs_no_gradient_gets_none(frozen: int) -> None:
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_what_needs_no_gradient_gets_none(frozen: tuple[int, ...]) -> None:
     arguments = inputs(bias=True)
-    arguments[frozen] = arguments[frozen].detach()
+    for index in frozen:
+        arguments[index] = arguments[index].detach()
     learned = [x for x in arguments if x.requires_grad]
-    for found, wanted in zip(torch.autograd.grad(fused(arguments).loss, learned),
-                             torch.autograd.grad(plain(arguments), learned), strict=True):
+    mine, whole = fused(arguments, piece_entries=2 * V), plain(arguments)
+    assert_close(mine.loss, whole, rtol=1e-12, atol=0)
+    for found, wanted in zip(torch.autograd.grad(mine.loss, learned), torch.autograd.grad(whole, learned), strict=True):
         assert_close(found, wanted, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(("frozen", "products"), [((), 3), ((2,), 3), ((0,), 2), ((1,), 2), ((1, 2), 2), ((0, 1), 1)])
+def test_what_needs_no_gradient_costs_no_product(frozen: tuple[int, ...], products: int) -> None:
+    """A frozen readout under trained layers: two products, of the logits and of the gradient of h. Counted as PyTorch
+    runs them, and as the operator counts itself."""
+    arguments = inputs(bias=True)
+    for index in frozen:
+        arguments[index] = arguments[index].detach()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        fused(arguments)
+    run = sum(event.count for event in seen.key_averages() if event.key in ("aten::mm", "aten::addmm"))
+    assert run == products + (2 not in frozen), "and one that sums the gradient of the bias"
+    wanted = [index not in frozen for index in range(3)]
+    cost = OPERATIONS.formula("weft.linear_cross_entropy")
+    assert cost is not None
+    given = (arguments[0].flatten(0, 1), *arguments[1:], TARGETS, SCORED, None, 0.0, 0.0, B * T, *wanted)
+    assert cost(*given) == products * 2 * B * T * D * V
 
 
 def test_without_gradients_the_sums_are_the_same() -> None:
@@ -176,7 +197,7 @@ def test_it_is_one_operator_to_the_compiler(dtype: torch.dtype) -> None:
 
 def test_the_operator_passes_torchs_own_checks() -> None:
     h, weight, bias = inputs(bias=True)
-    options = (None, 0.1, 0.2, 4, True)
+    options = (None, 0.1, 0.2, 4, True, True, True)
     found = torch.library.opcheck(torch.ops.weft.linear_cross_entropy.default,
                                   (h.detach().flatten(0, 1), weight.detach(), bias.detach(), TARGETS.flatten(),
                                    SCORED.flatten(), *options))

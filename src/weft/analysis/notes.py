@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from weft.analysis.flops import Flops
-from weft.core.layer import Part, traits_of
+from weft.core.layer import traits_of
 from weft.core.model import Model
 from weft.core.traits import Trait
 from weft.positions.regimes import regimes
@@ -18,7 +17,7 @@ DEFINITION = ("A multiplication and an addition are two operations. Matrix produ
 
 def all_notes(model: Model, flops: Flops | None) -> tuple[str, ...]:
     """Everything worth saying about a model before it runs."""
-    found = [*_trait_notes(model, flops), *_form_notes(model)]
+    found = list(_trait_notes(model, flops))
     if flops is not None:
         found = [DEFINITION, *found, *_packing_notes(flops)]
         if flops.uncounted:
@@ -51,18 +50,6 @@ def _regime_note(model: Model, flops: Flops | None) -> str:
     cost = "" if flops is None else (f": about {flops.visible:.3g} operations for each token so far, at a length of "
                                      f"{context}")
     return f"{what}. {when} a generated row outgrows its state and runs its whole text again{cost}."
-
-
-def _form_notes(model: Model) -> Iterator[str]:
-    """What serves where an operation can be computed in several ways, on this CPU, and why."""
-    found: Counter[tuple[str, str]] = Counter()
-    context = model.config.context
-    for part in model.modules():
-        many, one = (part.served_by(steps) if isinstance(part, Part) else {} for steps in (context, 1))
-        found.update((operation, f"training and prompts of {context} tokens by {how}; single tokens by "
-                                 f"{one.get(operation, how)}") for operation, how in many.items())
-    for (operation, reason), layers in found.items():
-        yield f"{operation} ({layers} layer{'s' if layers > 1 else ''}), on a CPU: {reason}."
 
 
 def _packing_notes(flops: Flops) -> Iterator[str]:

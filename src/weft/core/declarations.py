@@ -79,11 +79,6 @@ class Declarations:
         """Features of the encoded source (`weft.core.span.Memory`) that it reads; None when it reads none."""
         return None
 
-    def served_by(self, steps: int) -> Mapping[str, str]:
-        """For each operation that it computes in one of several ways, by name, which one serves rows of ``steps``
-        tokens on this machine, and why."""
-        return NONE
-
     def borders(self) -> tuple[int, ...]:
         """Lengths, in tokens, at which it begins to compute otherwise: how far its window or convolution reaches, the
         chunk of its scan. The laws run past the longest in a model."""

@@ -21,7 +21,7 @@ from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.places import Lookback
 from weft.core.registry import register
-from weft.core.span import WHOLE, Memory, Span
+from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
@@ -135,12 +135,6 @@ PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention proje
 """What the linear maps of attention are listed under."""
 
 
-def served_by(call: AttentionCall, named: str | None) -> Mapping[str, str]:
-    """The form that serves such a call on this machine, and why."""
-    form, reason = ATTENTION.choose(call, named)
-    return {"Attention": f"{form.name}: {reason}"}
-
-
 def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value: int | None,
                dims: Dims) -> HeadSizes:
     """Fill in what was left out and refuse what does not divide."""
@@ -235,13 +229,6 @@ class Attention(Layer):
 
     def attended(self) -> Mask:
         return self.mask
-
-    def served_by(self, steps: int) -> Mapping[str, str]:
-        """Of a call without gradients on a CPU for single tokens, with them for more."""
-        with torch.set_grad_enabled(steps > 1):
-            tokens = torch.empty(1, steps, 1, 1, requires_grad=steps > 1)
-            span = WHOLE.resolve(None, tokens)
-            return served_by(self.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span), self.form)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         if self.mask.lookahead() == "any":

@@ -23,7 +23,7 @@ from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.masks.visible import Everything, Existing
-from weft.mixers.attention import HeadSizes, ScoreSettings, attend, head_sizes, named_form, require_form, served_by
+from weft.mixers.attention import HeadSizes, ScoreSettings, attend, head_sizes, named_form, require_form
 from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import AttentionCall
@@ -108,12 +108,6 @@ class CrossAttention(Layer):
 
     def source_width(self) -> int:
         return self.d_model
-
-    def served_by(self, steps: int) -> Mapping[str, str]:
-        with torch.set_grad_enabled(steps > 1):
-            tokens = torch.empty(1, steps, 1, 1, requires_grad=steps > 1)
-            return served_by(AttentionCall(q=tokens, k=tokens, v=tokens, scale=1.0,
-                                           softcap=self.config.scores.softcap), self.form)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MemoryState:
         source = _require(memory, clock.seen.shape[0])

@@ -9,7 +9,8 @@ Tokens go in pieces whose logits fit a cache. As the loss is one number, a piece
     dloss/dz = p (1 + 2 c log Z) - (1 - s) onehot(y) - s / V
 
 is known as soon as its logits are, and only its products with W and h are kept: logits are computed once, and never
-held for all tokens (the idea of Hsu et al. 2024, Liger Kernel, section 3.2; Wijmans et al. 2024).
+held for all tokens (the idea of Hsu et al. 2024, Liger Kernel, section 3.2; Wijmans et al. 2024). A product for a
+gradient that is not asked for, such as that of a frozen W, is not computed.
 """
 
 from __future__ import annotations
@@ -82,11 +83,10 @@ def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"]
 
 def _pieces(call: CrossEntropyCall) -> CrossEntropy:
     h, weight, bias, targets, scored, softcap, smoothing, z_loss, piece_entries = call
-    learned = [x for x in (h, weight, bias) if x is not None]
-    gradients = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
+    wanted = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (h, weight, bias)]
     step = max(1, piece_entries // weight.shape[0])
     found = _summed(h.flatten(0, -2), weight, bias, targets.flatten(), scored.flatten(), softcap, smoothing, z_loss,
-                    step, gradients)
+                    step, *wanted)
     return CrossEntropy(found[0].detach(), found[1])
 
 
@@ -102,9 +102,9 @@ def _at_once(call: CrossEntropyCall) -> CrossEntropy:
 
 
 def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scored: Tensor, softcap: float | None,
-            smoothing: float, z_loss: float, step: int,
-            gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    nats, loss, dh, dweight, dbias = _results(h, weight, bias, gradients)
+            smoothing: float, z_loss: float, step: int, dh_wanted: bool, dweight_wanted: bool,
+            dbias_wanted: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    nats, loss, dh, dweight, dbias = _results(h, weight, bias, dh_wanted, dweight_wanted, dbias_wanted)
     if widens(h):
         h, weight, bias = h.float(), weight.float(), None if bias is None else bias.float()
     for start in range(0, h.shape[0], step):
@@ -120,11 +120,13 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
             own = own + z_loss * log_z.square()
         nats += torch.where(scored[rows], plain, 0.0).sum()
         loss += torch.where(scored[rows], own, 0.0).sum()
-        if gradients:
+        if dh_wanted or dweight_wanted or dbias_wanted:
             dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap).to(h.dtype)
-            torch.mul(input_product(dz, weight), counts, out=dh[rows])
-            dweight += weight_product(dz, h[rows] * counts)
-            if bias is not None:
+            if dh_wanted:
+                torch.mul(input_product(dz, weight), counts, out=dh[rows])
+            if dweight_wanted:
+                dweight += weight_product(dz, h[rows] * counts)
+            if dbias_wanted:
                 dbias += (counts.t() @ dz)[0]
     return nats, loss, dh, dweight, dbias
 
@@ -149,26 +151,26 @@ def _through_cap(dz: Tensor, z: Tensor, softcap: float | None) -> Tensor:
     return dz if softcap is None else dz.mul_(z.div_(softcap).square_().neg_().add_(1))
 
 
-def _results(h: Tensor, weight: Tensor, bias: Tensor | None,
-             gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _results(h: Tensor, weight: Tensor, bias: Tensor | None, dh_wanted: bool, dweight_wanted: bool,
+             dbias_wanted: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Two sums of nothing, and room for the gradients of h, the matrix and the bias; those not wanted are empty."""
     wide = torch.promote_types(h.dtype, torch.float32)
     sums = [torch.zeros((), dtype=wide, device=h.device) for _ in range(2)]
-    dh = torch.empty_like(h) if gradients else h.new_empty(0)
-    dweight = torch.zeros_like(weight, dtype=wide) if gradients else h.new_empty(0)
-    dbias = torch.zeros_like(bias, dtype=wide) if gradients and bias is not None else h.new_empty(0)
+    dh = torch.empty_like(h) if dh_wanted else h.new_empty(0)
+    dweight = torch.zeros_like(weight, dtype=wide) if dweight_wanted else h.new_empty(0)
+    dbias = torch.zeros_like(bias, dtype=wide) if dbias_wanted and bias is not None else h.new_empty(0)
     return sums[0], sums[1], dh, dweight, dbias
 
 
 def _shapes(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scored: Tensor, softcap: float | None,
-            smoothing: float, z_loss: float, step: int,
-            gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _results(h, weight, bias, gradients)
+            smoothing: float, z_loss: float, step: int, dh_wanted: bool, dweight_wanted: bool,
+            dbias_wanted: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _results(h, weight, bias, dh_wanted, dweight_wanted, dbias_wanted)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
-    ctx.kinds = [None if x is None else x.dtype for x in inputs[:3]]
+    ctx.kinds = [x.dtype if wanted else None for x, wanted in zip(inputs[:3], inputs[-3:], strict=True)]
     ctx.save_for_backward(*output[2:])
 
 
@@ -178,7 +180,7 @@ def _gradient(ctx: Any, _nats: None, dloss: Tensor | None, *twice: Tensor | None
                                remedy="Differentiate `linear_log_prob`.")
     scaled = [None if kind is None or dloss is None else (x * dloss.to(x.dtype)).to(kind)
               for x, kind in zip(ctx.saved_tensors, ctx.kinds, strict=True)]
-    return (*scaled, *[None] * 7)
+    return (*scaled, *[None] * 9)
 
 
 _summed = operator("linear_cross_entropy", _kernel, _shapes)
@@ -186,8 +188,9 @@ differentiate("linear_cross_entropy", _gradient, _save)
 
 
 def _flops(h: Tensor, weight: Tensor, *others: Any) -> int:
-    """The logits; with gradients, those of h and of the matrix too."""
-    return 2 * h.shape[0] * weight.numel() * (3 if others[-1] else 1)
+    """The logits, and the gradients of h and of the matrix where they are wanted."""
+    products = 1 + sum(map(bool, others[-3:-1]))
+    return 2 * h.shape[0] * weight.numel() * products
 
 
 def _examples(make: Make) -> Iterator[CrossEntropyCall]:
