@@ -15,7 +15,7 @@ from weft.core.registry import REGISTRY, load_plugin
 from weft.masks import known_masks
 
 PLUGIN = '''
-from weft.core.config import PartConfig
+from weft.core.part_config import PartConfig
 from weft.core.registry import register
 
 @register

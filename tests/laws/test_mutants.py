@@ -14,9 +14,9 @@ from torch import nn
 from laws import mutants as wrong
 from laws import mutants_of_cases as cases
 from weft.blocks.pre import PreNormConfig
-from weft.core.config import Dims
 from weft.core.layer import Layer
 from weft.core.model import Encoder
+from weft.core.part_config import Dims
 from weft.feedforward.glu import GLU
 from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts

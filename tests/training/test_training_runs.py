@@ -16,10 +16,10 @@ import yaml
 
 from training.tiny_runs import ATTENTION, LSTM, same_weights, tiny_run
 from weft.checkpoints import load_checkpoint, read_training
-from weft.core.config import Dims
 from weft.core.errors import ConfigError
 from weft.core.layer import Part
 from weft.core.model import Counted, ModelConfig
+from weft.core.part_config import Dims
 from weft.training import Event, Notice, Progress, Saved, Started, Validated, parse_run, train
 from weft.training.events import clock_time
 from weft.training.folder import RunFolder

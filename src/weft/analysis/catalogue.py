@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from weft.core.config import PartConfig
 from weft.core.errors import InputError, nearest
 from weft.core.layer import Layer, traits_of
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.strict_json import Record
 from weft.laws.discovery import subject_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.analysis.catalogue import MASK, Entry
-from weft.core.config import PartConfig
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.schema import json_schema
 from weft.core.strict_json import Record

@@ -16,7 +16,7 @@ from types import MappingProxyType, ModuleType
 
 from pydantic import BaseModel
 
-from weft.core.config import parts_in
+from weft.core.part_config import parts_in
 from weft.core.registry import ENTRY_POINTS, PLUGIN, REGISTRY
 from weft.disk.manifest import sha256_of
 from weft.disk.ownership import enumerated

@@ -13,8 +13,8 @@ from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from weft.analysis.matmul import fastest, timed
-from weft.core.config import Settings
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
+from weft.core.part_config import Settings
 from weft.core.strict_json import Record
 from weft.ops.processor import processor_name
 from weft.ops.products import ONEDNN, PRODUCT, Product, routed
