@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -97,9 +97,10 @@ class Job(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return super().from_json({**data, "run": parse_run(data["run"]),
-                                  "measure": parse(MeasureSettings, data["measure"])})
+        """What `to_json` gave, among what else its file says."""
+        own = {field.name: data[field.name] for field in fields(cls)}
+        return super().from_json({**own, "run": parse_run(own["run"]),
+                                  "measure": parse(MeasureSettings, own["measure"])})
 
 
 @dataclass(frozen=True)
