@@ -14,8 +14,9 @@ from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
 from weft.core.strict_json import Record, plain, without_none
 from weft.decoding.mode import evaluation_mode
+from weft.decoding.prompts import prepare
 from weft.decoding.rows import Row, RowLike, parse_rows, require_token
-from weft.decoding.session import Session, prepare
+from weft.decoding.session import Session
 from weft.decoding.stopping import text_behind
 from weft.tokenizers import Tokenizer
 
