@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
+from weft.core.part_config import Dims
 from weft.core.registry import load_plugin
 from weft.ops.processor import processor_name
 

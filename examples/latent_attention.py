@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Ticks
-from weft.core.config import Dims
 from weft.core.layer import LayerState
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.linear.linear import Linear

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.core.config import Dims
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.mixers.attention import Attention, AttentionConfig

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Keys, Ticks
-from weft.core.config import Dims
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.coordinates import one_dimensional

@@ -15,7 +15,7 @@ from weft.core.registry import REGISTRY, load_plugin
 from weft.masks import known_masks
 
 PLUGIN = '''
-from weft.core.config import PartConfig
+from weft.core.part_config import PartConfig
 from weft.core.registry import register
 
 @register
@@ -76,7 +76,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 
 
 def test_entries_are_plain_data() -> None:
-    assert json.loads(json.dumps(catalogue("rope")[0].plain()))["kind"] == "rope"
+    assert json.loads(json.dumps(catalogue("rope")[0].to_json()))["kind"] == "rope"
 
 
 @pytest.mark.parametrize(("text", "summary"), [

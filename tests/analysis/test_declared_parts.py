@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from blocks.sharing import Plain
 from weft.analysis import Plan, plan
 from weft.core.clock import Clock
-from weft.core.config import Dims
 from weft.core.layer import Layer, LayerState, Pointwise, advance, source_width, with_boundaries
 from weft.core.output import Given, Output
+from weft.core.part_config import Dims
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.feedforward.base import FeedForwardConfig

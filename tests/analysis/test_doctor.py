@@ -37,7 +37,7 @@ def test_versions_and_machine(found: Diagnosis) -> None:
     assert found.capability == torch.backends.cpu.get_cpu_capability()
     assert found.devices[0].name == "cpu" and found.backends["onednn"] == torch.backends.mkldnn.is_available()
     assert found.disk_free > 0 and found.routes == () and found.copy == 0
-    assert json.loads(json.dumps(found.plain()))["versions"] == found.versions
+    assert json.loads(json.dumps(found.to_json()))["versions"] == found.versions
 
 
 def test_extras_and_what_they_lack() -> None:

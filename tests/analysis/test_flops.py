@@ -13,8 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from weft.analysis.flops import Flops, PartFlops, forward_flops
 from weft.analysis.shapes import Tally, shape_of
 from weft.analysis.step import training_step
-from weft.core.config import PartConfig, parse_part
+from weft.core.config import parse_part
 from weft.core.model import LanguageModel, ModelConfig
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.masks import parse_mask
 from weft.ops.fft_convolution import fft_convolution, transform_size

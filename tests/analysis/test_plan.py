@@ -33,7 +33,7 @@ def test_every_model_has_a_plan(kind: str) -> None:
         found = plan(source, context=8, contexts=(4, 8))
         model = source.build()
         assert found.parameters.total == sum(parameter.numel() for parameter in model.parameters())
-        assert json.loads(json.dumps(found.plain()))["model"] == kind
+        assert json.loads(json.dumps(found.to_json()))["model"] == kind
 
 
 def test_parameters_by_part_and_path() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.core.config import PartConfig
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 
 REPOSITORY = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from weft.core.channels import Channel
 from weft.core.clock import Clock, Ticks
-from weft.core.config import Dims, PartConfig
 from weft.core.layer import Layer, LayerState, advance
 from weft.core.output import Given, Output
+from weft.core.part_config import Dims, PartConfig
 from weft.core.span import Memory, Span
 from weft.core.state import fact_field, pad_to, tensor_field
 from weft.mixers.base import MixerConfig

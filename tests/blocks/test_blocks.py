@@ -13,8 +13,9 @@ from torch.testing import assert_close
 from by_hand import randomise
 from weft.blocks.base import Block, BlockConfig
 from weft.blocks.pre import PreNormConfig
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
 from weft.core.errors import ConfigError
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.norms.rmsnorm import RMSNormConfig
 

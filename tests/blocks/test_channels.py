@@ -19,8 +19,8 @@ from blocks.sharing import (
     TakeValues,
     ValueResidual,
 )
-from weft.core.config import Dims
 from weft.core.errors import ConfigError, InputError
+from weft.core.part_config import Dims
 from weft.core.state import State
 from weft.decoding import Row, generate
 from weft.laws import LAWS, Hybrids, examine, examine_long, model_subject, subject_of

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from weft.blocks.base import BlockConfig
 from weft.blocks.pre import PreNormConfig
-from weft.core.config import Dims, PartConfig, PartField, Repeat, Settings, expand, parse, parse_part
+from weft.core.config import PartField, parse, parse_part
 from weft.core.errors import ConfigError
+from weft.core.part_config import Dims, PartConfig, Repeat, Settings, expand
 from weft.core.registry import REGISTRY
 from weft.core.shared import SharedParts
 from weft.feedforward.mlp import MLPConfig

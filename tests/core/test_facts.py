@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from weft.core.clock import Keys
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.layer import Layer
 from weft.core.model import EncoderInputs
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.core.state import restore, state_arrays
 from weft.decoding import Row, generate

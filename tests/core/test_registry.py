@@ -11,8 +11,9 @@ from typing import ClassVar
 
 import pytest
 
-from weft.core.config import PartConfig, parse_part
+from weft.core.config import parse_part
 from weft.core.errors import ConfigError
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY, Registry, load_plugin
 
 PART = '''

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from weft.core.config import PartConfig
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.schema import json_schema
 from weft.models.decoder import DecoderConfig

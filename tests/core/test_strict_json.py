@@ -1,20 +1,47 @@
-"""JSON without infinities and NaN, wherever Weft writes it."""
+"""Records as plain data and back; JSON without infinities and NaN, wherever Weft writes it."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pytest
+
 from training.tiny_runs import tiny_run
 from weft.comparison.results import CurvePoint, LengthPoint
-from weft.core.strict_json import dumps, number
-from weft.disk.plain_data import build
+from weft.core.strict_json import Record, build, dumps, number
 from weft.tasks import Validation
 from weft.training import train
+from weft.training.loop import Interval
 from weft.training.sinks import scalars_of
+
+
+@dataclass(frozen=True)
+class Inner(Record):
+    """Written as one string."""
+
+    number: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"as": f"<{self.number}>"}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Inner:
+        return cls(int(data["as"].strip("<>")))
+
+
+@dataclass(frozen=True)
+class Outer(Record):
+    """A field of each kind."""
+
+    place: Path | None
+    inner: tuple[Inner, ...]
+    named: Mapping[str, float]
+    count: float = 1
 
 
 def strictly(text: str) -> Any:
@@ -54,4 +81,24 @@ def test_a_model_that_cannot_say_what_comes_leaves_files_that_are_json(tmp_path:
 
 def test_results_of_a_study_survive() -> None:
     for point in (CurvePoint(1, 2, 3.0, 4.0, math.inf, -math.inf), LengthPoint(8, math.inf, None, True)):
-        assert build(type(point), strictly(dumps(dataclasses.asdict(point)))) == point
+        assert build(type(point), strictly(dumps(point))) == point
+
+
+def test_a_record_is_made_again_from_its_json_and_records_in_it_in_their_own_form() -> None:
+    record = Outer(Path("a") / "b", (Inner(1), Inner(2)), {"x": math.inf})
+    written = dumps(record)
+    assert list(json.loads(written).items()) == [
+        ("place", str(Path("a") / "b")), ("inner", [{"as": "<1>"}, {"as": "<2>"}]), ("named", {"x": "Infinity"}),
+        ("count", 1)]
+    again = Outer.from_json(strictly(written))
+    assert again == record and dumps(again) == written
+    assert Outer.from_json({"place": None, "inner": [], "named": {}}) == Outer(None, (), {})
+
+
+def test_a_field_that_a_record_does_not_have_is_an_error_that_names_it() -> None:
+    with pytest.raises(ValueError, match="unknown fields of Outer: colour"):
+        Outer.from_json({"colour": 1})
+
+
+def test_sums_that_are_not_finite_are_numbers_again_when_a_run_is_resumed() -> None:
+    assert build(Interval, strictly(dumps(Interval(2.0, math.inf, 3)))) == Interval(2.0, math.inf, 3)

@@ -29,9 +29,10 @@ from weft.data import (
 )
 from weft.data.inspection import inspect_data
 from weft.data.layout import EncodedPart, Layout
-from weft.data.manifest import MANIFEST_FILE, file_hash
+from weft.data.manifest import MANIFEST_FILE
 from weft.data.prepared import open_prepared
 from weft.data.settings import DataSettings
+from weft.disk.manifest import sha256_of
 from weft.evaluation import evaluate
 from weft.tasks.material import read_texts
 from weft.tokenizers import BPETokenizer, ByteTokenizer
@@ -177,7 +178,7 @@ def test_flags_that_the_manifest_does_not_bear_out_are_refused(tmp_path: Path) -
         content = json.loads((folder / MANIFEST_FILE).read_text())
         entry = content["parts"]["train"]["shards"][0]["flags"]
         (folder / entry["name"]).write_bytes(bytes([value]) * entry["bytes"])
-        entry["sha256"] = entry["sample_sha256"] = file_hash(folder / entry["name"])
+        entry["sha256"] = entry["sample_sha256"] = sha256_of(folder / entry["name"])
         content.pop("digest")
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         (folder / MANIFEST_FILE).write_text(json.dumps({**content, "digest": digest}))

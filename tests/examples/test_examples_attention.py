@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from by_hand import fused_attention, randomise, require_agreement
 from oracles import attention as oracle
 from oracles import masks, rope, rope_frequencies, t5_bias
-from weft.core.config import Dims, PartConfig
+from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY, load_plugin
 from weft.laws import LAWS, examine
 from weft.laws.subject import layer_subject

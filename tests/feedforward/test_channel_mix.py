@@ -13,9 +13,9 @@ from torch.testing import assert_close
 from oracles import rwkv as oracle
 from oracles.finite_difference import gradient_agrees
 from weft.core.clock import Clock
-from weft.core.config import Dims
 from weft.core.errors import StateError
 from weft.core.layer import LayerState
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.feedforward.channel_mix import ChannelMix, ChannelMixConfig, ChannelMixState
 from weft.laws import check_module

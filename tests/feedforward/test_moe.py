@@ -11,9 +11,10 @@ from torch.testing import assert_close
 from oracles import feedforward
 from oracles import moe as oracle
 from oracles.finite_difference import gradient_agrees
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
 from weft.core.errors import ConfigError
 from weft.core.output import Output
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.feedforward.glu import GLUConfig
 from weft.feedforward.mlp import MLPConfig

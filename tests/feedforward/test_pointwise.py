@@ -10,9 +10,10 @@ from torch.testing import assert_close
 
 from oracles import feedforward as oracle
 from oracles.finite_difference import gradient_agrees
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
 from weft.core.errors import ConfigError
 from weft.core.layer import Pointwise
+from weft.core.part_config import Dims
 from weft.feedforward.glu import GLU, GLUConfig
 from weft.feedforward.mlp import MLP, MLPConfig
 from weft.ops.activations import ACTIVATIONS, ActivationName

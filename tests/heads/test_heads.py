@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from by_hand import randomise, require_agreement
 from oracles import activations, norms
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
 from weft.core.errors import ConfigError
 from weft.core.model import Classifier, EncoderInputs, Model, Readout, parse_model
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.heads.masked_token import MaskedTokenHead
 from weft.heads.readout import LinearReadout

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch._dynamo import config as dynamo
 from torch.testing import assert_close
 
-from weft.core.config import PartConfig
 from weft.core.layer import traits_of
 from weft.core.model import EncoderInputs, LanguageModel, ModelState
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.core.config import PartConfig, parse_part
+from weft.core.config import parse_part
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.laws import subject_of
 

@@ -13,8 +13,8 @@ from torch.func import functional_call, grad, hessian, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from weft.core.config import PartConfig
 from weft.core.model import Encoder, EncoderInputs
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
 from weft.laws import subject_of

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.clock import OWN, Clock, Keys
-from weft.core.config import Dims
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
+from weft.core.part_config import Dims
 from weft.core.span import Memory, Span
 from weft.core.state import fact_field, tensor_field
 from weft.masks import Causal, Window

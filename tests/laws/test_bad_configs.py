@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from weft.core.config import PartConfig, parse_part
+from weft.core.config import parse_part
 from weft.core.errors import ConfigError
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 
 PARTS = [pytest.param(part, id=f"{part.group}.{part.kind}") for part in REGISTRY.parts()]

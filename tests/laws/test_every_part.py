@@ -7,9 +7,9 @@ import re
 import pytest
 import torch
 
-from weft.core.config import PartConfig
 from weft.core.layer import LayerState
 from weft.core.model import Encoder, Model
+from weft.core.part_config import PartConfig
 from weft.core.span import Span
 from weft.core.traits import Trait
 from weft.laws import LAWS, Report, every_example, examine, subject_of

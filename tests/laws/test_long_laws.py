@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from laws import injected
-from weft.core.config import PartConfig
 from weft.core.layer import borders_of
+from weft.core.part_config import PartConfig
 from weft.core.traits import Trait
 from weft.feedforward.mlp import MLPConfig
 from weft.laws import every_example, examine_far, examine_long, layer_subject, subject_of

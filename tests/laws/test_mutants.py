@@ -15,9 +15,9 @@ from laws import mutants as wrong
 from laws import mutants_of_cases as cases
 from laws import mutants_of_serving as serving
 from weft.blocks.pre import PreNormConfig
-from weft.core.config import Dims
 from weft.core.layer import Layer
 from weft.core.model import Encoder
+from weft.core.part_config import Dims
 from weft.feedforward.glu import GLU
 from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from weft.core.config import Settings, parse
+from weft.core.config import parse
 from weft.core.errors import ConfigError
+from weft.core.part_config import Settings
 from weft.masks import (
     Bidirectional,
     Block,

@@ -12,8 +12,9 @@ from torch.testing import assert_close
 
 from by_hand import fused_attention, randomise, require_agreement
 from oracles import alibi, masks, norms, rope, rope_frequencies
-from weft.core.config import Dims, parse, parse_part
+from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError, UnsupportedError
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.mixers.attention import Attention, AttentionConfig
 

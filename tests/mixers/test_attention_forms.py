@@ -12,8 +12,9 @@ from torch.testing import assert_close
 
 from by_hand import randomise
 from weft.core.clock import Keys
-from weft.core.config import Dims, parse
+from weft.core.config import parse
 from weft.core.errors import ConfigError, UnsupportedError
+from weft.core.part_config import Dims
 from weft.core.probes import probe
 from weft.core.span import WHOLE, Memory, Span
 from weft.mixers.attention import Attention, AttentionConfig

@@ -13,8 +13,9 @@ from torch.testing import assert_close
 from by_hand import randomise, require_agreement
 from oracles import attention as oracle
 from oracles import norms
-from weft.core.config import Dims, parse
+from weft.core.config import parse
 from weft.core.errors import ConfigError, InputError
+from weft.core.part_config import Dims
 from weft.core.span import Memory, Span
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
 

@@ -10,8 +10,9 @@ import torch
 
 from oracles import convolution as oracle
 from oracles.finite_difference import gradient_agrees
-from weft.core.config import Dims, parse
+from weft.core.config import parse
 from weft.core.errors import ConfigError
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.mixers.gated_convolution import GatedConvolution, GatedConvolutionConfig
 

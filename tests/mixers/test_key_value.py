@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
 from weft.core.errors import InputError, StateError
+from weft.core.part_config import Dims
 from weft.core.places import Lookback, start_places
 from weft.core.span import Span
 from weft.mixers.key_value import (

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from oracles import recurrent as oracle
 from oracles.finite_difference import gradient_agrees
-from weft.core.config import Dims, parse
+from weft.core.config import parse
 from weft.core.errors import ConfigError
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.mixers.elman import ElmanConfig
 from weft.mixers.gru import GRUConfig

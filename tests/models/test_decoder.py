@@ -13,8 +13,9 @@ from torch.testing import assert_close
 
 from by_hand import fused_attention, randomise, require_agreement
 from oracles import feedforward, losses, masks, norms
-from weft.core.config import Dims, parse
+from weft.core.config import parse
 from weft.core.errors import ConfigError, InputError
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.models.decoder import Decoder, DecoderConfig
 from weft.positions.base import PositionConfig, PositionScheme

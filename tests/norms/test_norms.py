@@ -10,9 +10,10 @@ from torch.testing import assert_close
 
 from oracles import norms as oracle
 from oracles.finite_difference import gradient_agrees
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
+from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.core.traits import Trait
 from weft.norms.base import Norm, NormConfig

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from oracles import alibi as oracle
 from weft.core.clock import Clock, Keys, Ticks
-from weft.core.config import Dims, parse
+from weft.core.config import parse
 from weft.core.errors import ConfigError, UnsupportedError
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.positions.alibi import Alibi, AlibiConfig, mpt_slopes, press_slopes
 

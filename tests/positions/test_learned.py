@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.clock import Clock, Ticks
-from weft.core.config import Dims, parse
+from weft.core.config import parse
 from weft.core.errors import ConfigError, InputError
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.positions.learned import LearnedPosition, LearnedPositionConfig
 

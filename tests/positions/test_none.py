@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from weft.core.clock import Keys
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.positions.none import NoPosition, NoPositionConfig
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from oracles import positions as oracle
 from weft.core.clock import Clock, Ticks
-from weft.core.config import Dims, parse
+from weft.core.config import parse
 from weft.core.errors import ConfigError, UnsupportedError
+from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.positions.sinusoidal import Sinusoidal, SinusoidalConfig
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from training.tiny_runs import next_token
-from weft.core.config import Dims, PartConfig, parse_part
+from weft.core.config import parse_part
 from weft.core.layer import traits_of
 from weft.core.model import EncoderInputs, LanguageModel
+from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait

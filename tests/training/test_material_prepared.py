@@ -21,9 +21,10 @@ from training.tiny_runs import LSTM, write_text
 from weft.core.errors import CheckpointError, ConfigError, DataError, OccupiedError
 from weft.data import SequentialBatches, ShuffledBatches
 from weft.data.array import JoinedArray
-from weft.data.manifest import MANIFEST_FILE, SAMPLE_BLOCK, SAMPLE_BLOCKS, file_hash, sample_hash
+from weft.data.manifest import MANIFEST_FILE, SAMPLE_BLOCK, SAMPLE_BLOCKS, sample_hash
 from weft.data.prepared import Progress, open_prepared
 from weft.data.settings import DataSettings
+from weft.disk.manifest import sha256_of
 from weft.tasks.material import held_out_text
 from weft.tokenizers.config import BPETokenizerConfig, ByteTokenizerConfig, CharacterTokenizerConfig, TokenizerConfig
 from weft.training import RunConfig, parse_run, train
@@ -169,7 +170,7 @@ def test_a_sample_is_bounded_and_reaches_from_the_first_byte_to_the_last(tmp_pat
         spoil(path, place)
         assert sample_hash(path) != before
     path.write_bytes(bytes(SAMPLE_BLOCK))
-    assert sample_hash(path) == file_hash(path)
+    assert sample_hash(path) == sha256_of(path)
 
 
 def changed_manifest(folder: Path, **values: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from weft.blocks.pre import PreNormConfig
-from weft.core.config import Dims
+from weft.core.part_config import Dims
 from weft.mixers.s4d import S4D
 from weft.training.optimizers import AdamWConfig, OptimizerConfig, SGDConfig, set_lr
 from weft.training.schedules import (

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.core.config import Dims, PartConfig, parse_part
+from weft.core.config import parse_part
 from weft.core.layer import Chooser, Layer, Part, traits_of
+from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait

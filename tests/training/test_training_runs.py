@@ -16,10 +16,10 @@ import yaml
 
 from training.tiny_runs import ATTENTION, LSTM, same_weights, tiny_run
 from weft.checkpoints import load_checkpoint, read_training
-from weft.core.config import Dims
 from weft.core.errors import ConfigError
 from weft.core.layer import Part
 from weft.core.model import Counted, ModelConfig
+from weft.core.part_config import Dims
 from weft.training import Event, Notice, Progress, Saved, Started, Validated, parse_run, train
 from weft.training.events import clock_time
 from weft.training.folder import RunFolder
@@ -78,7 +78,7 @@ def test_lines_of_progress_carry_every_figure() -> None:
     assert "123,457 tokens/s  MFU 43.2%  memory 123 MB  GPU 12.3 GB  1:02:03 elapsed" in full.line()
     assert Notice(0, "so").line() == "so"
     assert clock_time(0) == "00:00"
-    assert Saved(3, Path("a")).record() == {"event": "saved", "step": 3, "path": "a"}
+    assert Saved(3, Path("a")).to_json() == {"event": "saved", "step": 3, "path": "a"}
     started = Started(7, 1000, 20, 32, 5000, 600, "text").line()
     assert started == ("1,000 parameters, 20 steps of 32 tokens, from step 7; 5,000 tokens to train on, 600 held out; "
                        "text")

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from weft.analysis.result import Result
-from weft.core.config import PartConfig
 from weft.core.errors import InputError, nearest
 from weft.core.layer import Layer, traits_of
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
+from weft.core.strict_json import Record
 from weft.laws.discovery import subject_of
 from weft.masks import known_masks
 from weft.masks.registry import usage
@@ -25,7 +25,7 @@ CLOCK = "clock"
 
 
 @dataclass(frozen=True)
-class Entry(Result):
+class Entry(Record):
     """One part.
 
     Attributes:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.analysis.catalogue import MASK, Entry
-from weft.analysis.result import Result
-from weft.core.config import PartConfig
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.schema import json_schema
+from weft.core.strict_json import Record
 from weft.masks import Mask, known_masks
 
 REQUIRED = "required"
@@ -21,7 +21,7 @@ LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveM
 
 
 @dataclass(frozen=True)
-class FieldDescription(Result):
+class FieldDescription(Record):
     """A field of a part's configuration.
 
     Attributes:
@@ -35,7 +35,7 @@ class FieldDescription(Result):
 
 
 @dataclass(frozen=True)
-class Description(Result):
+class Description(Record):
     """Everything about one part.
 
     Attributes:

@@ -18,7 +18,7 @@ import torch
 
 from weft.analysis.kernels import KnownOperation, Thresholds, known_operations, known_thresholds
 from weft.analysis.matmul import Timing, copy_bandwidth, timed, usual_products
-from weft.analysis.result import Result
+from weft.core.strict_json import Record
 from weft.core.version import VERSION
 from weft.ops.forms import REFERENCE
 
@@ -34,7 +34,7 @@ SLOWER = 1.2
 
 
 @dataclass(frozen=True)
-class Extra(Result):
+class Extra(Record):
     """An optional set of packages.
 
     Attributes:
@@ -47,7 +47,7 @@ class Extra(Result):
 
 
 @dataclass(frozen=True)
-class Device(Result):
+class Device(Record):
     """Something that models can run on. ``memory``: bytes, 0 where PyTorch does not tell."""
 
     name: str
@@ -56,7 +56,7 @@ class Device(Result):
 
 
 @dataclass(frozen=True)
-class Diagnosis(Result):
+class Diagnosis(Record):
     """What was found.
 
     Attributes:

@@ -10,15 +10,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import answer, heads_of, run_whole
 from weft.analysis.parts import label_modules
-from weft.analysis.result import Result
 from weft.analysis.shapes import Tally, tallied
 from weft.core.declarations import Pairs
 from weft.core.layer import Part
 from weft.core.model import Model
+from weft.core.strict_json import Record
 
 
 @dataclass(frozen=True)
-class PartFlops(Result):
+class PartFlops(Record):
     """Operations of one part, for one token of a forward pass.
 
     Attributes:
@@ -36,7 +36,7 @@ class PartFlops(Result):
 
 
 @dataclass(frozen=True)
-class Flops(Result):
+class Flops(Record):
     """Operations of a forward pass over rows of ``context`` tokens, per token. A multiplication and an addition are
     two; element-wise work (activations, norms, softmax, rotations) is not counted.
 

@@ -9,10 +9,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import blank_tokens, state_for
-from weft.analysis.result import Result
 from weft.analysis.shapes import tallied
 from weft.core.model import LanguageModel
 from weft.core.span import WHOLE
+from weft.core.strict_json import Record
 from weft.ops.form_check import example
 from weft.ops.forms import OPERATIONS, Decision
 from weft.ops.processor import processor_name
@@ -23,7 +23,7 @@ TOKENS = 2
 
 
 @dataclass(frozen=True)
-class FormChoice(Result):
+class FormChoice(Record):
     """The form of an operation in a model.
 
     Attributes:
@@ -39,7 +39,7 @@ class FormChoice(Result):
 
 
 @dataclass(frozen=True)
-class KnownOperation(Result):
+class KnownOperation(Record):
     """An operation of the registry.
 
     Attributes:
@@ -56,7 +56,7 @@ class KnownOperation(Result):
 
 
 @dataclass(frozen=True)
-class Thresholds(Result):
+class Thresholds(Record):
     """Where the borders between forms come from.
 
     Attributes:

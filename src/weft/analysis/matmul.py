@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.analysis.result import Result
+from weft.core.strict_json import Record
 from weft.ops.forms import REFERENCE, Decision
 from weft.ops.linear_cross_entropy import PIECE_ENTRIES
 from weft.ops.products import PRODUCT, Product, ProductCall, Which
@@ -42,7 +42,7 @@ CHECKED = 64
 
 
 @dataclass(frozen=True)
-class Timing(Result):
+class Timing(Record):
     """One product by every route.
 
     Attributes:

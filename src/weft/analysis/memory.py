@@ -9,18 +9,18 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import state_after, state_for
-from weft.analysis.result import Result
 from weft.analysis.shapes import tallied
 from weft.core.layer import kept_dtypes, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.state import State
+from weft.core.strict_json import Record
 from weft.core.traits import Trait
 
 WEIGHT_DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class TrainingMemory(Result):
+class TrainingMemory(Record):
     """What training holds all the time, in bytes.
 
     Attributes:
@@ -35,7 +35,7 @@ class TrainingMemory(Result):
 
 
 @dataclass(frozen=True)
-class StateSize(Result):
+class StateSize(Record):
     """What decoding carries for ``batch`` rows after ``context`` tokens each, in bytes."""
 
     context: int
@@ -44,7 +44,7 @@ class StateSize(Result):
 
 
 @dataclass(frozen=True)
-class States(Result):
+class States(Record):
     """Decoding's memory against context.
 
     Attributes:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from weft.analysis.result import Result
 from weft.core.layer import Layer, Part
 from weft.core.model import Model, Readout, trained_count
+from weft.core.strict_json import Record
 
 EMBEDDINGS, LOGITS = "embeddings", "logits"
 """The roles of what a model reads and gives words by (`weft.core.declarations`)."""
 
 
 @dataclass(frozen=True)
-class PartParameters(Result):
+class PartParameters(Record):
     """Numbers in one part, those that it shares with an earlier part not counted again."""
 
     part: str
@@ -27,7 +27,7 @@ class PartParameters(Result):
 
 
 @dataclass(frozen=True)
-class ParameterGroup(Result):
+class ParameterGroup(Record):
     """Tensors of one name and shape, block numbers written ``*``."""
 
     path: str
@@ -37,7 +37,7 @@ class ParameterGroup(Result):
 
 
 @dataclass(frozen=True)
-class Parameters(Result):
+class Parameters(Record):
     """How many numbers a model learns.
 
     Attributes:

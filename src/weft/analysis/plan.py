@@ -21,12 +21,12 @@ from weft.analysis.memory import (
 )
 from weft.analysis.notes import all_notes
 from weft.analysis.parts import Parameters, count_parameters
-from weft.analysis.result import Result
 from weft.analysis.shapes import shape_of
 from weft.analysis.step import TrainingStep, training_step
 from weft.core.errors import InputError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelConfig
+from weft.core.strict_json import Record
 from weft.core.traits import Trait
 from weft.ops.forms import OPERATIONS, Decision
 
@@ -35,7 +35,7 @@ CONTEXTS = (256, 512, 1024, 2048, 4096, 8192)
 
 
 @dataclass(frozen=True)
-class TimeHere(Result):
+class TimeHere(Record):
     """The least time that a training run takes on this machine.
 
     Attributes:
@@ -55,7 +55,7 @@ class TimeHere(Result):
 
 
 @dataclass(frozen=True)
-class Plan(Result):
+class Plan(Record):
     """What a model costs.
 
     Attributes:

@@ -10,13 +10,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import heads_of, loss_of, run_whole
 from weft.analysis.parts import label_modules
-from weft.analysis.result import Result
 from weft.analysis.shapes import Tally, tallied
 from weft.core.model import Model
+from weft.core.strict_json import Record
 
 
 @dataclass(frozen=True)
-class TrainingStep(Result):
+class TrainingStep(Record):
     """A forward and a backward pass over ``batch`` rows of ``context`` tokens.
 
     Attributes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.core.config import parts_in
 from weft.core.errors import LawError
 from weft.core.model import ModelConfig
+from weft.core.part_config import parts_in
 from weft.laws.check import check
 from weft.training import Event, Notice
 

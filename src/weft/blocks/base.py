@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from weft.core.channels import Channel, Ends, untaken
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartConfig, PartField, Shared, rule
+from weft.core.config import PartField, rule
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer, LayerState, traits_of
 from weft.core.output import Given, Loss, Output
+from weft.core.part_config import Dims, PartConfig, Shared
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.norms.base import NormConfig

@@ -7,9 +7,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from weft.blocks.base import Block, BlockConfig
-from weft.core.config import Dims
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
 

@@ -24,9 +24,9 @@ from weft.core.model import LanguageModel
 from weft.decoding.choosing import RowSettings
 from weft.decoding.mode import declares_length, device_of, evaluation_mode
 from weft.decoding.output import Finish
+from weft.decoding.prompts import Begun, prepare, read_on
 from weft.decoding.rows import Row
 from weft.decoding.sampling import Sampling
-from weft.decoding.session import Begun, prepare, read_on
 from weft.decoding.slots import Slots
 from weft.decoding.stopping import Ending
 from weft.positions.regimes import regimes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +23,7 @@ from weft.cli.options import (
     print_json,
 )
 from weft.cli.text import console, section, table
+from weft.core.strict_json import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +58,7 @@ def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", hel
         result = api.check(target, overrides or [], seed=seed, length=length,
                            on_law=lambda who, law: status.update(f"{who}: {law}"))
     if json:
-        print_json({**dataclasses.asdict(result), "holds": result.holds})
+        print_json({**plain(result), "holds": result.holds})
     else:
         _print(result)
     if not result.holds:

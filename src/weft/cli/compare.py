@@ -54,7 +54,7 @@ def compare(models: Models = None,
                          plugins=[str(each) for each in plugin or []], command=_command(),
                          on_progress=None if json else _teller())
     if json:
-        print_json(result.to_json())
+        print_json(result)
     else:
         print_study(result)
         typer.echo(f"report {out / 'report.html'}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,7 +62,7 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
         found = api.convert(source, out, to=to, dtype=dtype, max_shard_size=max_shard_size, n_kv_heads=n_kv_heads,
                             family=family, with_code=with_code, tokenizer=tokenizer, replace=replace)
     if json:
-        print_json(dataclasses.asdict(found))
+        print_json(found)
     else:
         _print(found)
 

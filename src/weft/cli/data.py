@@ -82,7 +82,7 @@ def inspect_data(folder: Folder,
 
     found = api.data_inspect(folder, verify=verify)
     if json:
-        print_json(found.to_json())
+        print_json(found)
         return
     _show(found)
 

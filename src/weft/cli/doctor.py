@@ -26,7 +26,7 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
     with console(err=True).status("looking and measuring", spinner="line"):
         found = api.doctor(measure=measure)
     if json:
-        print_json(found.plain())
+        print_json(found)
         return
     out = console()
     section(out, "Versions", _versions(found))

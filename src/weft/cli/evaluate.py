@@ -59,7 +59,7 @@ def evaluate(checkpoint: Checkpoint,
     found = [api.evaluate(loaded, data, context=size, stride=stride, mode="documents" if documents else "windows",
                           batch_size=batch_size, part=held_out) for size in sizes]
     if json:
-        print_json([each.to_json() for each in found])
+        print_json(found)
         return
     for each in found:
         typer.echo(_line(each))

@@ -190,7 +190,7 @@ def _searched(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, be
     found = api.beam_search(loaded, rows, max_new_tokens=max_new_tokens, beams=beams, ends=ends,
                             length_penalty=1.0 if length_penalty is None else length_penalty)
     if json:
-        print_json(found.to_json())
+        print_json(found)
         return
     for given, row in zip(rows, found.rows, strict=True):
         shown = given if isinstance(given, str) else ""

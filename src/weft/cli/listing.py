@@ -37,7 +37,7 @@ def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> 
     single = kind is not None and (kind != entries[0].group or len(entries) == 1)
     pages = [api.describe(entry) for entry in entries] if single else []
     if json:
-        print_json([each.plain() for each in pages or entries])
+        print_json(pages or entries)
     elif single:
         for page in pages:
             _page(page)
@@ -49,7 +49,7 @@ def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> 
 
 def _families(models: list[Published], json: bool) -> None:
     if json:
-        print_json([each.plain() for each in models])
+        print_json(models)
         return
     out = console()
     for _, members in groupby(models, key=lambda each: each.family):

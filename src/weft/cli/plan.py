@@ -55,7 +55,7 @@ def plan(target: Target, overrides: Overrides = None,
     target = str(on_disk(target, revision, offline, allow_pickles))
     found = api.plan(target, overrides or [], context=context, batch=batch, dtype=dtype, tokens=tokens)
     if json:
-        print_json(found.plain())
+        print_json(found)
         return
     out = console()
     out.print(f"{_headline(found)}\n", style="bold")

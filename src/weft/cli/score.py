@@ -59,7 +59,7 @@ def score(checkpoint: Checkpoint,
     if logits is not None:
         write_logits(logits, result)
     if json:
-        print_json(result.to_json())
+        print_json(result)
         return
     for index, row in enumerate(result.rows):
         shown = "" if row.perplexity is None else f", perplexity {row.perplexity:.4g}"
@@ -79,7 +79,7 @@ def _classified(loaded: Loaded, rows: list[str | RowLike], *, json: bool, logits
                          remedy="Leave it out.")
     found = api.classify(loaded, rows)
     if json:
-        print_json({"rows": [answer.to_json() for answer in found]})
+        print_json({"rows": found})
         return
     for index, answer in enumerate(found):
         for place, scores in enumerate(answer.scores):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias, final
 
@@ -17,10 +16,9 @@ from weft.comparison.measures import token_scores
 from weft.comparison.results import CurvePoint
 from weft.comparison.texts import few_documents
 from weft.core.model import language_model
-from weft.core.strict_json import dumps
+from weft.core.strict_json import build, dumps
 from weft.data import TokenStream, encode_corpus
 from weft.disk.atomic import write_file
-from weft.disk.plain_data import build
 from weft.tokenizers import Tokenizer
 from weft.training.budget import tokens_per_step
 from weft.training.events import Event, Progress, Saved, Started
@@ -70,7 +68,7 @@ class Recorder:
         point = CurvePoint(step, tokens, tokens * (self.job.flops_per_token or 0.0), float(loaded.facts["seconds"]),
                            scores.bits_per_byte, scores.loss)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(dumps(asdict(point)) + "\n")
+            file.write(dumps(point) + "\n")
 
     def few(self, tokenizer: Tokenizer) -> TokenStream:
         """The part of the text that curves are measured on."""

@@ -141,7 +141,7 @@ class StudyFolder:
 
     def write_result(self, result: StudyResult) -> None:
         """What was found, and the page that shows it."""
-        write_file(self.path / RESULT, dumps(result.to_json(), indent=1) + "\n")
+        write_file(self.path / RESULT, dumps(result, indent=1) + "\n")
         write_file(self.path / REPORT, _signed(render(result)))
 
 

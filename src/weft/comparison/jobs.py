@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -16,10 +16,9 @@ from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, Positi
 from weft.comparison.settings import MeasureSettings
 from weft.core.config import parse
 from weft.core.errors import CheckpointError, OccupiedError
-from weft.core.strict_json import dumps
+from weft.core.strict_json import Record, dumps
 from weft.disk.atomic import tidy, write_file
 from weft.disk.ownership import enumerated
-from weft.disk.plain_data import build
 from weft.training.code import changes, code_of
 from weft.training.config import RunConfig
 from weft.training.files import parse_run
@@ -38,7 +37,7 @@ JobKind: TypeAlias = Literal["pace", "trial", "run"]
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Record):
     """A piece of work.
 
     Attributes:
@@ -94,23 +93,18 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {"kind": self.kind, "name": self.name, "run": self.run.dump(), "folder": str(self.folder),
-                "tuning": None if self.tuning is None else str(self.tuning), "test": str(self.test),
-                "texts": list(self.texts), "tokens": self.tokens, "trained": self.trained,
-                "flops_per_token": self.flops_per_token, "measure": self.measure.model_dump(mode="json"),
-                "device": self.device, "threads": self.threads, "plugins": list(self.plugins)}
+        return {**super().to_json(), "run": self.run.dump(), "measure": self.measure.model_dump(mode="json")}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(data["kind"], data["name"], parse_run(data["run"]), Path(data["folder"]),
-                   None if data["tuning"] is None else Path(data["tuning"]), Path(data["test"]), tuple(data["texts"]),
-                   data["tokens"], data["trained"], data["flops_per_token"],
-                   parse(MeasureSettings, data["measure"]), data["device"], data["threads"], tuple(data["plugins"]))
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_json` gave, among what else its file says."""
+        own = {field.name: data[field.name] for field in fields(cls)}
+        return super().from_json({**own, "run": parse_run(own["run"]),
+                                  "measure": parse(MeasureSettings, own["measure"])})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Record):
     """How a piece of work went.
 
     Attributes:
@@ -143,7 +137,7 @@ class Outcome:
 
 def write_outcome(job: Job, outcome: Outcome) -> None:
     """Keep how a piece of work went."""
-    write_file(job.folder / RESULT_FILE, dumps({"key": job.key(), **asdict(outcome)}) + "\n")
+    write_file(job.folder / RESULT_FILE, dumps({"key": job.key(), **outcome.to_json()}) + "\n")
 
 
 def read_outcome(job: Job) -> Outcome | None:
@@ -159,7 +153,7 @@ def read_outcome(job: Job) -> Outcome | None:
         content = json.loads(path.read_bytes())
         if content.pop("key") != job.key():
             return None
-        return build(Outcome, content)
+        return Outcome.from_json(content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
                               remedy="Delete its folder, and the study does this part again.") from None

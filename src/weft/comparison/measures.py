@@ -20,7 +20,8 @@ from weft.core.model import Counted, LanguageModel
 from weft.data import EvaluationWindows, TokenStream
 from weft.decoding import Row, Sampling, generate
 from weft.decoding.mode import evaluation_mode
-from weft.decoding.session import Session, prepare
+from weft.decoding.prompts import prepare
+from weft.decoding.session import Session
 from weft.evaluation import evaluate
 from weft.evaluation.pieces import window_pieces
 from weft.tokenizers import Tokenizer

@@ -10,9 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.analysis.memory import state_sizes
 from weft.analysis.parts import EMBEDDINGS, LOGITS, count_parameters
 from weft.analysis.shapes import built_empty, shape_of
-from weft.core.config import PartConfig
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, ModelConfig, language_model
+from weft.core.part_config import PartConfig
 from weft.core.traits import Trait
 from weft.training.config import RunConfig
 from weft.training.flops import model_flops_per_token

@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from weft.comparison.statistics import BOOTSTRAP
-from weft.core.config import Settings, parse, rule
+from weft.core.config import parse, rule
 from weft.core.errors import ConfigError
+from weft.core.part_config import Settings
 
 BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
 Side: TypeAlias = Literal["below", "above"]

@@ -19,7 +19,8 @@ from weft.comparison.settings import (
     pairs_of,
     spec_of,
 )
-from weft.core.config import Settings, parse, rule
+from weft.core.config import parse, rule
+from weft.core.part_config import Settings
 from weft.training.config import BUDGETS
 from weft.training.files import read_plain
 from weft.training.overrides import apply_overrides, limits_text, without_old_limit

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from weft.comparison.results import Entry
 from weft.comparison.settings import BudgetKind
 from weft.comparison.statistics import Interval, SeedTest
-from weft.disk.plain_data import build
+from weft.core.strict_json import Record
 
 RESULT_FORMAT = 2
 
@@ -144,7 +143,7 @@ class Detectable:
 
 
 @dataclass(frozen=True)
-class StudyResult:
+class StudyResult(Record):
     """A study.
 
     Attributes:
@@ -182,11 +181,11 @@ class StudyResult:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {"format": RESULT_FORMAT, **dataclasses.asdict(self)}
+        """Plain JSON data, with the number of its format."""
+        return {"format": RESULT_FORMAT, **super().to_json()}
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> StudyResult:
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """What `to_json` wrote.
 
         Raises:
@@ -195,4 +194,4 @@ class StudyResult:
         version = data.get("format")
         if version != RESULT_FORMAT:
             raise ValueError(f"study format {version!r}, and this Weft reads {RESULT_FORMAT}")
-        return build(StudyResult, {key: value for key, value in data.items() if key != "format"})
+        return super().from_json({key: value for key, value in data.items() if key != "format"})

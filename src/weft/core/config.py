@@ -4,9 +4,6 @@ A field that holds a part is annotated ``Annotated[MixerConfig, PartField("mixer
 (``rope``), a mapping with a kind (``{kind: rope, base: 500000}``), or a reference to a part declared under ``shared:``
 (``{shared: bias}``). Plain pydantic would lose a part's own fields in a base-typed field; `PartField` keeps the runtime
 type both ways.
-
-What `weft.core.part_config` defines, below the registry, is exported here too, so that a part's module imports it from
-one place.
 """
 
 from __future__ import annotations
@@ -20,11 +17,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from weft.core.errors import ConfigError, nearest
-from weft.core.part_config import Dims, PartConfig, Place, Repeat, Settings, Shared, dump, expand, parts_in
+from weft.core.part_config import PartConfig, Place, Repeat, Shared, dump
 from weft.core.registry import REGISTRY
-
-__all__ = ["PART_KEYWORD", "SHAREABLE", "Dims", "PartConfig", "PartField", "Place", "Repeat", "Settings", "Shared",
-           "dump", "expand", "parse", "parse_part", "parts_in", "rule"]
 
 M = TypeVar("M", bound=BaseModel)
 

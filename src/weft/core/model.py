@@ -25,11 +25,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartConfig, PartField, parse_part
+from weft.core.config import PartField, parse_part
 from weft.core.errors import InputError, StateError, UnsupportedError
 from weft.core.facts import require_read
 from weft.core.layer import LayerState, Part, beginning, facts_of
 from weft.core.output import Loss, Output
+from weft.core.part_config import Dims, PartConfig
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import fact_field
 from weft.core.traits import Trait

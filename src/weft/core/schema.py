@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from weft.core.config import PART_KEYWORD, SHAREABLE, PartConfig, Repeat, Shared
+from weft.core.config import PART_KEYWORD, SHAREABLE
+from weft.core.part_config import PartConfig, Repeat, Shared
 from weft.core.registry import REGISTRY
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -1,29 +1,99 @@
-"""JSON that every reader takes: infinities and NaN, for which JSON has no numbers, are strings."""
+"""Records as plain data and back, and JSON that every reader takes: infinities and NaN, for which JSON has no numbers,
+are strings."""
 
 from __future__ import annotations
 
 import json
 import math
-from pathlib import PurePath
-from typing import Any
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path, PurePath
+from typing import Any, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
 
 
-def dumps(data: Any, *, indent: int | None = None) -> str:
-    """``data`` as JSON text, with ``"Infinity"``, ``"-Infinity"`` and ``"NaN"`` for what is not finite, as in the JSON
-    of Protocol Buffers, and paths as strings. `number` reads them back."""
-    return json.dumps(_plain(data), indent=indent, allow_nan=False)
+@dataclass(frozen=True, eq=False)  # each says for itself what makes two of it equal
+class Record:
+    """Base of dataclasses of numbers, strings, paths, and tuples, mappings and records of these, that are printed as
+    JSON or kept in files. One that is written in another form than its fields have overrides these methods."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data, which `from_json` reads where it is not overridden."""
+        return _by_name(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_json` and JSON made of one; fields that are missing have their defaults.
+
+        Raises:
+            ValueError: fields that it does not have.
+            TypeError: a field without a default is missing.
+        """
+        return build(cls, data)
 
 
-def number(value: float | str) -> float:
-    """The number that `dumps` wrote; bare infinities and NaN of older files are numbers already."""
-    return float(value)
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
+def plain(data: Any) -> Any:
+    """``data`` as JSON has it: dataclasses and mappings as objects, tuples as lists, paths as strings, and
+    ``"Infinity"``, ``"-Infinity"`` and ``"NaN"`` for what is not finite, as in the JSON of Protocol Buffers."""
+    if isinstance(data, Record):
+        return data.to_json()
+    if is_dataclass(data) and not isinstance(data, type):
+        return _by_name(data)
+    if isinstance(data, Mapping):
+        return {str(key): plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_plain(value) for value in data]
+        return [plain(value) for value in data]
     if isinstance(data, float) and not math.isfinite(data):
         return "NaN" if math.isnan(data) else "Infinity" if data > 0 else "-Infinity"
     return str(data) if isinstance(data, PurePath) else data
+
+
+def without_none(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, without the names of what is None."""
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def dumps(data: Any, *, indent: int | None = None) -> str:
+    """``data`` as JSON text, see `plain`. `number` and `build` read it back."""
+    return json.dumps(plain(data), indent=indent, allow_nan=False)
+
+
+def number(value: float | str) -> float:
+    """The number that `plain` made a string of; bare infinities and NaN of older files are numbers already."""
+    return float(value)
+
+
+def build(kind: type[T], data: Mapping[str, Any]) -> T:
+    """A dataclass, whose fields may be dataclasses, from the plain data that `plain` and JSON make of it.
+
+    Raises:
+        ValueError: fields that it does not have.
+    """
+    hints = get_type_hints(kind)
+    names = {field.name for field in fields(cast(Any, kind))}
+    if unknown := sorted(set(data) - names):
+        raise ValueError(f"unknown fields of {kind.__name__}: {', '.join(unknown)}")
+    return kind(**{name: _value(hints[name], value) for name, value in data.items()})
+
+
+def _by_name(record: Any) -> dict[str, Any]:
+    return {field.name: plain(getattr(record, field.name)) for field in fields(record)}
+
+
+def _value(hint: Any, value: Any) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _value(next(each for each in arguments if each is not type(None)), value)
+    if origin is tuple:
+        return tuple(_value(arguments[0], each) for each in value)
+    if origin is Mapping:
+        return {name: _value(arguments[1], each) for name, each in value.items()}
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint.from_json(value)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return build(hint, value)
+    if hint is float and isinstance(value, str):
+        return number(value)
+    return Path(value) if hint is Path else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from weft.core.errors import DataError
+from weft.core.strict_json import Record
 from weft.data.array import TokenArray
 from weft.data.batches import ShuffledBatches
 from weft.data.duplicates import Repeated
@@ -88,7 +89,7 @@ class PartFacts:
 
 @final
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Record):
     """A prepared folder.
 
     Attributes:
@@ -116,10 +117,6 @@ class Inspection:
     parts: tuple[PartFacts, ...]
     verified: bool
     changed_sources: dict[str, str] | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {**asdict(self), "path": str(self.path)}
 
 
 def inspect_data(data: PreparedData, *, verified: bool = False, most: int = 10, longest: int = 5) -> Inspection:

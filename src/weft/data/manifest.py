@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from weft.core.errors import DataError
 from weft.data.duplicates import Repeated
 from weft.disk.manifest import MANIFEST_FILE as MANIFEST_FILE
+from weft.disk.manifest import sha256_of
 
 FORMAT_VERSION = 3
 READ_VERSIONS = (1, 2, 3)
@@ -186,18 +187,12 @@ def check_files(folder: Path, manifest: Manifest, depth: Depth) -> None:
         raise DataError(f"{count} not as prepared:{listed}\n", where=str(folder), remedy=AGAIN)
 
 
-def file_hash(path: Path) -> str:
-    """SHA-256 of a whole file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def sample_hash(path: Path) -> str:
     """SHA-256 of 256 blocks of 64 KiB, spread evenly over the file from its first byte to its last: of the whole file
     up to 16 MiB, and never of more than that."""
     size = path.stat().st_size
     if size <= SAMPLE_BLOCKS * SAMPLE_BLOCK:
-        return file_hash(path)
+        return sha256_of(path)
     digest = hashlib.sha256()
     with path.open("rb") as file:
         for block in range(SAMPLE_BLOCKS):
@@ -215,7 +210,7 @@ def _problem(path: Path, entry: ArrayFile, depth: Depth) -> str:
         return f"{path.name} is {how}: {size:,} bytes instead of {entry.bytes:,}."
     if depth == "sample" and sample_hash(path) != entry.sample_sha256:
         return f"{path.name} has changed: the SHA-256 of a sample of it differs."
-    if depth == "full" and file_hash(path) != entry.sha256:
+    if depth == "full" and sha256_of(path) != entry.sha256:
         return f"{path.name} has changed: its SHA-256 differs."
     return ""
 

@@ -27,14 +27,13 @@ from weft.data.manifest import (
     Source,
     TokenizerEntry,
     check_files,
-    file_hash,
     is_prepared,
     read_manifest,
     write_manifest,
 )
 from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
 from weft.data.stream import TokenStream, require_tokens
-from weft.disk.manifest import FileEntry
+from weft.disk.manifest import FileEntry, sha256_of
 from weft.disk.ownership import by_manifest, not_listed
 from weft.tokenizers import Tokenizer
 
@@ -123,7 +122,7 @@ class PreparedData:
             path = Path(source.path)
             if not path.is_file():
                 found[source.path] = "missing"
-            elif path.stat().st_size != source.bytes or file_hash(path) != source.sha256:
+            elif path.stat().st_size != source.bytes or sha256_of(path) != source.sha256:
                 found[source.path] = "changed"
         return found
 
@@ -217,7 +216,7 @@ def source_of(path: Path) -> Source:
         DataError: it cannot be read.
     """
     try:
-        return Source(path=str(path.resolve()), bytes=path.stat().st_size, sha256=file_hash(path))
+        return Source(path=str(path.resolve()), bytes=path.stat().st_size, sha256=sha256_of(path))
     except OSError as error:
         raise DataError(f"the file cannot be read ({error.strerror or error}).", where=str(path),
                         remedy="Check its permissions.") from None

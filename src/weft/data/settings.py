@@ -8,8 +8,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from weft.core.config import Settings, rule
+from weft.core.config import rule
 from weft.core.errors import DataError
+from weft.core.part_config import Settings
 from weft.data.division import Division, Heading
 from weft.data.manifest import is_prepared, read_manifest
 from weft.data.records import TEXT_FIELD

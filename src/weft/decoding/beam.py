@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,15 +12,17 @@ from torch import Tensor
 
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
+from weft.core.strict_json import Record, plain, without_none
 from weft.decoding.mode import evaluation_mode
+from weft.decoding.prompts import prepare
 from weft.decoding.rows import Row, RowLike, parse_rows, require_token
-from weft.decoding.session import Session, prepare
+from weft.decoding.session import Session
 from weft.decoding.stopping import text_behind
 from weft.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
-class Hypothesis:
+class Hypothesis(Record):
     """One continuation.
 
     Attributes:
@@ -37,21 +39,20 @@ class Hypothesis:
     stopped: bool
     text: str | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; what is None is left out."""
+        return without_none(super().to_json())
+
 
 @dataclass(frozen=True)
-class Beams:
+class Beams(Record):
     """For each prompt its hypotheses, the best first."""
 
     rows: tuple[tuple[Hypothesis, ...], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; what is None is left out."""
-        return {"rows": [{"hypotheses": [_plain(found) for found in row]} for row in self.rows]}
-
-
-def _plain(found: Hypothesis) -> dict[str, Any]:
-    fields = {**asdict(found), "tokens": list(found.tokens)}
-    return {name: value for name, value in fields.items() if value is not None}
+        """Plain data: of each row its hypotheses."""
+        return {"rows": [{"hypotheses": plain(row)} for row in self.rows]}
 
 
 def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, beams: int = 4,

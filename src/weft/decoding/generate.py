@@ -10,9 +10,9 @@ from weft.decoding.choosing import RowSettings
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import evaluation_mode
 from weft.decoding.output import Finish, Generated, GeneratedRow, NewToken
+from weft.decoding.prompts import prepare
 from weft.decoding.rows import Row, RowLike, parse_rows
 from weft.decoding.sampling import GREEDY, Sampling
-from weft.decoding.session import prepare
 from weft.decoding.slots import Slots
 from weft.decoding.stopping import NEVER, Ending
 from weft.tokenizers import Tokenizer

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
+
+from weft.core.strict_json import Record, without_none
 
 Finish: TypeAlias = Literal["length", "stop_token", "stop_string"]
 
@@ -28,7 +30,7 @@ class NewToken:
 
 
 @dataclass(frozen=True)
-class GeneratedRow:
+class GeneratedRow(Record):
     """What was generated for one row.
 
     Attributes:
@@ -44,14 +46,13 @@ class GeneratedRow:
     log_probs: tuple[float, ...] | None
     finish: Finish
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; what is None is left out."""
+        return without_none(super().to_json())
+
 
 @dataclass(frozen=True)
-class Generated:
+class Generated(Record):
     """A row of new tokens for each prompt, in order."""
 
     rows: tuple[GeneratedRow, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; what is None is left out."""
-        return {"rows": [{name: list(value) if isinstance(value, tuple) else value
-                          for name, value in asdict(row).items() if value is not None} for row in self.rows]}

@@ -1,4 +1,4 @@
-"""Rows of different lengths as one batch: right padding and a count. Left padding is re-aligned here, once."""
+"""Prompts: checked before anything is computed, as one padded batch of rows of different lengths, and read ahead."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from weft.core.errors import InputError
-from weft.core.model import EncoderInputs, LanguageModel
+from weft.core.model import EncoderInputs, LanguageModel, ModelState
 from weft.core.span import Memory, Span
-from weft.decoding.rows import Row
+from weft.decoding.mode import device_of, require_causal, require_room
+from weft.decoding.rows import Row, check_rows, with_start
 
 
 @dataclass(frozen=True)
@@ -82,3 +83,63 @@ def encode_sources(model: LanguageModel, rows: Sequence[Row], device: torch.devi
     batch = ragged([row.source or () for row in rows], device)
     span = None if batch.level else Span(count=batch.count)
     return model.encode(EncoderInputs(tokens=batch.tokens), span)
+
+
+def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, start: int | None) -> list[Row]:
+    """The prompts that will be continued; everything that can be refused is refused here, before the model runs.
+
+    Args:
+        model: any causal language model.
+        rows: prompts.
+        max_new_tokens: tokens that each row may get.
+        start: the token that opens a document, put before prompts that are empty.
+
+    Raises:
+        InputError: an id outside the vocabulary, an empty prompt without a start token, more tokens than the model
+            has positions for.
+        UnsupportedError: a bidirectional model.
+    """
+    require_causal(model, "decoding")
+    if max_new_tokens < 0:
+        raise InputError(f"{max_new_tokens} is negative.", where="max_new_tokens", remedy="Give 0 or more.")
+    check_rows(rows, model)
+    prompts = with_start(rows, start, model, only_empty=True)
+    for index, row in enumerate(prompts):
+        if not row.tokens:
+            raise InputError("an empty prompt, and no start token.", where=f"rows[{index}]",
+                             remedy="Give at least one id, or a start token (a tokenizer's bos_id or eos_id).")
+        consumed = len(row.tokens) + max(0, max_new_tokens - 1)
+        require_room(model, consumed, f"rows[{index}]",
+                     f"{len(row.tokens)} tokens of prompt and {max_new_tokens} new ones are {consumed} to read",
+                     "Shorten the prompt or lower max_new_tokens.")
+    return prompts
+
+
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A state that has read the beginning of a row, to go on from.
+
+    Attributes:
+        tokens: what it has read.
+        state: consumed by whoever goes on with it: clone it to keep it. It reserves nothing.
+    """
+
+    tokens: tuple[int, ...]
+    state: ModelState
+
+
+@torch.inference_mode()
+def read_on(model: LanguageModel, tokens: Sequence[int], begun: Begun | None = None) -> Begun:
+    """Read a row's tokens, those behind ``begun``, in a model without sources and in evaluation mode."""
+    device, known = device_of(model), 0 if begun is None else len(begun.tokens)
+    rest = torch.tensor([tokens[known:]], dtype=torch.int64, device=device)
+    state = begun.state if begun is not None else model.init_state(
+        1, device=device, horizon=torch.tensor([len(tokens)], device=device))
+    out = model.hidden(rest, state, Span(fresh=begun is None, bound=len(tokens), uniform=True))
+    return Begun(tuple(tokens), kept(out.state))
+
+
+def kept(state: ModelState | None) -> ModelState:
+    """The state that a call gave back which was given one."""
+    assert state is not None, "a call with a state gives one back"
+    return state

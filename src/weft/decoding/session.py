@@ -16,70 +16,16 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from weft.core.errors import FailedError, InputError
+from weft.core.errors import FailedError
 from weft.core.model import LanguageModel, ModelState
 from weft.core.rows import admit, trim
 from weft.core.span import Memory, Span
 from weft.decoding.compiled import CompiledStep
-from weft.decoding.mode import declares_length, device_of, require_causal, require_room
-from weft.decoding.prompts import encode_sources, ragged
-from weft.decoding.rows import Row, check_rows, with_start
+from weft.decoding.mode import declares_length, device_of
+from weft.decoding.prompts import Begun, encode_sources, kept, ragged
+from weft.decoding.rows import Row
 from weft.decoding.steps import Steps, hooks_of
 from weft.positions.regimes import regimes
-
-
-def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, start: int | None) -> list[Row]:
-    """The prompts that will be continued; everything that can be refused is refused here, before the model runs.
-
-    Args:
-        model: any causal language model.
-        rows: prompts.
-        max_new_tokens: tokens that each row may get.
-        start: the token that opens a document, put before prompts that are empty.
-
-    Raises:
-        InputError: an id outside the vocabulary, an empty prompt without a start token, more tokens than the model
-            has positions for.
-        UnsupportedError: a bidirectional model.
-    """
-    require_causal(model, "decoding")
-    if max_new_tokens < 0:
-        raise InputError(f"{max_new_tokens} is negative.", where="max_new_tokens", remedy="Give 0 or more.")
-    check_rows(rows, model)
-    prompts = with_start(rows, start, model, only_empty=True)
-    for index, row in enumerate(prompts):
-        if not row.tokens:
-            raise InputError("an empty prompt, and no start token.", where=f"rows[{index}]",
-                             remedy="Give at least one id, or a start token (a tokenizer's bos_id or eos_id).")
-        consumed = len(row.tokens) + max(0, max_new_tokens - 1)
-        require_room(model, consumed, f"rows[{index}]",
-                     f"{len(row.tokens)} tokens of prompt and {max_new_tokens} new ones are {consumed} to read",
-                     "Shorten the prompt or lower max_new_tokens.")
-    return prompts
-
-
-@dataclass(frozen=True, eq=False)
-class Begun:
-    """A state that has read the beginning of a row, to go on from.
-
-    Attributes:
-        tokens: what it has read.
-        state: consumed by whoever goes on with it: clone it to keep it. It reserves nothing.
-    """
-
-    tokens: tuple[int, ...]
-    state: ModelState
-
-
-@torch.inference_mode()
-def read_on(model: LanguageModel, tokens: Sequence[int], begun: Begun | None = None) -> Begun:
-    """Read a row's tokens, those behind ``begun``, in a model without sources and in evaluation mode."""
-    device, known = device_of(model), 0 if begun is None else len(begun.tokens)
-    rest = torch.tensor([tokens[known:]], dtype=torch.int64, device=device)
-    state = begun.state if begun is not None else model.init_state(
-        1, device=device, horizon=torch.tensor([len(tokens)], device=device))
-    out = model.hidden(rest, state, Span(fresh=begun is None, bound=len(tokens), uniform=True))
-    return Begun(tuple(tokens), _kept(out.state))
 
 
 class Session:
@@ -235,14 +181,14 @@ class Session:
                                       horizon=batch.count)
         span = Span(count=batch.counts, fresh=True, bound=batch.longest, uniform=batch.level)
         out = self.model.hidden(batch.tokens, state, span)
-        return _kept(out.state), out.y[torch.arange(len(rows), device=self.device), batch.count - 1][:, None]
+        return kept(out.state), out.y[torch.arange(len(rows), device=self.device), batch.count - 1][:, None]
 
     def _resume(self, begun: Begun, tokens: Sequence[int], capacity: int) -> tuple[ModelState, Tensor]:
         """The state after the rest of a row, and its last hidden vector [1,1,D]."""
         assert tuple(tokens[: len(begun.tokens)]) == begun.tokens and len(begun.tokens) < len(tokens)
         rest = torch.tensor([tokens[len(begun.tokens) :]], dtype=torch.int64, device=self.device)
         out = self.model.hidden(rest, trim(begun.state, capacity), Span(bound=len(tokens), uniform=True))
-        return _kept(out.state), out.y[:, -1:]
+        return kept(out.state), out.y[:, -1:]
 
     def _with_places(self, size: int, prompts: Sequence[Row], state: ModelState) -> ModelState:
         """A state of ``size`` rows, the first of them those of ``state``; and logits for as many."""
@@ -285,7 +231,7 @@ class Session:
 
     def _work(self, tokens: Tensor, state: ModelState, span: Span) -> tuple[Tensor, ModelState]:
         out = self.model.hidden(tokens[:, None], state, span)
-        return self._logits(out.y), _kept(out.state)
+        return self._logits(out.y), kept(out.state)
 
     def _told(self, tokens: list[int], moves: Sequence[bool]) -> list[int]:
         """Append a token to the rows that move; gives the places of those whose state does not serve them any more."""
@@ -324,11 +270,6 @@ def _require_numbers(best: list[float], rows: Mapping[int, int]) -> None:
             raise FailedError(f"the model gives a logit of {best[place]}, so no token can be chosen.",
                               where=f"rows[{row}]",
                               remedy="Check the checkpoint with weft check, or use a wider dtype.")
-
-
-def _kept(state: ModelState | None) -> ModelState:
-    assert state is not None, "a call with a state gives one back"
-    return state
 
 
 @final

@@ -24,8 +24,9 @@ from weft.core.model import LanguageModel
 from weft.decoding.choosing import Choosing, RowSettings, choose
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.output import NewToken
+from weft.decoding.prompts import Begun, prepare
 from weft.decoding.rows import Row, RowLike, parse_rows
-from weft.decoding.session import Begun, Session, prepare
+from weft.decoding.session import Session
 from weft.decoding.stopping import Writer
 from weft.tokenizers import Tokenizer
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from weft.core.errors import DataError, FailedError, InputError, UnsupportedError
 from weft.core.model import LanguageModel
+from weft.core.strict_json import Record, plain
 from weft.data import EvaluationWindows, Repeated, TokenStream
 from weft.decoding.mode import evaluation_mode, require_causal, require_room
 from weft.evaluation.measuring import spread
-from weft.evaluation.numbers import exponential, plain
+from weft.evaluation.numbers import exponential
 from weft.evaluation.pieces import Piece, document_pieces, stretches, window_pieces
 
 Mode: TypeAlias = Literal["windows", "documents"]
@@ -79,7 +80,7 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Record):
     """Sums over a corpus and what follows from them.
 
     Attributes:
@@ -112,11 +113,10 @@ class Evaluation:
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"perplexity": plain(self.perplexity), "bits_per_byte": plain(self.bits_per_byte),
-                "loss": plain(self.loss), "nats": plain(self.nats), "tokens": self.tokens, "bytes": self.bytes,
-                "impossible": self.impossible,
-                "protocol": {**asdict(self.protocol), "description": self.protocol.describe()}}
+        """Plain data, with the means."""
+        means = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte, "loss": self.loss}
+        protocol = {**plain(self.protocol), "description": self.protocol.describe()}
+        return {**plain(means), **super().to_json(), "protocol": protocol}
 
 
 def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None = None, stride: int | None = None,

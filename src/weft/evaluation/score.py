@@ -17,11 +17,12 @@ from weft.checkpoints.tensors import write_tensors
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
 from weft.core.span import Span
+from weft.core.strict_json import Record, plain
 from weft.decoding.mode import declares_length, device_of, evaluation_mode, require_causal, require_room
 from weft.decoding.prompts import encode_sources, ragged
 from weft.decoding.rows import Row, RowLike, check_rows, parse_rows, with_start
 from weft.disk.atomic import new_file
-from weft.evaluation.numbers import exponential, plain
+from weft.evaluation.numbers import exponential
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class ScoredRow:
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class Scored(Record):
     """What `score` gives.
 
     Attributes:
@@ -69,9 +70,9 @@ class Scored:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, without the logits (see `write_logits`)."""
-        return {"start": self.start, "rows": [
-            {"tokens": list(row.tokens), "log_probs": [plain(value) for value in row.log_probs], "scored": row.scored,
-             "total": plain(row.total), "perplexity": plain(row.perplexity)} for row in self.rows]}
+        return {"start": self.start, "rows": plain([
+            {"tokens": row.tokens, "log_probs": row.log_probs, "scored": row.scored, "total": row.total,
+             "perplexity": row.perplexity} for row in self.rows])}
 
 
 def score(model: LanguageModel, rows: Sequence[RowLike], *, start: int | None = None, logits: bool = False,

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from weft.core.config import Dims
 from weft.core.layer import Pointwise
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
 from weft.linear.linear import Linear

@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartField, Shared, rule
+from weft.core.config import PartField, rule
 from weft.core.layer import Choice, Chooser, LayerState, Pointwise, advance
 from weft.core.output import Loss, Output
+from weft.core.part_config import Dims, Shared
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait

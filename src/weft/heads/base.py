@@ -6,8 +6,9 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from weft.core.config import Dims, PartConfig, rule
+from weft.core.config import rule
 from weft.core.model import Head
+from weft.core.part_config import Dims, PartConfig
 
 
 class HeadConfig(PartConfig):

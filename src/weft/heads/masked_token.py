@@ -8,8 +8,9 @@ from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Dims, PartField
+from weft.core.config import PartField
 from weft.core.model import Readout
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.heads.base import HeadConfig
 from weft.heads.readout import LinearReadoutConfig

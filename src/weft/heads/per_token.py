@@ -7,8 +7,8 @@ from typing import ClassVar, Self
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from weft.core.config import Dims
 from weft.core.model import Classifier
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.heads.base import ClassifierConfig

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from weft.core.config import Dims, rule
+from weft.core.config import rule
 from weft.core.model import Classifier
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.heads.base import ClassifierConfig

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Dims, PartConfig
 from weft.core.model import Readout
+from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import register
 from weft.linear.linear import HoldsMatrix, Linear, dense
 from weft.linear.untouched import untouched

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, final
+from dataclasses import dataclass
+from typing import final
 
+from weft.core.strict_json import Record
 from weft.families.family import Family, Size, families
 from weft.interop.gguf.architectures import ARCHITECTURES
 from weft.interop.shapes import count_parameters
@@ -13,7 +14,7 @@ from weft.interop.shapes import count_parameters
 
 @final
 @dataclass(frozen=True)
-class Published:
+class Published(Record):
     """One published model.
 
     Attributes:
@@ -37,10 +38,6 @@ class Published:
     published: int
     agrees: bool
     source: str
-
-    def plain(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
 
 
 def published(only: str | None = None) -> Iterator[Published]:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.core.config import Dims, PartConfig
 from weft.core.layer import Layer
 from weft.core.model import MODELS, Counted, Encoder, LanguageModel
+from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any, final
 
-from weft.core.config import Dims, PartConfig
 from weft.core.layer import traits_of
+from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.traits import Trait
 from weft.laws.discovery import CONTEXT, VOCABULARY, WIDTH

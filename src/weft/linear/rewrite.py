@@ -12,9 +12,9 @@ from typing import ClassVar, TypeAlias, TypeVar
 from pydantic import Field
 from torch import nn
 
-from weft.core.config import PartConfig
 from weft.core.errors import ConfigError, nearest
 from weft.core.model import Model
+from weft.core.part_config import PartConfig
 from weft.linear.law import require_same, runs
 from weft.linear.linear import HoldsMatrix, Rewritten, Use, allowed, opens
 from weft.linear.replacing import Replaced, Site, as_ours, replaced, sites

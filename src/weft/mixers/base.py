@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from weft.core.config import Dims, PartConfig
 from weft.core.layer import Layer
+from weft.core.part_config import Dims, PartConfig
 
 
 class MixerConfig(PartConfig):

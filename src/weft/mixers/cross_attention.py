@@ -14,10 +14,11 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, PartField
+from weft.core.config import PartField
 from weft.core.errors import InputError
 from weft.core.layer import Layer, LayerState, advance
 from weft.core.output import Output
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
-from weft.core.config import Dims
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.mixers.recurrent import Recurrent, RecurrentConfig
 from weft.ops.elman_scan import Activation, elman_scan

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from weft.core.config import Dims
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.mixers.recurrent import Recurrent, RecurrentConfig
 from weft.ops.gru_scan import gru_scan

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor
 
-from weft.core.config import Dims, rule
+from weft.core.config import rule
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.state import tensor_field
 from weft.mixers.recurrent import HiddenState, Recurrent, RecurrentConfig

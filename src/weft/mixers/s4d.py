@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.clock import Clock
-from weft.core.config import Dims, rule
+from weft.core.config import rule
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field

@@ -12,10 +12,11 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.config import SHAREABLE, Dims, PartConfig, PartField, Settings, Shared, rule
+from weft.core.config import SHAREABLE, PartField, rule
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel, ModelConfig, ModelState
 from weft.core.output import Output
+from weft.core.part_config import Dims, PartConfig, Settings, Shared
 from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import Memory, Span

@@ -8,11 +8,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.checks import require
-from weft.core.config import Dims
 from weft.core.errors import InputError
 from weft.core.layer import facts_of
 from weft.core.model import Encoder, EncoderInputs, ModelState
 from weft.core.output import Output
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import WHOLE, Span
 from weft.linear.rewrite import rewritten

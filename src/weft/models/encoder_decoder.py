@@ -6,8 +6,9 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import model_validator
 
-from weft.core.config import Dims, PartField, rule
+from weft.core.config import PartField, rule
 from weft.core.model import Encoded, Encoder, EncoderInputs
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.linear.rewrite import rewritten

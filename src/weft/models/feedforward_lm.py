@@ -9,8 +9,9 @@ from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Dims, PartField
+from weft.core.config import PartField
 from weft.core.model import ModelConfig
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.linear.linear import Linear

@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float64, Int64
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from weft.core.config import Dims, rule
+from weft.core.config import rule
 from weft.core.errors import CheckpointError
 from weft.core.model import Counted, ModelConfig, Readout, Resizable
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.core.traits import Trait

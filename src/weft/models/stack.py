@@ -11,10 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.blocks.base import Composite, build_all
 from weft.core.channels import require_given
-from weft.core.config import Dims, PartConfig, PartField, expand
+from weft.core.config import PartField
 from weft.core.declarations import Kept
 from weft.core.layer import LayerState
 from weft.core.output import Output
+from weft.core.part_config import Dims, PartConfig, expand
 from weft.core.span import Span
 from weft.ops.rematerialize import LEAST, dropping_cheap
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.core.config import Dims, PartConfig
 from weft.core.layer import Part
+from weft.core.part_config import Dims, PartConfig
 
 
 class Norm(Part):

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from weft.core.clock import OWN, Keys, Ticks
-from weft.core.config import Dims, PartConfig
 from weft.core.layer import Part
+from weft.core.part_config import Dims, PartConfig
 from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
 from weft.ops.score_terms import ScoreTerm, slid
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.config import Dims, PartConfig
 from weft.core.layer import Part
+from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import register
 from weft.positions.constants import Constant
 

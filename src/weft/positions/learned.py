@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.clock import Ticks
-from weft.core.config import Dims
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.coordinates import counted_position, require_positions

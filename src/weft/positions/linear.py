@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field
 
-from weft.core.config import Dims
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.positions.frequencies import FixedFrequencies, Frequencies, RopeScalingConfig, base_frequencies
 

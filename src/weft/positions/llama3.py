@@ -7,7 +7,8 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from weft.core.config import Dims, rule
+from weft.core.config import rule
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.positions.frequencies import FixedFrequencies, Frequencies, RopeScalingConfig, base_frequencies
 

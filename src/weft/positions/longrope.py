@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.config import Dims, rule
+from weft.core.config import rule
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.positions.constants import Constant
 from weft.positions.frequencies import Frequencies, RopeScalingConfig, base_frequencies, pairs

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.config import Dims
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import angle_dtype

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from weft.core.config import Dims
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.positions.base import PositionConfig, PositionScheme
 

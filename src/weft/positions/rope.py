@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.config import Dims, PartField
+from weft.core.config import PartField
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.ops.rotary import Layout, Turns, turn, turns
 from weft.positions.base import Point, PositionConfig, PositionScheme

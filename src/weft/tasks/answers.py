@@ -12,6 +12,7 @@ from torch import Tensor
 from weft.core.errors import InputError, UnsupportedError
 from weft.core.model import Classifier, EncoderInputs, Model, Readout
 from weft.core.span import Span
+from weft.core.strict_json import Record, plain
 from weft.data.layout import layout_of
 from weft.evaluation.measuring import evaluating
 from weft.evaluation.score import Scored, ScoredRow
@@ -23,7 +24,7 @@ ROWS = 16
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Record):
     """What a classifier says of one row.
 
     Attributes:
@@ -46,8 +47,8 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {"tokens": list(self.tokens), "labels": list(self.labels), "best": list(self.best),
-                "scores": [list(row) for row in self.scores]}
+        tokens, labels, scores = plain((self.tokens, self.labels, self.scores))
+        return {"tokens": tokens, "labels": labels, "best": plain(self.best), "scores": scores}
 
 
 def text_row(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:

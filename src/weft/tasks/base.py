@@ -21,10 +21,10 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAl
 import torch
 from torch import Tensor
 
-from weft.core.config import PartConfig
 from weft.core.errors import ConfigError
 from weft.core.model import Model, ModelState
 from weft.core.output import Loss
+from weft.core.part_config import PartConfig
 from weft.data import Repeated
 from weft.data.settings import DataSettings
 from weft.tasks.material import Material, split_corpus

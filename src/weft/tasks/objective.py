@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from weft.core.config import Settings
 from weft.core.model import Readout
+from weft.core.part_config import Settings
 from weft.ops.linear_cross_entropy import CrossEntropy
 
 PIECE_TOKENS = 512

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
-from weft.core.strict_json import number
+from weft.core.strict_json import Record
 
 BITS_PER_BYTE, LOSS = "bits_per_byte", "loss"
 
 
 @final
 @dataclass(frozen=True)
-class Validation:
+class Validation(Record):
     """Means over the predictions that were made.
 
     Attributes:
@@ -62,11 +62,3 @@ class Validation:
         return "  ".join([*bits, f"loss {self.loss:.4f} per {self.unit}" if not bits else
                           f"{self.loss:.4f} nats/{self.unit}",
                           *(f"{name} {value:.4f}" for name, value in self.measures.items()), f"({text})"])
-
-    @staticmethod
-    def from_json(plain: Mapping[str, Any]) -> Validation:
-        """What `dataclasses.asdict` and JSON made of one, now or before tasks had measures of their own."""
-        measures = {name: number(value) for name, value in plain.get("measures", {}).items()}
-        bits = plain[BITS_PER_BYTE]
-        return Validation(**{**plain, BITS_PER_BYTE: None if bits is None else number(bits), LOSS: number(plain[LOSS]),
-                             "measures": measures})

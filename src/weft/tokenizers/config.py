@@ -9,8 +9,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from weft.core.config import PartConfig
 from weft.core.errors import TokenizerError
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY, register
 from weft.tokenizers.base import SETTINGS_FILE, Tokenizer
 from weft.tokenizers.bpe import SMALLEST_BPE, BPETokenizer

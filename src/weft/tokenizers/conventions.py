@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, final
+from dataclasses import dataclass, field, fields
+from typing import Any, Self, final
+
+from weft.core.strict_json import Record
 
 
 @final
 @dataclass(frozen=True)
-class Conventions:
+class Conventions(Record):
     """What the files beside a vocabulary say about its use. Encoding does not depend on any of it.
 
     Attributes:
@@ -24,25 +26,14 @@ class Conventions:
     end_ids: tuple[int, ...] = ()
     chat_templates: Mapping[str, str] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what nothing says is left out."""
-        found = {
-            "adds_bos": self.adds_bos,
-            "adds_eos": self.adds_eos,
-            "end_ids": list(self.end_ids) or None,
-            "chat_templates": dict(self.chat_templates) or None,
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in super().to_json().items() if value not in (None, [], {})}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Conventions:
-        """The inverse of `plain`."""
-        return cls(
-            adds_bos=plain.get("adds_bos"),
-            adds_eos=plain.get("adds_eos"),
-            end_ids=tuple(plain.get("end_ids", ())),
-            chat_templates=dict(plain.get("chat_templates", {})),
-        )
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`; what a later version has added says nothing."""
+        return super().from_json({field.name: data[field.name] for field in fields(cls) if field.name in data})
 
 
 NO_CONVENTIONS = Conventions()

@@ -146,7 +146,7 @@ class LibraryTokenizer(Tokenizer):
         return joined(spelled(self._library, self._table))
 
     def settings(self) -> dict[str, Any]:
-        plain = self._conventions.plain()
+        plain = self._conventions.to_json()
         return {"bos": self._bos, "eos": self._eos, **({"conventions": plain} if plain else {})}
 
     def files(self) -> dict[str, bytes]:
@@ -154,7 +154,7 @@ class LibraryTokenizer(Tokenizer):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> Self:
-        conventions = Conventions.from_plain(settings.get("conventions", {}))
+        conventions = Conventions.from_json(settings.get("conventions", {}))
         source = (folder / LIBRARY_FILE).read_bytes()
         return cls(source, bos=settings["bos"], eos=settings["eos"], conventions=conventions)
 

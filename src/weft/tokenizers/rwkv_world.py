@@ -102,7 +102,7 @@ class RWKVWorldTokenizer(Tokenizer):
         return joined(self._table.contents())
 
     def settings(self) -> dict[str, Any]:
-        plain = self._conventions.plain()
+        plain = self._conventions.to_json()
         return {"end": self._end, **({"conventions": plain} if plain else {})}
 
     def files(self) -> dict[str, bytes]:
@@ -110,7 +110,7 @@ class RWKVWorldTokenizer(Tokenizer):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> RWKVWorldTokenizer:
-        conventions = Conventions.from_plain(settings.get("conventions", {}))
+        conventions = Conventions.from_json(settings.get("conventions", {}))
         return cls((folder / WORLD_FILE).read_bytes(), end=settings["end"], conventions=conventions)
 
 

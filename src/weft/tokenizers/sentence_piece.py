@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, final
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import MissingExtra, TokenizerError
+from weft.core.strict_json import plain
 from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.library_pieces import SPACE
@@ -151,8 +151,8 @@ class SentencePieceTokenizer(Tokenizer):
         return joined(name.encode() for name in spelled)
 
     def settings(self) -> dict[str, Any]:
-        plain, added = self._conventions.plain(), [asdict(token) for token in self._added]
-        named = {"conventions": plain} if plain else {}
+        conventions, added = self._conventions.to_json(), plain(self._added)
+        named = {"conventions": conventions} if conventions else {}
         placed = {} if self._prefix == "always" else {"prefix": self._prefix}
         return {"bos": self._bos, "eos": self._eos, "added": added, **named, **placed}
 
@@ -166,7 +166,7 @@ class SentencePieceTokenizer(Tokenizer):
             bos=settings["bos"],
             eos=settings["eos"],
             added=[AddedToken(**token) for token in settings["added"]],
-            conventions=Conventions.from_plain(settings.get("conventions", {})),
+            conventions=Conventions.from_json(settings.get("conventions", {})),
             prefix=settings.get("prefix", "always"),
         )
 

@@ -6,7 +6,6 @@ A version's number does not tell: a checkout changes without it, and so does a p
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.metadata
 import importlib.util
 import sys
@@ -17,8 +16,9 @@ from types import MappingProxyType, ModuleType
 
 from pydantic import BaseModel
 
-from weft.core.config import parts_in
+from weft.core.part_config import parts_in
 from weft.core.registry import ENTRY_POINTS, PLUGIN, REGISTRY
+from weft.disk.manifest import sha256_of
 from weft.disk.ownership import enumerated
 
 OWN = "weft"
@@ -62,7 +62,7 @@ def weft_code() -> Mapping[str, str]:
 def digest(path: Path) -> str:
     """Of a file's content; of nothing where it is gone."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
+        return sha256_of(path)[:DIGITS]
     except OSError:
         return ""
 

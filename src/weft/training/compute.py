@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
 import torch
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from weft.analysis.matmul import fastest, timed
-from weft.core.config import Settings
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
+from weft.core.part_config import Settings
+from weft.core.strict_json import Record
 from weft.ops.processor import processor_name
 from weft.ops.products import ONEDNN, PRODUCT, Product, routed
 
@@ -54,7 +55,7 @@ class ComputeSettings(Settings):
 
 @final
 @dataclass(frozen=True)
-class Compute:
+class Compute(Record):
     """What decides the last bits of a run besides its configuration.
 
     Attributes:
@@ -132,12 +133,10 @@ class Compute:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""
-        return {"matmul": self.matmul, "threads": self.threads, "compile": self.compile,
-                "torch_version": self.torch_version, "processor": self.processor, "device": self.device,
-                "routes": dict(self.routes)}
+        return {**super().to_json(), "routes": dict(self.routes)}
 
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> Compute:
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """What `to_json` gave, or an earlier version, which knew no routes of single products.
 
         Raises:
@@ -145,16 +144,16 @@ class Compute:
         """
         kinds: dict[str, type] = {"matmul": str, "threads": int, "compile": bool, "torch_version": str,
                                   "processor": str, "device": str}
-        wrong = [name for name, kind in kinds.items() if type(record.get(name)) is not kind]
-        if record.get("matmul") not in ("default", "onednn", "measured") and "matmul" not in wrong:
+        wrong = [name for name, kind in kinds.items() if type(data.get(name)) is not kind]
+        if data.get("matmul") not in ("default", "onednn", "measured") and "matmul" not in wrong:
             wrong.append("matmul")
-        routes = record.get("routes", {})
+        routes = data.get("routes", {})
         if not isinstance(routes, dict) or not all(_readable(*each) for each in routes.items()):
             wrong.append("routes")
         if wrong:
             raise CheckpointError(f"cannot be read: {', '.join(wrong)}.", where=RECORD,
                                   remedy="Start the run again in another folder.")
-        return Compute(**{name: record[name] for name in kinds}, routes=tuple(sorted(routes.items())))
+        return cls(**{name: data[name] for name in kinds}, routes=tuple(sorted(routes.items())))
 
 
 def _require_onednn() -> None:

@@ -9,8 +9,9 @@ import torch
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from weft.core.config import PartField, Settings, rule
+from weft.core.config import PartField, rule
 from weft.core.model import MODELS, ModelConfig
+from weft.core.part_config import Settings
 from weft.data.settings import DataSettings as DataSettings
 from weft.ops.forms import OPERATIONS
 from weft.tasks import ObjectiveSettings, Task, TaskConfig, TaskSettings

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, final
 
+from weft.core.strict_json import Record
 from weft.tasks import Validation
 
 
 @dataclass(frozen=True)
-class Event(ABC):
+class Event(Record, ABC):
     """Something that happened in a run.
 
     Attributes:
@@ -28,9 +28,9 @@ class Event(ABC):
     def line(self) -> str:
         """The event in one line."""
 
-    def record(self) -> dict[str, Any]:
-        """The event as plain JSON data."""
-        return {"event": self.name, **dataclasses.asdict(self)}
+    def to_json(self) -> dict[str, Any]:
+        """The event as plain JSON data, with its name."""
+        return {"event": self.name, **super().to_json()}
 
 
 @final
@@ -144,9 +144,6 @@ class Saved(Event):
 
     def line(self) -> str:
         return f"step {self.step:,}  saved {self.path}"
-
-    def record(self) -> dict[str, Any]:
-        return {"event": self.name, "step": self.step, "path": str(self.path)}
 
 
 @final

@@ -146,7 +146,7 @@ class RunFolder:
             TrainingError: they cannot be written.
         """
         with self._writing(METRICS_FILE), (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(dumps(event.record()) + "\n")
+            file.write(dumps(event) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of every event; a line that was cut off is left out."""

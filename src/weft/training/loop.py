@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.core.errors import CheckpointError, DivergedError, FailedError, OccupiedError, TrainingError
 from weft.core.model import Model
+from weft.core.strict_json import plain
 from weft.tasks import Material, Task, Validation
 from weft.training.config import EVALUATIONS, POINTS, ReportSettings, RunConfig
 from weft.training.events import Event, Listener, Progress, Saved, Validated
@@ -66,8 +67,8 @@ class Run:
         Raises:
             FailedError: it gives NaN.
         """
-        found = Validation(**self.world.lead(lambda: asdict(
-            self.task.measure(model, self.material.validation, self.config.report.eval_batches))))
+        found = Validation.from_json(self.world.lead(lambda: self.task.measure(
+            model, self.material.validation, self.config.report.eval_batches).to_json()))
         self.tell(Validated(step, found, seconds))
         return found
 
@@ -80,8 +81,8 @@ class Run:
             FailedError: the disk is full.
         """
         facts: dict[str, Any] = {"step": step, "seconds": seconds,
-                                 "validation": None if validation is None else asdict(validation),
-                                 "interval": None if interval is None else asdict(interval)}
+                                 "validation": plain(validation),
+                                 "interval": plain(interval)}
 
         def write() -> str:
             require_finite(self.model, step)

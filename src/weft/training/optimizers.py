@@ -9,8 +9,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from weft.core.config import PartConfig, rule
+from weft.core.config import rule
 from weft.core.layer import Part
+from weft.core.part_config import PartConfig
 from weft.core.registry import register
 
 

@@ -12,6 +12,7 @@ import torch
 from weft.checkpoints.load import Loaded, load_checkpoint, read_training
 from weft.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from weft.core.model import Model
+from weft.core.strict_json import Record, build
 from weft.core.version import VERSION
 from weft.tasks import Material, Validation
 from weft.training.code import changes, code_of
@@ -27,7 +28,7 @@ from weft.training.trainer import Trainer
 
 @final
 @dataclass(frozen=True)
-class Terms:
+class Terms(Record):
     """On what a run computes.
 
     Attributes:
@@ -42,16 +43,6 @@ class Terms:
     software: Mapping[str, str]
     code: Mapping[str, str]
     inexact: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` reads."""
-        return {"compute": self.compute.to_json(), "software": dict(self.software), "code": dict(self.code),
-                "inexact": self.inexact}
-
-    @staticmethod
-    def from_json(plain: Mapping[str, Any]) -> Terms:
-        """What `to_json` gave."""
-        return Terms(Compute.from_json(plain["compute"]), plain["software"], plain["code"], plain["inexact"])
 
 
 def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] | None, *,
@@ -128,7 +119,7 @@ def restore(run: Run, trainer: Trainer) -> Begun:
                    where=str(run.folder.path))
     validation, interval = facts.get("validation"), facts.get("interval")
     return Begun(Validation.from_json(validation) if validation else None,
-                 Interval(**interval) if interval else Interval(trainer.seconds))
+                 build(Interval, interval) if interval else Interval(trainer.seconds))
 
 
 def _read(run: Run, model: Model, training: dict[str, torch.Tensor]) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from weft.core.config import PartConfig, rule
+from weft.core.config import rule
+from weft.core.part_config import PartConfig
 from weft.core.registry import register
 
 

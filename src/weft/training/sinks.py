@@ -75,7 +75,7 @@ class Sinks:
 
     def tell(self, event: Event) -> None:
         """Pass on an event, if it holds figures."""
-        record = event.record()
+        record = event.to_json()
         if scalars_of(record):
             for sink in self._sinks:
                 sink.add(record)

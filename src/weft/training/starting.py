@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -26,6 +26,7 @@ from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.model import Model, ModelConfig
+from weft.core.strict_json import Record
 from weft.core.traits import Trait
 from weft.interop.huggingface.folder import is_foreign, open_folder
 from weft.interop.huggingface.loading import load_folder
@@ -98,7 +99,7 @@ def _laid_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 @final
 @dataclass(frozen=True)
-class Taken:
+class Taken(Record):
     """What a run has begun with.
 
     Attributes:
@@ -121,15 +122,6 @@ class Taken:
         fresh = f"; fresh: {', '.join(self.fresh)}" if self.fresh else "; nothing is fresh"
         left = f"; left there: {', '.join(self.left)}" if self.left else ""
         return f"starting from {self.path}: {self.tensors:,} tensors ({self.numbers:,} numbers) taken{fresh}{left}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` reads."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(plain: Mapping[str, Any]) -> Taken:
-        """What `to_json` and JSON made of one."""
-        return Taken(**{**plain, "fresh": tuple(plain["fresh"]), "left": tuple(plain["left"])})
 
 
 def require_startable(config: RunConfig, model: Model) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from weft.checkpoints.load import Loaded
 from weft.checkpoints.save import fill_checkpoint
 from weft.core.errors import FailedError, UnsupportedError
 from weft.disk.atomic import new_file, replacing
+from weft.disk.manifest import sha256_of
 from weft.disk.ownership import by_manifest, require_free
 from weft.disk.space import not_written
 from weft.interop.arpa.reader import read_arpa, read_words
@@ -97,7 +97,7 @@ def from_arpa(path: Path, out: Path, tokenizer: Tokenizer | None = None, *, repl
     table = read_arpa(path, words).table
     model = NgramModel(NgramConfig(vocab_size=table.vocab_size, order=table.order, end=end))
     model.readout.hold(table)
-    facts = {"arpa": {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}}
+    facts = {"arpa": {"file": path.name, "sha256": sha256_of(path)}}
     try:
         with replacing(out, proof=by_manifest if replace else None) as draft:
             fill_checkpoint(draft, model, kept, facts=facts)

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from weft.core.config import Dims, parse_part
+from weft.core.config import parse_part
+from weft.core.part_config import Dims
 from weft.families.template import Facts
 from weft.positions.frequencies import FixedFrequencies, RopeScalingConfig, base_frequencies
 

@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import assign_tensors, own_tensors
-from weft.core.config import parse_part, parts_in
+from weft.core.config import parse_part
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.model import Counted, LanguageModel, ModelConfig
+from weft.core.part_config import parts_in
 from weft.core.registry import PLUGIN
 from weft.core.traits import Trait
 from weft.core.version import VERSION
