@@ -18,6 +18,7 @@ from weft.core.registry import REGISTRY, Registry, load_plugin
 
 PART = '''
 from typing import ClassVar
+from weft.core.config import Dims, PartConfig, PartField, Settings  # the one module that a user's file needs for these
 from weft.core.registry import register
 from weft.feedforward.mlp import MLPConfig
 

@@ -4,6 +4,9 @@ A field that holds a part is annotated ``Annotated[MixerConfig, PartField("mixer
 (``rope``), a mapping with a kind (``{kind: rope, base: 500000}``), or a reference to a part declared under ``shared:``
 (``{shared: bias}``). Plain pydantic would lose a part's own fields in a base-typed field; `PartField` keeps the runtime
 type both ways.
+
+What a plugin's configurations are made of (`Dims`, `PartConfig`, `Settings`) is offered here too, beside `PartField`, so
+that files of users need one module; Weft's own modules import it from `weft.core.part_config`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from weft.core.errors import ConfigError, nearest
-from weft.core.part_config import PartConfig, Place, Repeat, Shared, dump
+from weft.core.part_config import Dims as Dims
+from weft.core.part_config import PartConfig as PartConfig
+from weft.core.part_config import Place, Repeat, Shared, dump
+from weft.core.part_config import Settings as Settings
 from weft.core.registry import REGISTRY
 
 M = TypeVar("M", bound=BaseModel)
