@@ -5,8 +5,8 @@ A field that holds a part is annotated ``Annotated[MixerConfig, PartField("mixer
 (``{shared: bias}``). Plain pydantic would lose a part's own fields in a base-typed field; `PartField` keeps the runtime
 type both ways.
 
-What a plugin's configurations are made of (`Dims`, `PartConfig`, `Settings`) is offered here too, beside `PartField`, so
-that files of users need one module; Weft's own modules import it from `weft.core.part_config`.
+What a plugin's configurations are made of (`Dims`, `PartConfig`, `Settings`) is offered here too, beside `PartField`,
+so that files of users need one module; Weft's own modules import it from `weft.core.part_config`.
 """
 
 from __future__ import annotations
