@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from weft.analysis.formulas import FOURIER, flops_of, has_formula, is_foreign, schema_of, skipped
 from weft.core.layer import kept_dtypes
-from weft.core.model import Model, ModelConfig
+from weft.core.model import Model, ModelConfig, built_model
 
 
 def shape_of(source: ModelConfig | Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:
@@ -37,12 +37,10 @@ def built_empty(config: ModelConfig) -> Model:
     `shape_of`."""
     try:
         with torch.device("meta"):
-            built = config.build()
+            return built_model(config)
     except (RuntimeError, NotImplementedError, TypeError):
         # Models that look at numbers while they are built (tables of counts) are small before they are fitted.
-        built = config.build()
-    assert isinstance(built, Model), "a model configuration builds a model"
-    return built
+        return built_model(config)
 
 
 def _emptied(model: Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:

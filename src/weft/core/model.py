@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import PartField, parse_part
-from weft.core.errors import InputError, StateError, UnsupportedError
+from weft.core.errors import ConfigError, InputError, StateError, UnsupportedError
 from weft.core.facts import require_read
 from weft.core.layer import LayerState, Part, beginning, facts_of
 from weft.core.output import Loss, Output
@@ -307,6 +307,19 @@ class Encoder(Model, ABC):
     def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
         """The hidden vectors of `vectors`."""
         return self.vectors(inputs, span).y
+
+
+def built_model(config: ModelConfig) -> Model:
+    """What a configuration builds.
+
+    Raises:
+        ConfigError: it cannot be built, or is no model.
+    """
+    built = config.build()
+    if isinstance(built, Model):
+        return built
+    raise ConfigError([f"model: what a model of kind {config.kind!r} builds is no weft.core.model.Model. Derive it "
+                       "from LanguageModel or Encoder."])
 
 
 def language_model(model: Model, purpose: str, *, where: str = "model") -> LanguageModel:

@@ -11,9 +11,9 @@ import torch
 
 from weft.analysis.shapes import built_empty
 from weft.core.config import parse
-from weft.core.errors import CheckpointError, ConfigError
+from weft.core.errors import CheckpointError
 from weft.core.layer import traits_of
-from weft.core.model import Model, trained_count
+from weft.core.model import Model, built_model, trained_count
 from weft.core.traits import Trait
 from weft.linear.rewrite import require_rewritten
 from weft.ops.forms import forced
@@ -107,10 +107,7 @@ def build_model(config: RunConfig) -> Model:
     Raises:
         ConfigError: it cannot be built, or is no model.
     """
-    model = config.model.build()
-    if not isinstance(model, Model):
-        raise ConfigError([f"model: what a model of kind {config.model.kind!r} builds is no weft.core.model.Model. "
-                           "Derive it from LanguageModel or Encoder."])
+    model = built_model(config.model)
     require_rewritten(model)
     return model
 
