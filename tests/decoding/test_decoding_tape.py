@@ -122,8 +122,8 @@ def test_a_tape_has_fewer_operators_and_none_for_every_layer_twice() -> None:
             session.advance(torch.tensor([1]))
         follow_counts.append(calls.names)
     by_tape, plainly = follow_counts
-    # Of 226 operators 30 go; the model's own step has none of dropout and no casts of norms, which would make it more.
-    assert taped.by_tape and by_tape.total() <= 196 < plainly.total()
+    # Of 226 operators 30 go (torch 2.13); the model's own step has none of dropout and no casts of norms.
+    assert taped.by_tape and by_tape.total() < 0.9 * plainly.total()
     assert by_tape["cos"] == 1 and by_tape["linear"] == plainly["linear"]
     assert not {"arange", "slice", "dropout", "detach"} & set(by_tape)
 
