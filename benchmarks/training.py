@@ -138,12 +138,14 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def measure(options: argparse.Namespace, shape: dict[str, int], folder: Path) -> list[Row]:
-    """All rounds of all contenders."""
+def measure(options: argparse.Namespace, shape: dict[str, int], folder: Path) -> tuple[list[Row], dict[str, float]]:
+    """All rounds of all contenders, and the median of the rooflines measured before each round and after the last."""
     prepare(folder, shape, options.steps + 1)
     contenders = jobs(shape, options.threads, options.only)
     rounds: dict[str, list[Row]] = {name_of(job): [] for job in contenders}
+    roofs = []
     for turn in range(options.rounds):
+        roofs.append(roofline(options.threads))
         for job in contenders:
             found = run(job, folder)
             rounds[name_of(job)].append(found)
@@ -151,7 +153,9 @@ def measure(options: argparse.Namespace, shape: dict[str, int], folder: Path) ->
             print(f"round {turn + 1}  {name_of(job)}  {told}", flush=True)
     exact = next((row["losses"] for job in contenders if job["library"] == "weft" and job["dtype"] == "float32"
                   for row in rounds[name_of(job)] if "error" not in row), [])
-    return [summarise(job, rounds[name_of(job)], exact) for job in contenders]
+    roofs.append(roofline(options.threads))
+    return ([summarise(job, rounds[name_of(job)], exact) for job in contenders],
+            {dtype: statistics.median(roof[dtype] for roof in roofs) for dtype in roofs[0]})
 
 
 def arguments() -> argparse.Namespace:
@@ -171,12 +175,12 @@ def main() -> None:
              ("layers", "width", "heads", "kv_heads", "d_ff", "vocabulary", "context", "batch")}
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(options, shape, Path(folder))
+        rows, roof = measure(options, shape, Path(folder))
     model = model_of({"shape": shape, "dtype": "float32", "compile": False, "route": "default"})
     report = {"shape": shape, "parameters": parameter_count(model), "processor": processor_name(),
               "threads": options.threads, "torch": torch.__version__, "load": [before, os.getloadavg()[0]],
               "flops_per_token": model_flops_per_token(model, shape["context"]),
-              "roofline": roofline(options.threads), "comparison": compare(rows), "rows": rows}
+              "roofline": roof, "comparison": compare(rows), "rows": rows}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     options.out.with_suffix(".md").write_text(markdown(report))

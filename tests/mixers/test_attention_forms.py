@@ -187,19 +187,22 @@ def test_the_form_follows_the_mask(fields: dict[str, Any], steps: int, name: str
     assert (form.name, why in reason) == (name, True), reason
 
 
-def test_a_window_with_first_tokens_keeps_as_many_slots() -> None:
+@pytest.mark.parametrize("in_place", [False, True])  # buffers are written in place where gradients are off
+def test_a_window_with_first_tokens_keeps_as_many_slots(*, in_place: bool) -> None:
     layer = build("auto", mask="causal & (window(4) | global(0, 2))", position="alibi")
     state = layer.init_state(1)
     x = vectors(50, 1)
-    for piece in x.split([9, 1, 1, 30, 9], 1):
-        state = layer(piece, state).state
+    for piece in x.split([1, 8, 1, 1, 30, 9], 1):
+        with torch.set_grad_enabled(not in_place):
+            state = layer(piece, state).state
         assert isinstance(state, RollingState)
         assert (state.keys.shape[2], state.values.shape[2], state.clock.places.positions.shape[1]) == (7, 7, 7)
     kept = layer.project(x, WHOLE.resolve(None, x).ticks)[1][0]
     assert_close(state.keys[0].transpose(0, 1), kept[[0, 1, 2, 48, 49, 46, 47]], rtol=1e-12, atol=1e-13)
 
 
-def test_first_tokens_are_those_of_the_last_document() -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_first_tokens_are_those_of_the_last_document(*, in_place: bool) -> None:
     layer, x = build("auto", mask="causal & (window(2) | global(0, 1))"), vectors(12, 1)
     begins = torch.zeros(1, 12, dtype=torch.bool)
     begins[0, 5] = True
@@ -207,7 +210,8 @@ def test_first_tokens_are_those_of_the_last_document() -> None:
     for cuts in ([12], [4, 8], [5, 1, 1, 1, 4], [6, 6], [1] * 12):
         state, found = layer.init_state(1), []
         for piece, marks in zip(x.split(cuts, 1), begins.split(cuts, 1), strict=True):
-            out = layer(piece, state, Span(begins=marks))
+            with torch.set_grad_enabled(not in_place):
+                out = layer(piece, state, Span(begins=marks))
             state = out.state
             found.append(out.y)
         assert_close(torch.cat(found, 1), whole, rtol=1e-11, atol=1e-12)
