@@ -75,6 +75,20 @@ def test_a_value_residual_equals_a_loop_over_the_formula() -> None:
     np.testing.assert_allclose(found, stream + y, rtol=0, atol=1e-13)
 
 
+def test_layers_of_one_parallel_block_pass_values_on() -> None:
+    config = DecoderConfig.model_validate({"vocab_size": 11, "context": 32, "d_model": 8, "blocks": [
+        {"kind": "parallel", "norm": "none", "layers": [GiveValues(), TakeValues()]}]})
+    torch.manual_seed(0)
+    one = config.build().double().eval()
+    x = tokens()[:1]
+    first, second = one.stack.children_layers()[0].children_layers()  # type: ignore[attr-defined]
+    stream = one.embedding.tokens.weight.detach().numpy()[x[0].numpy()]
+    y, values = numpy_attention(first, stream, None)
+    z, _ = numpy_attention(second, stream, values)
+    found = one.hidden(x).y[0].detach().numpy()
+    np.testing.assert_allclose(found, stream + y + z, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize(("giver", "taker"), PAIRS)
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_laws_hold_through_every_block(giver: type[SharingConfig], taker: type[SharingConfig], kind: str) -> None:
