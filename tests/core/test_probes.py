@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from weft.core.config import parse
 from weft.core.errors import InputError
@@ -147,12 +148,14 @@ def test_gradients_with_respect_to_an_activation() -> None:
 
 def test_compiled_functions_run_uncompiled_inside_the_block() -> None:
     one, x = model(), tokens()
-    compiled = torch.compile(one, backend="eager", dynamic=False)
+    compiler = CompileCounter()
+    compiled = torch.compile(one, backend=compiler, dynamic=False)
     with torch.no_grad():
-        y = compiled(x).y
+        y, graphs = compiled(x).y, compiler.frame_count
         with probe(one, "stack.output", "*.choices") as seen:
             assert torch.equal(compiled(x).y, y)
         compiled(x)
+    assert compiler.frame_count == graphs > 0, "nothing was compiled for the probe"
     assert {len(values) for values in seen.values()} == {1}
 
 
