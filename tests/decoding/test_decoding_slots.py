@@ -118,6 +118,18 @@ def test_a_row_that_is_retired_leaves_the_others_as_they_are() -> None:
         assert tokens == free[row][: cut.get(row)]
 
 
+def test_a_free_place_never_holds_more_tokens_than_the_longest_row() -> None:
+    slots = Slots(specimen("attention"), 2, capacity=90)
+    for prompt, length in ((1, 40), (3, 25)):
+        place = slots.admit(Row(tuple(range(prompt))), RowSettings(length))
+        slots.step()  # chooses a token after the prompt, and reads none
+        while slots.live:
+            slots.step()
+            assert slots._session is not None
+            own, other = (int(slots._session.state.clock.seen[at]) for at in (place, 1 - place))
+            assert other <= own or not slots.live
+
+
 def test_a_tape_goes_on_while_rows_come_and_go() -> None:
     model = specimen("hybrid")
     slots, seen = Slots(model, 3, capacity=400), set[int]()
