@@ -66,8 +66,8 @@ class Declarations:
         return None
 
     def facts(self) -> Mapping[str, int | None]:
-        """Facts of tokens that it reads (`weft.core.facts`), by name, with the number of tokens, the newest included,
-        up to which it looks back for them; None: all."""
+        """The facts of tokens that it reads (`weft.core.ticks.Facts`), by name, each with the number of most recent
+        tokens, the newest included, of which it reads it; None: all."""
         return NO_FACTS
 
     def idle_parameters(self) -> int:

@@ -95,9 +95,11 @@ def tensor_field(*, grows: int | None = None, fill: float | int | bool = 0, keep
 
 
 def fact_field(*, saved: type[bool] | type[int] | None = None, unsaved: Any = None,
-               joined: Callable[[Sequence[Any]], Any] | None = None, room: bool = False) -> Any:
-    """Declare a plain Python field of a `State`, the same for all rows."""
-    return dataclasses.field(metadata={"weft": FactField(saved, unsaved, most if room else joined, room)})
+               joined: Callable[[Sequence[Any]], Any] | None = None, room: bool = False,
+               default: Any = dataclasses.MISSING) -> Any:
+    """Declare a plain Python field of a `State`, the same for all rows; without a ``default`` it must be given."""
+    return dataclasses.field(default=default,
+                             metadata={"weft": FactField(saved, unsaved, most if room else joined, room)})
 
 
 def most(rooms: Sequence[int | None]) -> int | None:

@@ -13,9 +13,8 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from weft.core.checks import require
-from weft.core.clock import Clock, Moment, Ticks, tell
+from weft.core.clock import Clock, Moment, Ticks, resolve_call
 from weft.core.errors import InputError, StateError
-from weft.core.facts import require_shapes
 from weft.core.output import Given
 
 
@@ -52,7 +51,7 @@ class Span:
         begins: True where a document starts. A row's very first token starts one without being marked.
         prefix: True for tokens of their document's bidirectional prefix (prefix-LM); a prefix is contiguous from its
             document's first token and lies within one call.
-        facts: by name a whole number or a boolean for each token, [B,T], that masks can read (`weft.core.facts`).
+        facts: by name a whole number or a boolean for each token, [B,T], that masks can read.
         coordinates: explicit positions, [B,T] or n-dimensional [B,T,n]; None: index within the document.
         memory: what cross-attention reads, for a call without a state (a state keeps its own from ``init_state``).
         horizon: declared document lengths [B] for a call without a state; None: each document's own length.
@@ -135,12 +134,9 @@ class Span:
                              remedy="Leave it out, or start a new state with init_state.")
         if clock is not None and shape[1] > 0:
             clock.lease.consume()
-        moment = tell(clock, shape, x.device, count=self.count, begins=self.begins, prefix=self.prefix,
-                      coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform,
-                      facts=self.facts)
-        if clock is not None and clock.places is not None and moment.after is not None and shape[1] > 0:
-            places = clock.places.advanced(clock, moment.after, moment.ticks, self.bound)
-            moment = dataclasses.replace(moment, after=dataclasses.replace(moment.after, places=places))
+        moment = resolve_call(clock, shape, x.device, count=self.count, begins=self.begins, prefix=self.prefix,
+                              coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform,
+                              facts=self.facts, bound=self.bound)
         known: Any = moment  # without a state there are no clocks, and nothing reads them
         return dataclasses.replace(self, fresh=fresh, moment=moment, ticks=known.ticks, before=known.before,
                                    after=known.after)
@@ -156,8 +152,10 @@ class Span:
         if self.count is not None:
             require((self.count >= 0) & (self.count <= steps), InputError, f"a count outside 0 to {steps}.",
                     where="span.count", remedy=f"Rows of {steps} tokens can advance by 0 to {steps}.")
-        if self.facts:
-            require_shapes(self.facts, shape)
+        for name, fact in (self.facts or {}).items():
+            if tuple(fact.shape) != shape or fact.is_floating_point() or fact.is_complex():
+                raise InputError(f"{fact.dtype} of shape {tuple(fact.shape)} for {batch} rows of {steps} tokens.",
+                                 where=f"span.facts.{name}", remedy=f"Give whole numbers or booleans of shape {shape}.")
         places = self.coordinates
         if places is not None and (places.dim() not in (2, 3) or tuple(places.shape[:2]) != shape):
             raise InputError(f"shape {tuple(places.shape)} for {batch} rows of {steps} tokens.",

@@ -14,9 +14,9 @@ its own row selection, concatenation, move, save or byte count.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -25,6 +25,7 @@ from torch import Tensor
 from weft.core.checks import require
 from weft.core.errors import StateError
 from weft.core.fields import FactField, Lease, TensorField, child_field, fact_field, lease_field, tensor_field
+from weft.core.tree import Join, Settle, Tree, as_declared, leaves, map_together, walk
 
 __all__ = ["FactField", "Join", "Lease", "Settle", "State", "TensorField", "as_declared", "child_field", "concat",
            "fact_field", "lease_field", "leaves", "map_together", "pad_to", "restore", "state_arrays", "tensor_field",
@@ -34,7 +35,7 @@ S = TypeVar("S", bound="State")
 
 
 @dataclass(frozen=True)
-class State:
+class State(Tree):
     """Base of all states. Subclasses are frozen dataclasses whose fields are all constructor fields."""
 
     def replace(self, **changes: Any) -> Self:
@@ -166,6 +167,12 @@ def restore(template: S, arrays: dict[str, Tensor]) -> S:
     return map_together([template], lambda _tensors, _spec: arrays[next(tensors)], forks=True, settle=settle)
 
 
+def _saved_facts(state: State) -> dict[str, tuple[Any, FactField]]:
+    """The facts that are written to files, by path."""
+    return {path: (value, spec) for path, value, spec in leaves(state)
+            if isinstance(spec, FactField) and spec.saved is not None}
+
+
 def _read_fact(array: Tensor | None, spec: FactField) -> Any:
     """A fact from the number that every row holds; ``unsaved`` where there is none, as in files of earlier versions."""
     number = -1 if array is None or array.numel() == 0 else int(array[0])
@@ -173,132 +180,15 @@ def _read_fact(array: Tensor | None, spec: FactField) -> Any:
 
 
 def _require_alike(path: str, wanted: Tensor, given: Tensor, spec: TensorField) -> None:
-    free, known = {0, spec.grows}, 2 if spec.as_given else max(wanted.dim(), given.dim())
+    # Where calls give the dtype and the dimensions after the second, a template of two dimensions knows neither.
+    free, open_ended = {0, spec.grows}, spec.as_given and wanted.dim() == 2
+    known = 2 if open_ended else max(wanted.dim(), given.dim())
     same = len(wanted.shape[:known]) == len(given.shape[:known]) and all(
         a == b for dim, (a, b) in enumerate(zip(wanted.shape[:known], given.shape, strict=False)) if dim not in free)
     if not same:
         raise StateError(f"shape {tuple(given.shape)} where this model keeps {tuple(wanted.shape)}.", where=path,
                          remedy="Load a state that the same model configuration wrote.")
-    if wanted.dtype != given.dtype and not spec.as_given:
+    if wanted.dtype != given.dtype and not open_ended:
         raise StateError(f"dtype {given.dtype} where this state keeps {wanted.dtype}.", where=path,
                          remedy="Start the template with the saved state's dtype, init_state(dtype=...), and cast what "
                          "was restored with State.to.")
-
-
-def _fields(state: State) -> Iterator[tuple[str, Any, Any]]:
-    for field in dataclasses.fields(state):
-        yield field.name, getattr(state, field.name), field.metadata.get("weft")
-
-
-def leaves(state: State, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any, Any]]:
-    """Every field that is no state, once, by its path and with its declaration, in the order in which `map_together`
-    visits them; a shared part stands at its first place."""
-    seen = set() if seen is None else seen
-    if id(state) in seen:
-        return
-    seen.add(id(state))
-    for name, value, spec in _fields(state):
-        path = f"{prefix}{name}"
-        if isinstance(value, State):
-            yield from leaves(value, f"{path}.", seen)
-        elif isinstance(value, tuple) and not isinstance(spec, FactField):
-            for index, item in enumerate(value):
-                if isinstance(item, State):
-                    yield from leaves(item, f"{path}.{index}.", seen)
-        else:
-            yield path, value, spec
-
-
-def walk(state: State) -> Iterator[tuple[str, Tensor, TensorField]]:
-    """Every tensor."""
-    return ((path, value, spec) for path, value, spec in leaves(state) if isinstance(value, Tensor))
-
-
-def _saved_facts(state: State) -> dict[str, tuple[Any, FactField]]:
-    """The facts that are written to files, by path."""
-    return {path: (value, spec) for path, value, spec in leaves(state)
-            if isinstance(spec, FactField) and spec.saved is not None}
-
-
-Join: TypeAlias = Callable[[list[Tensor], TensorField], Tensor]
-Settle: TypeAlias = Callable[[list[Any], FactField], Any]
-
-
-def map_together(states: list[S], join: Join, *, forks: bool, settle: Settle | None = None) -> S:
-    """Walk several states of one shape together. Results are remembered by the tensors they came from, so that a
-    clock that all layers share is still one clock afterwards.
-
-    Args:
-        join: a tensor from theirs.
-        forks: the result shares no memory with the states, so it has leases of its own.
-        settle: a fact from theirs; None: as it declares. Facts that say nothing of joining agree.
-
-    Raises:
-        StateError: the states are of different models, or a call has consumed one of them.
-    """
-    done: dict[tuple[int, ...], State] = {}
-
-    def visit(group: list[Any], path: str) -> Any:
-        _require_same_kind(group, path)
-        key = tuple(id(member) for member in group)
-        if key not in done:
-            done[key] = dataclasses.replace(group[0], **dict(_joined(group, path)))
-        return done[key]
-
-    def _joined(group: list[State], path: str) -> Iterator[tuple[str, Any]]:
-        for name, value, spec in _fields(group[0]):
-            values, place = [getattr(member, name) for member in group], f"{path}{name}"
-            if isinstance(spec, TensorField):
-                _require_alike_tensors(values, spec, place)
-            if isinstance(value, Tensor):
-                yield name, join(values, spec)
-            elif isinstance(value, State):
-                yield name, visit(values, f"{place}.")
-            elif isinstance(value, Lease):
-                yield name, _fork(values) if forks else value
-            elif isinstance(value, tuple) and not isinstance(spec, FactField):
-                _require_one({len(items) for items in values}, place, "{} layers")
-                yield name, tuple(visit(list(items), f"{place}.{index}.") if isinstance(items[0], State) else items[0]
-                                  for index, items in enumerate(zip(*values, strict=True)))
-            else:
-                if not isinstance(spec, FactField) or spec.joined is None:
-                    _require_one(dict.fromkeys(values), place, "{!r}")
-                if isinstance(spec, FactField):
-                    yield name, (settle or as_declared)(values, spec)
-
-    result: S = visit(states, "")
-    return result
-
-
-def as_declared(values: list[Any], spec: FactField) -> Any:
-    """The fact of joined states."""
-    return values[0] if spec.joined is None else spec.joined(values)
-
-
-def _fork(leases: Sequence[Lease]) -> Lease:
-    for lease in leases:
-        lease.require()
-    return Lease()
-
-
-def _require_same_kind(group: list[Any], path: str) -> None:
-    _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
-
-
-def _require_alike_tensors(values: list[Tensor | None], spec: TensorField, path: str) -> None:
-    """Numbers of dimensions and sizes agree where they depend on the model alone."""
-    if len(values) == 1:
-        return
-    free = {0, spec.grows}
-    shapes = [None if value is None else tuple("any" if dim in free else size for dim, size in
-                                               enumerate(value.shape[:2] if spec.as_given else value.shape))
-              for value in values]
-    _require_one(dict.fromkeys(shapes), path, "shape {}")
-
-
-def _require_one(found: Collection[Any], path: str, words: str) -> None:
-    """Refuse states that differ in what one model's states agree in."""
-    if len(found) > 1:
-        differ = " and ".join(words.format(each) for each in found)
-        raise StateError(f"the states are of different models: {differ}.", where=path or "state",
-                         remedy="Bring together only states that one model's init_state began.")

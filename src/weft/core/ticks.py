@@ -1,0 +1,129 @@
+"""`Ticks` and `Keys`: the order, document and position of each token of a call, and of each key that it may attend to.
+
+Masks read order, position schemes read positions (or explicit coordinates).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from weft.core.history import History, gathered
+
+R = TypeVar("R")
+OWN = "own"
+"""The layout of keys that are those of the chunk itself."""
+
+
+class Facts(NamedTuple):
+    """The facts of tokens that a call can look up: those of its own chunk and, with a state, of earlier tokens.
+
+    Facts are whole numbers that a call gives for each of its tokens by name (types, global tokens), which masks read.
+    A fact that a call does not give is 0.
+
+    Attributes:
+        names: of the n facts, in the order in which they are stacked.
+        chunk: [B,T,n], 0 beyond each row's count.
+        start: the order of the chunk's first token, [B,1]; None: 0.
+        earlier: before the chunk; None without a state.
+    """
+
+    names: tuple[str, ...]
+    chunk: Int64[Tensor, "B T n"]
+    start: Int64[Tensor, "B 1"] | None
+    earlier: History | None
+
+    def at(self, name: str, order: Int64[Tensor, "#B N"]) -> Int64[Tensor, "#B N"]:
+        """The fact of the tokens of these orders; arbitrary for a token that the chunk and the history do not have."""
+        if name not in self.names:
+            return torch.zeros_like(order)
+        column, steps = self.names.index(name), self.chunk.shape[1]
+        earlier = None if self.earlier is None else self.earlier.at(order)[..., column]
+        if steps == 0:
+            return torch.zeros_like(order) if earlier is None else earlier
+        index = order if self.start is None else order - self.start
+        own = gathered(self.chunk[..., column], index.clamp(0, steps - 1))
+        return own if earlier is None else torch.where(index >= 0, own, earlier)
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """What is known of each token of a chunk. Leading dimension B, or 1 when all rows agree.
+
+    Attributes:
+        order: the token's index in its row, counted over all calls.
+        begin: the order of the first token of its document.
+        prefix_end: the order at which its document's prefix ends.
+        length: the length its document declares, in tokens: the state's horizon, or without a state the document's own.
+        coordinates: explicit positions [B,T] or [B,T,n]; None means ``order - begin``.
+        valid: False for tokens beyond the row's count; None when every token counts.
+        packed: a document may have begun after a row's first token, so what looks back must fence documents.
+        facts: what the calls gave of these tokens and of earlier ones; None: nothing.
+    """
+
+    order: Int64[Tensor, "#B T"]
+    begin: Int64[Tensor, "#B T"]
+    prefix_end: Int64[Tensor, "#B T"]
+    length: Int64[Tensor, "#B T"]
+    coordinates: Tensor | None
+    valid: Bool[Tensor, "B T"] | None
+    packed: bool
+    facts: Facts | None = None
+    memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, work: Callable[[], R]) -> R:
+        """``work()``, done for the first layer that asks under ``key`` in this call and handed to the others: rotary
+        tables, masks. It may depend on nothing but these ticks and the key. A compiler finds what is common by itself,
+        and may not see what is written here from inside a block that is run again."""
+        if torch.compiler.is_dynamo_compiling():
+            return work()
+        if key not in self.memo:
+            self.memo[key] = work()
+        found: R = self.memo[key]
+        return found
+
+    @property
+    def position(self) -> Tensor:
+        """Coordinates if the call gave them, else the index within the document."""
+        return self.order - self.begin if self.coordinates is None else self.coordinates
+
+    def fact(self, name: str, order: Int64[Tensor, "#B N"]) -> Int64[Tensor, "#B N"]:
+        """The fact of that name of the tokens of these orders, the chunk's own or earlier ones; 0 where none was
+        given."""
+        return torch.zeros_like(order) if self.facts is None else self.facts.at(name, order)
+
+    def starts(self) -> Bool[Tensor, "#B T"]:
+        """True where a document begins."""
+        return self.order == self.begin
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What is known of each key that a chunk's queries may attend to. Leading dimension B, or 1 when all rows agree.
+
+    Attributes:
+        order: the key's index in its row, counted over all calls.
+        position: its position (coordinate) as position schemes see it.
+        begin: the order at which its document began; None when not kept, which only causal masks can do without.
+        valid: False for entries that hold nothing; None when all hold a key.
+        layout: a name; keys of one call that have the same name agree in order, begin and valid. None: no name.
+        offset: the index of the chunk's own first token; the others follow it, and the keys before it, except a
+            document's first tokens that a state keeps for themselves, lie in order up to it. None: they do not.
+    """
+
+    order: Int64[Tensor, "#B S"]
+    position: Tensor  # [#B,S] or [#B,S,n]
+    begin: Int64[Tensor, "#B S"] | None = None
+    valid: Bool[Tensor, "#B S"] | None = None
+    layout: Hashable = None
+    offset: int | None = None
+
+    @staticmethod
+    def of(ticks: Ticks) -> Keys:
+        """The chunk's own tokens as keys."""
+        return ticks.once("own keys", lambda: Keys(ticks.order, ticks.position, ticks.begin, ticks.valid, OWN, 0))
