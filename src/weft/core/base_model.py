@@ -29,28 +29,33 @@ MODELS = ("model", "encoder")
 
 @dataclass(frozen=True)
 class ModelState(LayerState):
-    """Base of model states: knows which configuration it belongs to.
+    """Base of model states.
 
     Attributes:
-        owner: fingerprint of the model's configuration.
+        owner: fingerprint of the configuration of the model to which the state belongs.
     """
 
     owner: str = fact_field()
 
 
 class ModelConfig(PartConfig):
-    """Base of model configurations: vocabulary and the window they are trained on, in tokens."""
+    """Base of model configurations.
+
+    Attributes:
+        vocab_size: number of token ids.
+        context: tokens of a training window.
+        rewrites: changes to its linear maps once the model is built, in order.
+    """
 
     group: ClassVar[str] = "model"
 
     vocab_size: int = Field(gt=0)
     context: int = Field(default=256, gt=0)
     rewrites: list[Annotated[PartConfig, PartField("rewrite")]] = Field(default_factory=list)
-    """What is done to its linear maps once it is built, in order."""
 
     def dump(self) -> dict[str, Any]:
         plain = super().dump()
-        if not self.rewrites:  # a model without them is the model that it was before there were any
+        if not self.rewrites:  # keeps the fingerprint that the model had before the field existed
             del plain["rewrites"]
         return plain
 
@@ -58,7 +63,7 @@ class ModelConfig(PartConfig):
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes that its head tells apart, in the order of their ids; none without such a head."""
+        """Names of the classes of its head, in the order of their ids; empty without a head for classes."""
         return ()
 
     def fingerprint(self) -> str:
@@ -73,19 +78,19 @@ def parse_model(plain: Any, *, where: str | None = None) -> ModelConfig:
     Raises:
         ConfigError: listing every problem.
     """
-    found = parse_part(MODELS, plain, where=where)
-    assert isinstance(found, ModelConfig), "the groups of models hold model configurations"
-    return found
+    config = parse_part(MODELS, plain, where=where)
+    assert isinstance(config, ModelConfig), "the groups of models contain model configurations alone"
+    return config
 
 
 @dataclass(frozen=True)
 class EncoderInputs:
-    """What a model reads of rows that it reads whole. Exactly one of ``tokens`` and ``patches`` is given.
+    """The inputs of a model that reads whole rows. Exactly one of ``tokens`` and ``patches`` is given.
 
     Attributes:
         tokens: ids [B,S].
         types: segment ids [B,S] (BERT's sentence A and B).
-        globals_: True where a token attends to all and is seen by all (Longformer).
+        globals_: True where a token attends to all tokens and all attend to it (Longformer).
         patches: image patches [B,S,P].
     """
 
@@ -96,13 +101,13 @@ class EncoderInputs:
 
 
 class Model(Part, ABC):
-    """What is built from a `ModelConfig`, and trained, saved, checked and planned.
+    """Base of everything that a `ModelConfig` builds, and that is trained, saved, checked and planned.
 
     Attributes:
-        config: what it was built from.
+        config: its configuration.
         vocab_size: number of token ids.
         fingerprint: of the configuration.
-        head: what turns its vectors into answers, besides a language model's readout; None without one.
+        head: the map from its vectors to a task's results, besides a language model's readout; None without one.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -113,17 +118,17 @@ class Model(Part, ABC):
         self.head: Head | None = None
 
     def reads(self) -> dict[str, int]:
-        """The fields of `EncoderInputs` that it reads, ``tokens`` or ``patches`` among them, and their sizes: how many
-        ids of tokens or types there are, how many features a patch has, 2 for ``globals_``. The others it refuses."""
+        """The fields of `EncoderInputs` that it reads, ``tokens`` or ``patches`` among them, with their sizes: the
+        number of ids of tokens or types, the number of features of a patch, 2 for ``globals_``. It refuses others."""
         return {"tokens": self.vocab_size}
 
     @abstractmethod
     def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
-        """Hidden vectors [B,S,D] of rows that are read whole, zero beyond each row's count, with the model's own losses
-        and no state. Of what `reads` names, all but tokens and patches may be left out.
+        """Hidden vectors [B,S,D] of whole rows, zero beyond each row's count, with the model's auxiliary losses and no
+        state. Fields that `reads` names may be left out, except tokens and patches.
 
         Raises:
-            InputError: it does not read that.
+            InputError: the model does not read one of the inputs.
         """
 
     def limit(self) -> int | None:
@@ -132,10 +137,10 @@ class Model(Part, ABC):
 
 
 def built_model(config: ModelConfig) -> Model:
-    """What a configuration builds.
+    """The model that a configuration builds.
 
     Raises:
-        ConfigError: it cannot be built, or is no model.
+        ConfigError: it cannot be built, or is not a model.
     """
     built = config.build()
     if isinstance(built, Model):
@@ -145,17 +150,17 @@ def built_model(config: ModelConfig) -> Model:
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Numbers of the parameters, shared ones counted once."""
+    """The number of parameters, shared ones counted once."""
     return sum(p.numel() for p in module.parameters())
 
 
 def trained_count(module: nn.Module) -> int:
-    """Numbers that training changes: those of the parameters that do not stand still, shared ones counted once."""
+    """The number of parameters that training changes, shared ones counted once; frozen ones are left out."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 class Resizable(ABC):
-    """A model with buffers whose sizes its configuration does not tell, such as tables of counts."""
+    """A model with buffers whose sizes its configuration does not determine, such as tables of counts."""
 
     @abstractmethod
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:

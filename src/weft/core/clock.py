@@ -23,20 +23,20 @@ __all__ = ["OWN", "Clock", "Keys", "Moment", "Ticks", "resolve_call"]
 
 @dataclass(frozen=True)
 class Clock(State):
-    """Per row, in tokens.
+    """The progress of each row, in tokens, and what is stored of earlier tokens for all layers.
 
     Attributes:
         seen: tokens consumed so far; the order of the next token.
         begin: the order at which the current document began.
-        prefix_end: the order at which the current document's bidirectional prefix ends (``begin`` when it has none).
+        prefix_end: the order at which the current document's bidirectional prefix ends (``begin`` without a prefix).
         horizon: the declared length of the document, 0 when none was declared. Rotations that depend on the length
             (LongRoPE) are fixed by it when the state starts.
-        fresh: no row has consumed anything.
+        fresh: whether no row has consumed anything.
         fact_names: the facts of tokens that the model reads, in the order in which ``facts`` stacks them.
-        facts: of earlier tokens, [B,S,n] whole numbers; None where the model reads none.
+        facts: of earlier tokens, whole numbers [B,S,n]; None where the model reads none.
         lease: of the buffers of all states on this clock.
-        positions: of earlier tokens, in the dtype and with as many coordinates as calls give; None where no layer reads
-            them.
+        positions: of earlier tokens, in the dtype and with as many coordinates as calls give; None where no layer
+            reads them.
     """
 
     seen: Int64[Tensor, " B"] = tensor_field(keeps_dtype=True, restarts=True)
@@ -53,7 +53,7 @@ class Clock(State):
     def start(batch: int, *, device: torch.device | str | None = None, horizon: int | Tensor | None = None,
               fact_names: tuple[str, ...] = (), facts: History | None = None,
               positions: History | None = None) -> Clock:
-        """A clock before the first token, with empty histories; ``horizon`` is one length or one for each row."""
+        """A clock before the first token; ``horizon`` is one length or one for each row, the histories are empty."""
         zeros = torch.zeros(4, batch, dtype=torch.int64, device=device)
         length = zeros[3] if horizon is None else zeros[3] + torch.as_tensor(horizon, device=zeros.device)
         return Clock(zeros[0].clone(), zeros[1].clone(), zeros[2].clone(), length.clone(), fresh=True,
@@ -143,7 +143,7 @@ def _begins(clock: Clock | None, order: Tensor, begins: Tensor | None, valid: Te
 
 
 def _prefix_ends(clock: Clock | None, begin: Tensor, document: Tensor | None, prefix: Tensor | None) -> Tensor:
-    """The prefix of a document that begins here is counted here; one that began earlier is carried."""
+    """The end of the prefix of each token's document: counted if the document begins in this chunk, else carried."""
     if prefix is None and document is None:
         return begin if clock is None else clock.prefix_end[:, None].expand_as(begin)
     flags = torch.zeros_like(begin) if prefix is None else prefix.long()

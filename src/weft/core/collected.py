@@ -1,4 +1,4 @@
-"""What all parts in a module declare together: traits, borders, facts, how far back they look."""
+"""The declarations of all parts in a module together: traits, borders, facts, how far back they read."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from weft.core.traits import Trait
 
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:
-    """The traits of a module and everything in it."""
-    found = module.own_traits() if isinstance(module, Part) else frozenset[Trait]()
+    """The traits of a module and of the modules in it."""
+    traits = module.own_traits() if isinstance(module, Part) else frozenset[Trait]()
     for child in module.children():
         if not (isinstance(child, Part) and child.own_law):
-            found |= traits_of(child)
-    return found
+            traits |= traits_of(child)
+    return traits
 
 
 def with_boundaries(module: nn.Module) -> list[Part]:
-    """The parts inside that hold boundaries where a backward pass can begin again."""
+    """The parts inside with boundaries at which recomputation for a backward pass can start."""
     return [part for part in module.modules() if isinstance(part, Part) and part.kept_activations is not None]
 
 
 def source_width(module: nn.Module) -> int | None:
-    """Features of the source that some part inside reads; None where none reads one."""
+    """The number of features of the encoded source that a part inside reads; None if no part reads one."""
     widths = (part.source_width() for part in module.modules() if isinstance(part, Part))
     return next((width for width in widths if width is not None), None)
 
 
 def facts_of(module: nn.Module) -> dict[str, int | None]:
-    """The facts of tokens that the parts inside read, by name, with how far back some part looks; None: to the
-    first."""
-    found: dict[str, int | None] = {}
+    """The facts of tokens that the parts inside read, by name, each with the largest number of most recent tokens of
+    which a part reads it; None: all."""
+    reaches: dict[str, int | None] = {}
     for part in module.modules():
         for name, reach in part.facts().items() if isinstance(part, Part) else ():
-            known = found.get(name, 0)
-            found[name] = None if reach is None or known is None else max(reach, known)
-    return found
+            farthest = reaches.get(name, 0)
+            reaches[name] = None if reach is None or farthest is None else max(reach, farthest)
+    return reaches
 
 
 def borders_of(module: nn.Module) -> frozenset[int]:
-    """The borders that a module and everything in it declare."""
+    """The borders that a module and the modules in it declare."""
     return frozenset(border for part in module.modules() if isinstance(part, Part) for border in part.borders())
 
 

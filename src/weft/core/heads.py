@@ -16,13 +16,13 @@ from weft.core.span import Span
 
 
 class Head(Part, ABC):
-    """From a model's hidden vectors to what a task asks for."""
+    """A map from a model's hidden vectors to what a task needs."""
 
     role = "logits"
 
 
 class Readout(Head, ABC):
-    """From hidden vectors to probabilities of tokens: of the next one, or of the one that stands in their place."""
+    """A map from hidden vectors to probabilities of tokens: of the next one, or of the one at the same place."""
 
     @abstractmethod
     def logits(self, h: Tensor) -> Float[Tensor, "B T V"]:
@@ -30,30 +30,30 @@ class Readout(Head, ABC):
 
     @abstractmethod
     def log_prob(self, h: Tensor, targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-        """Log-probability, in nats, of each target; equal to gathering from the log-softmax of `logits`, without
-        holding [B,T,V]."""
+        """Log-probability, in nats, of each target: what gathering from the log-softmax of `logits` would give, without
+        [B,T,V] in memory."""
 
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
                       smoothing: float = 0.0, z_loss: float = 0.0) -> tuple[Tensor, Tensor] | None:
-        """The sums over ``scored`` tokens of the negative log-likelihood, without a gradient, and of what is minimised
-        with these terms, for a readout that has a form of its own for them; None: its `log_prob` and `logits` are all
-        that there is."""
+        """The sums over ``scored`` tokens of the negative log-likelihood, without a gradient, and of the loss that is
+        minimised, with label smoothing and z-loss. None for a readout without a fused form: callers then use its
+        `log_prob` and `logits`."""
         return None
 
     def inner(self, h: Tensor) -> tuple[Readout, Tensor]:
-        """The readout that this one ends in, and what it reads of ``h``: itself and ``h``, unless something stands
-        before it. A loss that has a form of its own for a readout looks there."""
+        """The last readout inside this one, with its input: itself and ``h``, unless other maps precede it. Losses with
+        a fused form use it."""
         return self, h
 
 
 class Classifier(Head, ABC):
-    """From hidden vectors to scores of classes, or to values, of each token or of each row.
+    """A map from hidden vectors to scores of classes, or to values, for each token or each row.
 
     Attributes:
         n_outputs: C, scores or values.
-        labels: names of the classes, in the order of their ids; none where they have no names.
-        pooled: whether a row has one answer; otherwise each of its tokens has.
-        values: whether it gives values, not unnormalised log-probabilities of classes.
+        labels: names of the classes, in the order of their ids; empty if they have no names.
+        pooled: whether there is one result for a row and not one for each of its tokens.
+        values: whether results are values and not unnormalised log-probabilities of classes.
     """
 
     n_outputs: int
@@ -63,9 +63,9 @@ class Classifier(Head, ABC):
 
     @abstractmethod
     def scores(self, h: Float[Tensor, "B T D"], span: Span) -> Tensor:
-        """[B,C] where it is ``pooled``, else [B,T,C].
+        """The scores [B,C] if ``pooled``, else [B,T,C].
 
         Args:
             h: hidden vectors, zero beyond each row's count.
-            span: whose ``count`` says how many tokens of each row exist.
+            span: with the ``count`` of tokens in each row.
         """

@@ -38,7 +38,7 @@ __all__ = ["Choice", "Chooser", "KeptDtypes", "Layer", "LayerState", "Part", "Po
 
 @dataclass(frozen=True)
 class LayerState(State):
-    """Base of layer states, and the whole state of a layer that looks at one token at a time."""
+    """Base of layer states, and the whole state of a layer that processes each token independently."""
 
     clock: Clock
 
@@ -46,22 +46,23 @@ class LayerState(State):
 class Layer(Part, ABC):
     """A map from [B,T,D] to [B,T,D] that may keep a state: every token mixer, every feed-forward, a block, a stack.
 
-    A subclass implements `start` (its state before the first token, for a given clock) and `run`. It reads its span
-    resolved: ``span.ticks``, ``span.after`` and the facts; and it never chooses by reading a tensor.
+    A subclass implements `start` (its state before the first token, on a given clock) and `run`. The span that it
+    receives is resolved: it reads ``span.ticks``, ``span.after`` and the plain facts. No choice may depend on the value
+    of a tensor.
     """
 
     composite: ClassVar[bool] = False
-    """True for layers that only call other layers, which clean the padding themselves."""
+    """True for layers that only call other layers, which zero the padding themselves."""
 
     state_type: type[LayerState] = LayerState
-    """What `start` returns and `run` takes."""
+    """The class of the state that `start` returns and `run` takes."""
 
     def gives(self) -> tuple[Channel, ...]:
-        """What it gives to later layers, in `Output.given` (`weft.core.channels`)."""
+        """The channels whose values it returns in `Output.given` for later layers (`weft.core.channels`)."""
         return ()
 
     def takes(self) -> tuple[Channel, ...]:
-        """What it takes from earlier layers, by `Span.take`."""
+        """The channels of earlier layers whose values it reads with `Span.take`."""
         return ()
 
     def init_state(self, batch: int, *, capacity: int | None = None, dtype: torch.dtype | None = None,
@@ -75,8 +76,8 @@ class Layer(Part, ABC):
                 it raises. None: grow by each chunk.
             dtype: of fields that follow the model's dtype; None: the layer's own.
             device: None: the layer's own.
-            memory: what cross-attention reads; projected here, once.
-            horizon: declared document length, one or one per row, for parts that depend on it.
+            memory: the encoded source that cross-attention reads; its keys and values are computed here, once.
+            horizon: declared document length, one or one for each row, for parts that depend on it.
         """
         clock, kind = beginning(self, batch, capacity=capacity, dtype=dtype, device=device, horizon=horizon)
         return self.start(clock, capacity=capacity, dtype=kind, memory=memory)
@@ -87,7 +88,7 @@ class Layer(Part, ABC):
 
     @abstractmethod
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
-        """The chunk's output and the state after it, None when none was given. ``span`` is resolved."""
+        """The chunk's output and the state after it, None without a state. ``span`` is resolved."""
 
     def forward(self, x: Float[Tensor, "B T D"], state: LayerState | None = None,
                 span: Span | None = None) -> Output[LayerState]:
@@ -95,8 +96,8 @@ class Layer(Part, ABC):
 
         Args:
             x: [B,T,D].
-            state: where earlier chunks left off; consumed. None: start fresh and keep nothing.
-            span: what this call does; None: every row advances by all T tokens.
+            state: after earlier chunks; consumed. None: start fresh and keep nothing.
+            span: None: every row advances by all T tokens.
         """
         span = WHOLE if span is None else span
         clock, inner = None if state is None else state.clock, span.moment is not None
@@ -110,7 +111,7 @@ class Layer(Part, ABC):
         return out._replace(y=span.clean(out.y))
 
     def _resolved(self, x: Tensor, state: LayerState | None, span: Span) -> Span:
-        """The span against the state's own clock, of which no layer around this one has worked it out."""
+        """The span resolved against the state's clock, since no enclosing layer has resolved it against this one."""
         if state is not None:
             self._require_own(state, x.shape[0])
         if span.facts and span.moment is None:
@@ -118,32 +119,32 @@ class Layer(Part, ABC):
         return span.resolve(None if state is None else state.clock, x)
 
     def _require_own(self, state: LayerState, batch: int) -> None:
-        place = type(self).__name__
+        where = type(self).__name__
         if type(state) is not self.state_type:
             raise StateError(f"got a {type(state).__name__} where this layer keeps a {self.state_type.__name__}.",
-                             where=place, remedy="Pass a state that this layer's init_state made.")
+                             where=where, remedy="Pass a state that this layer's init_state returned.")
         rows = state.clock.seen.shape[0]
         if rows != batch:
-            raise StateError(f"a state of {rows} rows for {batch} rows of input.", where=place,
+            raise StateError(f"a state of {rows} rows for {batch} rows of input.", where=where,
                              remedy="Select the rows first, or start a state of that batch.")
 
 
 def beginning(part: nn.Module, batch: int, *, capacity: int | None, dtype: torch.dtype | None,
               device: torch.device | str | None, horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
-    """A clock before the first token, and the dtype of state fields that follow the model's; what is None is taken
-    from the part's parameters."""
-    own = next(iter(part.parameters()), None)
-    place = own.device if device is None and own is not None else device
-    kind = (computing_dtype(part) or torch.get_default_dtype()) if dtype is None else dtype
+    """A clock before the first token, and the dtype of state fields that follow the model's. A device or dtype of None
+    is that of the part's parameters."""
+    parameter = next(iter(part.parameters()), None)
+    device = parameter.device if device is None and parameter is not None else device
+    dtype = (computing_dtype(part) or torch.get_default_dtype()) if dtype is None else dtype
     read = facts_of(part)
-    facts = start_history(map(Lookback, read.values()), batch, capacity=capacity, device=place, width=len(read))
-    positions = start_history(lookbacks_of(part), batch, capacity=capacity, device=place)
-    return Clock.start(batch, device=place, horizon=horizon, fact_names=tuple(sorted(read)), facts=facts,
-                       positions=positions), kind
+    facts = start_history(map(Lookback, read.values()), batch, capacity=capacity, device=device, width=len(read))
+    positions = start_history(lookbacks_of(part), batch, capacity=capacity, device=device)
+    return Clock.start(batch, device=device, horizon=horizon, fact_names=tuple(sorted(read)), facts=facts,
+                       positions=positions), dtype
 
 
 class Pointwise(Layer, ABC):
-    """A layer that treats every token by itself: its state is the clock alone."""
+    """A layer that processes every token independently: its state is the clock alone."""
 
     @abstractmethod
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
@@ -157,12 +158,12 @@ class Pointwise(Layer, ABC):
 
 
 class Choice(NamedTuple):
-    """What a layer decided for each token.
+    """The discrete choice of a layer for each token, such as its experts.
 
     Attributes:
-        chosen: ids of what was chosen, best first.
-        margin: by how much the last that was chosen beat the first that was not, over the largest score there was;
-            infinite where everything is chosen.
+        chosen: ids of the chosen options, best first.
+        margin: the score of the last chosen option less that of the first one not chosen, over the largest score;
+            infinite if all are chosen.
     """
 
     chosen: Int64[Tensor, "B T k"]
@@ -170,18 +171,18 @@ class Choice(NamedTuple):
 
 
 class Chooser(Layer, ABC):
-    """A layer that decides something discrete for each token, so that its output jumps where two scores are equal."""
+    """A layer with a discrete choice for each token, so that its output is discontinuous where two scores are equal."""
 
     def own_traits(self) -> frozenset[Trait]:
         return frozenset({Trait.DISCRETE_CHOICE})
 
     @abstractmethod
     def choose(self, x: Float[Tensor, "B T D"]) -> Choice:
-        """What is chosen for each token of ``x``."""
+        """The choice for each token of ``x``."""
 
 
 def advance(state: LayerState | None, span: Span) -> LayerState | None:
-    """The state of a layer that keeps nothing but the clock, after the chunk."""
+    """The state after the chunk of a layer whose other fields the chunk does not change."""
     if state is None:
         return None
     return LayerState(span.after) if type(state) is LayerState else replace(state, clock=span.after)

@@ -1,13 +1,13 @@
-"""`Model`, and below it `LanguageModel` and `Encoder`: all that the rest of Weft knows of a model.
+"""`Model` and its subclasses `LanguageModel` and `Encoder`: the interfaces on which the rest of Weft depends.
 
-    Model           vectors(inputs, span) -> Output(h, None, losses)        what a head reads, of rows read whole
+    Model           vectors(inputs, span) -> Output(h, None, losses)        the input of a head, for whole rows
     LanguageModel   hidden(tokens[B,T], state, span) -> Output(h, state, losses)
                     readout.logits(h)  readout.log_prob(h, targets)
                     forward = logits of hidden
     Encoder         forward = the vectors
 
-A head turns vectors into what a task asks for: a `Readout` into probabilities of tokens, a `Classifier` into scores of
-classes, or values, for each token or each row.
+Everything about models can be imported from here: `Model` and its configuration are defined in
+`weft.core.base_model`, heads in `weft.core.heads`.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ __all__ = ["MODELS", "Classifier", "Counted", "Encoded", "Encoder", "EncoderInpu
 
 
 class Encoded(NamedTuple):
-    """An encoded source, and the losses of the encoder's own (load balance of experts)."""
+    """An encoded source, and the auxiliary losses of the encoder (load balance of experts)."""
 
     memory: Memory
     losses: tuple[Loss, ...] = ()
 
 
 class LanguageModel(Model, ABC):
-    """A distribution over the next token given those before, threaded by a state. One law:
-    running rows in any pieces, threading the state, equals running them whole."""
+    """A distribution over the next token given the tokens before it, threaded by a state, under one law: running rows
+    in any pieces, threading the state, equals running them whole."""
 
     readout: Readout
     takes_source: ClassVar[bool] = False
-    """Whether it reads a source through `encode` (an encoder-decoder)."""
+    """Whether it reads a source through `encode`, as an encoder-decoder does."""
 
     source_vocab_size: int = 0
     """Number of ids of the source; 0 without one."""
@@ -80,12 +80,12 @@ class LanguageModel(Model, ABC):
 
     def hidden(self, tokens: Int64[Tensor, "B T"], state: ModelState | None = None,
                span: Span | None = None) -> Output[ModelState]:
-        """What the readout reads, for every token of the chunk.
+        """The input of the readout for every token of the chunk.
 
         Args:
             tokens: ids [B,T].
-            state: where earlier chunks left off; consumed. None: start fresh and keep nothing.
-            span: what this call does; None: every row advances by all T tokens.
+            state: after earlier chunks; consumed. None: start fresh and keep nothing.
+            span: None: every row advances by all T tokens.
 
         Raises:
             StateError: the state belongs to another model, or has another number of rows.
@@ -111,15 +111,15 @@ class LanguageModel(Model, ABC):
         return self.hidden(inputs.tokens, None, span)
 
     def encode(self, inputs: EncoderInputs, span: Span | None = None) -> Memory:
-        """The memory that a source gives; only encoder-decoders have one.
+        """The encoded source for `init_state`, in an encoder-decoder.
 
         Raises:
-            StateError: this model takes no source.
+            StateError: this model has no encoder.
         """
         return self.encoded(inputs, span).memory
 
     def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> Encoded:
-        """`encode`, with the encoder's own losses, for training."""
+        """The encoded source with the encoder's auxiliary losses, for training."""
         raise StateError("this model has no encoder, so it takes no source.", where=type(self).__name__,
                          remedy="Give rows of tokens alone.")
 
@@ -142,7 +142,7 @@ class LanguageModel(Model, ABC):
 
 
 class Encoder(Model, ABC):
-    """A bidirectional model: sees all of its input at once and keeps no state."""
+    """A bidirectional model, in which every token may attend to all others, without a state."""
 
     prefix = "encoder"
     own_law = True
@@ -156,19 +156,19 @@ class Encoder(Model, ABC):
 
 
 class Counted(LanguageModel):
-    """A language model that one pass over the text fits; its traits name NOT_DIFFERENTIABLE."""
+    """A language model that is fitted in one pass over the text; its traits include NOT_DIFFERENTIABLE."""
 
     @abstractmethod
     def fit(self, tokens: Int64[Tensor, " N"], begins: Bool[Tensor, " N"] | None = None) -> None:
-        """Count ``tokens``, in which a document begins wherever ``begins`` is true (None: one document). What was
-        counted before is replaced."""
+        """Replace all counts by those of ``tokens``, in which a document begins wherever ``begins`` is true (None: one
+        document)."""
 
 
 def language_model(model: Model, purpose: str, *, where: str = "model") -> LanguageModel:
-    """``model``, for a purpose that needs probabilities of the next token.
+    """``model`` as a language model, for a purpose that needs probabilities of the next token.
 
     Raises:
-        UnsupportedError: it is none, such as an encoder.
+        UnsupportedError: it is another model, such as an encoder.
     """
     if isinstance(model, LanguageModel):
         return model

@@ -53,17 +53,18 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True)
 class Ticks:
-    """What is known of each token of a chunk. Leading dimension B, or 1 when all rows agree.
+    """The order, document and position of each token of a chunk. The leading dimension is B, or 1 if all rows agree.
 
     Attributes:
         order: the token's index in its row, counted over all calls.
         begin: the order of the first token of its document.
         prefix_end: the order at which its document's prefix ends.
-        length: the length its document declares, in tokens: the state's horizon, or without a state the document's own.
-        coordinates: explicit positions [B,T] or [B,T,n]; None means ``order - begin``.
-        valid: False for tokens beyond the row's count; None when every token counts.
-        packed: a document may have begun after a row's first token, so what looks back must fence documents.
-        facts: what the calls gave of these tokens and of earlier ones; None: nothing.
+        length: of its document, in tokens: the state's horizon, or without a state the declared or actual length.
+        coordinates: explicit positions [B,T] or [B,T,n]; None: ``order - begin``.
+        valid: False for tokens beyond the row's count; None if every token counts.
+        packed: whether a document may have begun after a row's first token, so that documents must be kept apart.
+        facts: of these tokens and earlier ones; None where no call gave any.
+        memo: results that layers share (`once`).
     """
 
     order: Int64[Tensor, "#B T"]
@@ -77,24 +78,23 @@ class Ticks:
     memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, key: Hashable, work: Callable[[], R]) -> R:
-        """``work()``, done for the first layer that asks under ``key`` in this call and handed to the others: rotary
-        tables, masks. It may depend on nothing but these ticks and the key. A compiler finds what is common by itself,
-        and may not see what is written here from inside a block that is run again."""
+        """The result of ``work()``, computed once a call for each ``key`` and shared by all layers: rotary tables,
+        masks. It may depend on these ticks and the key alone."""
+        # The compiler eliminates common work itself, and cannot trace a write to the memo inside a checkpointed block.
         if torch.compiler.is_dynamo_compiling():
             return work()
         if key not in self.memo:
             self.memo[key] = work()
-        found: R = self.memo[key]
-        return found
+        result: R = self.memo[key]
+        return result
 
     @property
     def position(self) -> Tensor:
-        """Coordinates if the call gave them, else the index within the document."""
+        """The coordinates if the call gave them, else the index within the document."""
         return self.order - self.begin if self.coordinates is None else self.coordinates
 
     def fact(self, name: str, order: Int64[Tensor, "#B N"]) -> Int64[Tensor, "#B N"]:
-        """The fact of that name of the tokens of these orders, the chunk's own or earlier ones; 0 where none was
-        given."""
+        """The fact of this name for the tokens of these orders, in the chunk or before it; 0 if it was not given."""
         return torch.zeros_like(order) if self.facts is None else self.facts.at(name, order)
 
     def starts(self) -> Bool[Tensor, "#B T"]:
@@ -104,16 +104,17 @@ class Ticks:
 
 @dataclass(frozen=True)
 class Keys:
-    """What is known of each key that a chunk's queries may attend to. Leading dimension B, or 1 when all rows agree.
+    """The order, document and position of each key that a chunk's queries may attend to. The leading dimension is B,
+    or 1 if all rows agree.
 
     Attributes:
         order: the key's index in its row, counted over all calls.
-        position: its position (coordinate) as position schemes see it.
-        begin: the order at which its document began; None when not kept, which only causal masks can do without.
-        valid: False for entries that hold nothing; None when all hold a key.
-        layout: a name; keys of one call that have the same name agree in order, begin and valid. None: no name.
-        offset: the index of the chunk's own first token; the others follow it, and the keys before it, except a
-            document's first tokens that a state keeps for themselves, lie in order up to it. None: they do not.
+        position: its position (coordinate) as position schemes read it.
+        begin: the order at which its document began; None if it is not stored, as only causal masks allow.
+        valid: False for slots without a key; None if every slot has one.
+        layout: a name; keys of one call with the same name agree in order, begin and valid. None: no name.
+        offset: the index of the chunk's own first token, if the chunk's other tokens follow it and the keys before it
+            are in order, apart from a document's first tokens that a state stores separately; otherwise None.
     """
 
     order: Int64[Tensor, "#B S"]

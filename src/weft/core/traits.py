@@ -1,7 +1,7 @@
 """Traits: the closed list of ways in which a part may lawfully do less than the law.
 
-A trait replaces one law by a weaker one that also runs (`weft.laws` says which); there is no skip list. A test pins
-who holds which trait.
+A trait replaces one law by a weaker one that also runs (defined in `weft.laws`); there is no skip list. A test pins
+which parts have which trait.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Trait(Enum):
-    """Each value is the reason, as printed in the catalogue."""
+    """Each value is the reason that the catalogue prints."""
 
     BIDIRECTIONAL = "sees later tokens, so it has no state; padding and packing invariance are checked instead"
     BATCH_STATISTICS = "in training its output depends on the whole batch; the laws hold in evaluation"

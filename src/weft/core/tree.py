@@ -1,7 +1,7 @@
-"""States as trees: walks over the fields of one state, or of several states of one shape together.
+"""States as trees: walks over the fields of one state, or of several states of one structure together.
 
-The clock that all layers of a model share stands at several places of such a tree. A walk visits it once, and the
-result of a walk shares what its sources share.
+All layers of a model share one clock, so that such a tree contains it several times. A walk visits it once, and the
+result of a walk shares what the walked states share.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Tree:
 T = TypeVar("T", bound=Tree)
 
 
-def _fields(state: Tree) -> Iterator[tuple[str, Any, Any]]:
+def _declared(state: Tree) -> Iterator[tuple[str, Any, Any]]:
     for field in dataclasses.fields(state):
         yield field.name, getattr(state, field.name), field.metadata.get("weft")
 
 
 def leaves(state: Tree, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any, Any]]:
-    """Every field that is no state, once, by its path and with its declaration, in the order in which `map_together`
-    visits them; a shared part stands at its first place."""
+    """Every field that is not a state, once, with its path and declaration, in the order in which `map_together` visits
+    them. The fields of a shared part have the path at which it comes first."""
     seen = set() if seen is None else seen
     if id(state) in seen:
         return
     seen.add(id(state))
-    for name, value, spec in _fields(state):
+    for name, value, spec in _declared(state):
         path = f"{prefix}{name}"
         if isinstance(value, Tree):
             yield from leaves(value, f"{path}.", seen)
@@ -50,22 +50,25 @@ def leaves(state: Tree, prefix: str = "", seen: set[int] | None = None) -> Itera
 
 
 def walk(state: Tree) -> Iterator[tuple[str, Tensor, TensorField]]:
-    """Every tensor."""
+    """Every tensor, once, with its path and declaration."""
     return ((path, value, spec) for path, value, spec in leaves(state) if isinstance(value, Tensor))
 
 
 Join: TypeAlias = Callable[[list[Tensor], TensorField], Tensor]
+"""A function from the tensors of one field, one of each state, to a tensor."""
 Settle: TypeAlias = Callable[[list[Any], FactField], Any]
+"""A function from the facts of one field, one of each state, to a fact."""
 
 
 def map_together(states: list[T], join: Join, *, forks: bool, settle: Settle | None = None) -> T:
-    """Walk several states of one shape together. Results are remembered by the tensors they came from, so that a
+    """Walk several states of one structure together. Results are stored by the parts that they come from, so that a
     clock that all layers share is still one clock afterwards.
 
     Args:
-        join: a tensor from theirs.
-        forks: the result shares no memory with the states, so it has leases of its own.
-        settle: a fact from theirs; None: as it declares. Facts that say nothing of joining agree.
+        states: of one model.
+        join: makes a tensor from theirs.
+        forks: whether the result shares no memory with the states and so gets new leases.
+        settle: makes a fact from theirs; None: as its declaration states. Facts that declare no joining must agree.
 
     Raises:
         StateError: the states are of different models, or a call has consumed one of them.
@@ -80,7 +83,7 @@ def map_together(states: list[T], join: Join, *, forks: bool, settle: Settle | N
         return done[key]
 
     def _joined(group: list[Tree], path: str) -> Iterator[tuple[str, Any]]:
-        for name, value, spec in _fields(group[0]):
+        for name, value, spec in _declared(group[0]):
             values, place = [getattr(member, name) for member in group], f"{path}{name}"
             if isinstance(spec, TensorField):
                 _require_alike_tensors(values, spec, place)
@@ -105,11 +108,12 @@ def map_together(states: list[T], join: Join, *, forks: bool, settle: Settle | N
 
 
 def as_declared(values: list[Any], spec: FactField) -> Any:
-    """The fact of joined states."""
+    """The fact of joined states, as its declaration states."""
     return values[0] if spec.joined is None else spec.joined(values)
 
 
 def _fork(leases: Sequence[Lease]) -> Lease:
+    """A new lease, for a copy of states that no call has consumed."""
     for lease in leases:
         lease.require()
     return Lease()
@@ -120,7 +124,7 @@ def _require_same_kind(group: list[Any], path: str) -> None:
 
 
 def _require_alike_tensors(values: list[Tensor | None], spec: TensorField, path: str) -> None:
-    """Numbers of dimensions and sizes agree where they depend on the model alone."""
+    """Refuse tensors that differ in dimensions which depend on the model alone."""
     if len(values) == 1:
         return
     free = {0, spec.grows}
@@ -130,9 +134,9 @@ def _require_alike_tensors(values: list[Tensor | None], spec: TensorField, path:
     _require_one(dict.fromkeys(shapes), path, "shape {}")
 
 
-def _require_one(found: Collection[Any], path: str, words: str) -> None:
-    """Refuse states that differ in what one model's states agree in."""
-    if len(found) > 1:
-        differ = " and ".join(words.format(each) for each in found)
+def _require_one(values: Collection[Any], path: str, words: str) -> None:
+    """Refuse states that differ in a value which is the same in all states of one model."""
+    if len(values) > 1:
+        differ = " and ".join(words.format(each) for each in values)
         raise StateError(f"the states are of different models: {differ}.", where=path or "state",
                          remedy="Bring together only states that one model's init_state began.")
