@@ -153,5 +153,5 @@ def test_a_head_that_says_too_little_or_too_much_is_refused(config: Any, message
 
 def test_the_source_side_of_an_encoder_decoder_has_no_head() -> None:
     side = {"kind": "encoder", "vocab_size": V, "d_model": D, "blocks": BLOCKS, "head": "masked_token"}
-    with pytest.raises(ConfigError, match=r"encoder\.head: 'masked_token', but the decoder reads the encoder's vectors"):
+    with pytest.raises(ConfigError, match=r"encoder\.head: 'masked_token', but the decoder reads the encoder"):
         model_of(kind="encoder_decoder", blocks=CAUSAL, encoder=side)
