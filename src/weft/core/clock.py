@@ -96,7 +96,9 @@ def resolve_call(clock: Clock | None, shape: tuple[int, int], device: torch.devi
         after = clock.after(seen, clock.begin, clock.prefix_end)
     else:
         after = _after(clock, ticks, batch, seen, count)
-    return Moment(clock, ticks, _with_histories(clock, after, ticks, bound))
+    if clock.facts is not None or clock.positions is not None:
+        after = _with_histories(clock, after, ticks, bound)
+    return Moment(clock, ticks, after)
 
 
 def _facts(clock: Clock | None, facts: Mapping[str, Tensor] | None, valid: Tensor | None,
@@ -112,10 +114,8 @@ def _facts(clock: Clock | None, facts: Mapping[str, Tensor] | None, valid: Tenso
 
 
 def _with_histories(before: Clock, after: Clock, ticks: Ticks, bound: int | None) -> Clock:
-    """``after`` with the facts and positions of the chunk's tokens, where the model keeps them."""
+    """``after`` with the facts and positions of the chunk's tokens, as far as the model keeps them."""
     facts, positions = before.facts, before.positions
-    if facts is None and positions is None:
-        return after
     if facts is not None and ticks.facts is not None:
         facts = facts.advanced(before, after, ticks.facts.chunk, bound)
     if positions is not None:
