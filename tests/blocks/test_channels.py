@@ -223,5 +223,5 @@ def test_every_problem_is_told_at_once() -> None:
 def test_a_taker_that_is_run_by_itself_says_what_it_lacks() -> None:
     layer = TakeKeys().build(Dims(8))
     with pytest.raises(InputError, match=r"^span.taken: no layer before this one gave 'keys_values'. Run it in a stack "
-                                         r"behind a layer that gives it, or hand it over in span.taken.$"):
+                                         r"behind a layer that gives it, or pass its value in span.taken.$"):
         layer(torch.zeros(1, 2, 8))

@@ -1,4 +1,4 @@
-"""`tell`: what a clock and a call say of every token, against tables worked out by hand."""
+"""`resolve_call`: order, document and position of every token, against tables worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.core.clock import Clock, Keys, Moment, tell
+from weft.core.clock import Clock, Keys, Moment, resolve_call
 
 F, X = False, True
 
@@ -16,7 +16,7 @@ def call(clock: Clock | None, shape: tuple[int, int], **facts: Any) -> Moment:
     given: dict[str, Any] = {"count": None, "begins": None, "prefix": None, "coordinates": None, "horizon": None,
                              "one_document": clock is None}
     tensors = {name: torch.tensor(value) if isinstance(value, list) else value for name, value in facts.items()}
-    return tell(clock, shape, torch.device("cpu"), **{**given, **tensors})
+    return resolve_call(clock, shape, torch.device("cpu"), **{**given, **tensors})
 
 
 def at(seen: list[int], begin: list[int], prefix_end: list[int], horizon: list[int] | None = None) -> Clock:

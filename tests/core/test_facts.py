@@ -12,11 +12,12 @@ from weft.core.clock import Keys
 from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.layer import Layer
-from weft.core.model import EncoderInputs
+from weft.core.model import EncoderInputs, ModelState
 from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.core.state import restore, state_arrays
 from weft.decoding import Row, generate
+from weft.decoding.steps import Steps
 from weft.laws import LAWS, encoder_subject, examine, examine_long, layer_subject, model_subject
 from weft.masks import parse_mask
 from weft.masks.flex import mask_mod
@@ -75,6 +76,39 @@ def test_a_bounded_reach_keeps_a_bounded_history() -> None:
                                              ).build().init_state(1).clock.facts
         assert facts is not None and facts.tensors()["values"][0].shape == (1, 5, 1)
     assert model("causal & same_type").init_state(1).clock.facts is not None
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_growing_history_grows_to_the_bound_as_positions_do(gradients: bool) -> None:
+    """So that steps up to the same bound have tensors of the same shapes and can be recorded."""
+    config = {"kind": "attention", "n_heads": 2, "mask": "causal & same_type", "position": "alibi"}
+    layer: Any = parse_part(("mixer",), config).build(Dims(8))
+    state, sizes = layer.init_state(1), []
+    with torch.set_grad_enabled(gradients):
+        for bound in (8, 8, 8, 16):
+            state = layer(torch.zeros(1, 1, 8), state, Span(bound=bound)).state
+            sizes.append([tensor.shape[1] for path, (tensor, _) in state.tensors().items()
+                          if path in ("clock.facts.values", "clock.positions.values")])
+    assert sizes == [[8, 8]] * 3 + [[16, 16]]
+
+
+def test_steps_are_taken_by_tape_where_an_earlier_bound_made_room() -> None:
+    """The state has no capacity, so its buffers are as long as the largest bound so far."""
+    one = model("causal & same_type")
+
+    def work(tokens: Tensor, state: ModelState, span: Span) -> tuple[Tensor, ModelState]:
+        out = one(tokens[:, None], state, span)
+        assert out.state is not None
+        return out.y[:, -1], out.state
+
+    tokens = torch.randint(11, (1, 10))
+    with torch.inference_mode():
+        first = one(tokens[:, :2], one.init_state(1), Span(bound=64)).state
+        assert first is not None
+        steps = Steps(work, first, 64, plain=False)
+        found = [steps.take(tokens[:, t], None, t + 1, uniform=True) for t in range(2, 10)]
+        assert steps.by_tape
+        torch.testing.assert_close(torch.stack(found, 1), one(tokens).y[:, 2:], rtol=0, atol=1e-12)
 
 
 def by_hand(layer: Any, x: Tensor, allowed: list[list[bool]]) -> Tensor:

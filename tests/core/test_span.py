@@ -106,7 +106,7 @@ def test_a_memory_knows_its_padding_and_its_rows() -> None:
 
 
 def test_a_used_state_is_not_believed_to_be_fresh() -> None:
-    with pytest.raises(StateError, match=r"span.fresh: fresh is said of a state that has consumed tokens. Leave it ou"):
+    with pytest.raises(StateError, match=r"span.fresh: fresh is set for a state that has consumed tokens. Leave it ou"):
         Span(fresh=True).resolve(used(), X)
 
 

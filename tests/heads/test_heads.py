@@ -138,8 +138,8 @@ def test_a_decoder_with_a_head_stays_a_language_model() -> None:
 
 @pytest.mark.parametrize(("config", "message"), [
     ({"kind": "pooled", "n_classes": 3, "labels": ["a", "b"]}, r"n_classes: 3 for 2 labels\. Leave it out"),
-    ({"kind": "pooled", "labels": ["a", "a"]}, r"labels: 'a' stands there twice"),
-    ({"kind": "per_token", "labels": ["a"]}, r"labels: 'a' alone\. Name at least two classes"),
+    ({"kind": "pooled", "labels": ["a", "a"]}, r"labels: 'a' is listed twice"),
+    ({"kind": "per_token", "labels": ["a"]}, r"labels: 'a' is the only one\. Name at least two classes"),
     ({"kind": "pooled", "n_classes": 2, "n_values": 1}, r"n_values: 1 values beside 2 classes\. Give one of them"),
     ("pooled", r"head\.n_classes: missing\. Say how many classes there are, name them as labels, or give n_values"),
     ("per_token", r"head\.n_classes: missing\. Say how many classes there are, or name them as labels"),
@@ -153,5 +153,5 @@ def test_a_head_that_says_too_little_or_too_much_is_refused(config: Any, message
 
 def test_the_source_side_of_an_encoder_decoder_has_no_head() -> None:
     side = {"kind": "encoder", "vocab_size": V, "d_model": D, "blocks": BLOCKS, "head": "masked_token"}
-    with pytest.raises(ConfigError, match=r"encoder\.head: 'masked_token', and what the decoder reads of a source"):
+    with pytest.raises(ConfigError, match=r"encoder\.head: 'masked_token', but the decoder reads the encoder"):
         model_of(kind="encoder_decoder", blocks=CAUSAL, encoder=side)

@@ -87,10 +87,10 @@ class KeepsWholePositions(Attention):
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         out = super().run(x, state, span)
-        if out.state is None or out.state.clock.places is None:
+        if out.state is None or out.state.clock.positions is None:
             return out
-        places = out.state.clock.places
-        clock = replace(out.state.clock, places=replace(places, positions=places.positions.long()))
+        positions = out.state.clock.positions
+        clock = replace(out.state.clock, positions=replace(positions, values=positions.values.long()))
         return out._replace(state=replace(out.state, clock=clock))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oracles import masks as oracle
-from weft.core.clock import Clock, Keys, Ticks, tell
+from weft.core.clock import Clock, Keys, Ticks, resolve_call
 from weft.core.errors import ConfigError, InputError
 from weft.masks import (
     And,
@@ -260,8 +260,9 @@ def test_keys_without_their_begins_are_enough_under_a_causal_mask(mask: Mask, ro
 
 def both(row: Row) -> tuple[Ticks, Keys]:
     tensors = row.tensors()
-    ticks = tell(None, (1, len(row.begins)), torch.device("cpu"), count=tensors["count"], begins=tensors["begins"],
-                 prefix=tensors["prefix"], coordinates=None, horizon=None, one_document=False).ticks
+    ticks = resolve_call(None, (1, len(row.begins)), torch.device("cpu"), count=tensors["count"],
+                         begins=tensors["begins"], prefix=tensors["prefix"], coordinates=None, horizon=None,
+                         one_document=False).ticks
     return ticks, Keys.of(ticks)
 
 
@@ -271,8 +272,8 @@ def test_a_continued_call_sees_the_last_rows(mask: Mask, steps: int, rest: int) 
     """Chunked by a clock, queries see what they see in the whole; row 1 began three tokens later than row 0."""
     clock = Clock.start(2)
     clock = clock.replace(seen=clock.seen + torch.tensor([steps + 3, steps]))
-    ticks = tell(clock, (2, rest), torch.device("cpu"), count=None, begins=None, prefix=None, coordinates=None,
-                 horizon=None, one_document=True).ticks
+    ticks = resolve_call(clock, (2, rest), torch.device("cpu"), count=None, begins=None, prefix=None, coordinates=None,
+                         horizon=None, one_document=True).ticks
     for row, seen_before in enumerate((steps + 3, steps)):
         total = seen_before + rest
         keys = Keys(torch.arange(total)[None], torch.arange(total)[None], torch.zeros(1, total, dtype=torch.int64))

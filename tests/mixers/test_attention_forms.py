@@ -196,7 +196,7 @@ def test_a_window_with_first_tokens_keeps_as_many_slots(*, in_place: bool) -> No
         with torch.set_grad_enabled(not in_place):
             state = layer(piece, state).state
         assert isinstance(state, RollingState)
-        assert (state.keys.shape[2], state.values.shape[2], state.clock.places.positions.shape[1]) == (7, 7, 7)
+        assert (state.keys.shape[2], state.values.shape[2], state.clock.positions.values.shape[1]) == (7, 7, 7)
     kept = layer.project(x, WHOLE.resolve(None, x).ticks)[1][0]
     assert_close(state.keys[0].transpose(0, 1), kept[[0, 1, 2, 48, 49, 46, 47]], rtol=1e-12, atol=1e-13)
 

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 from weft.core.clock import Clock
 from weft.core.config import parse_part
 from weft.core.errors import InputError, StateError
+from weft.core.history import Lookback, start_history
 from weft.core.part_config import Dims
-from weft.core.places import Lookback, start_places
 from weft.core.span import Span
 from weft.mixers.key_value import (
     KeyValueShape,
@@ -30,13 +30,13 @@ PLAIN = KeyValueShape(1, 1, 1)
 
 
 def growing(rows: int = 2, capacity: int | None = None, *, placed: bool = False) -> KeyValueState:
-    places = start_places([Lookback(None)] if placed else [], rows, capacity=capacity, device=None)
-    return start_growing(Clock.start(rows, places=places), PLAIN, capacity, torch.float64)
+    positions = start_history([Lookback(None)] if placed else [], rows, capacity=capacity, device=None)
+    return start_growing(Clock.start(rows, positions=positions), PLAIN, capacity, torch.float64)
 
 
 def rolling(rows: int = 2, window: int = 3, first: int = 0, *, placed: bool = False) -> RollingState:
-    places = start_places([Lookback(window, first)] if placed else [], rows, capacity=None, device=None)
-    return start_rolling(Clock.start(rows, places=places), PLAIN, window, torch.float64, first)
+    positions = start_history([Lookback(window, first)] if placed else [], rows, capacity=None, device=None)
+    return start_rolling(Clock.start(rows, positions=positions), PLAIN, window, torch.float64, first)
 
 
 def put(state: Any, rows: list[list[float]], **facts: Any) -> Stored:
@@ -105,7 +105,7 @@ def test_coordinates_are_kept_as_they_are_given(gradients: bool, start: Callable
     half = torch.tensor([[0.5, 2.25]], dtype=torch.float64)
     with torch.set_grad_enabled(gradients):
         state = kept(put(start(), [[1]]))
-        assert state.clock.places.positions.dtype is torch.int64
+        assert state.clock.positions.values.dtype is torch.int64
         state = kept(put(state, [[2, 3]], coordinates=half))
         last = put(state, [[4]], coordinates=torch.tensor([[7]]))
         assert last.keys.position[0, :4].tolist() == [0, 0.5, 2.25, 7]
@@ -172,7 +172,7 @@ def test_positions_are_kept_beside_the_keys() -> None:
         first = kept(put(state, [[1, 2], [3, 4]], coordinates=places))
         stored = put(first, [[5], [6]], coordinates=places[:, 1:])
         assert stored.keys.position.tolist() == [[5, 7, 7], [1, 1, 1]]
-    assert first.clock.places.positions.dtype is torch.int64
+    assert first.clock.positions.values.dtype is torch.int64
 
 
 @pytest.mark.parametrize("more", [1, 2])

@@ -1,1 +1,1 @@
-"""Blocks: how layers, norms and residual connections are wired. A block of layers is a Layer, and so is a stack."""
+"""Blocks: the wiring of layers, norms and residual connections. A block is itself a layer, and so is a stack."""

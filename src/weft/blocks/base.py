@@ -1,4 +1,4 @@
-"""What all blocks share: a tuple of layers under one clock, dropout, and residuals that can be switched off."""
+"""Base of all blocks: a tuple of layers on one clock, dropout, and residual connections that can be switched off."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ class BlockState(LayerState):
 class BlockConfig(PartConfig):
     """Base of block configurations.
 
-    Fields: ``layers``, mixers and feed-forwards in order; ``norm``, one built for every place that needs one;
-    ``dropout`` on each layer's output; ``residual``, False to study a model without residual connections.
+    Attributes:
+        layers: mixers and feed-forwards, in order.
+        norm: built once for every place of the block with a norm.
+        dropout: of each layer's output.
+        residual: False to study a model without residual connections.
     """
 
     group: ClassVar[str] = "block"
@@ -65,14 +68,22 @@ class BlockConfig(PartConfig):
 
 def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims, *,
               numbered: bool = False) -> list[Layer]:
-    """Build every part where it stands; the problems of all are raised together. ``numbered`` parts are a model's
-    blocks and are told their index and how many they are."""
+    """Build parts, each for dimensions with its path.
+
+    Args:
+        parts: with the path of each in the configuration.
+        dims: of the model or block.
+        numbered: whether the parts are a model's blocks, whose dimensions include their index and number.
+
+    Raises:
+        ConfigError: the problems of all parts.
+    """
     built: list[Layer] = []
     problems: list[str] = []
     for index, (place, part) in enumerate(parts):
-        own = replace(dims, layer=index, n_layers=len(parts)) if numbered else dims
+        here = replace(dims, layer=index, n_layers=len(parts)) if numbered else dims
         try:
-            layer = part.build(own.at(*place))
+            layer = part.build(here.at(*place))
         except ConfigError as error:
             problems += error.problems
             continue
@@ -80,31 +91,31 @@ def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims,
             raise dims.at(*place).problem("", f"{part.kind!r} builds a {type(layer).__name__}, which is no layer.",
                                           "Use a mixer, a feed-forward or a block.")
         if dims.predicts and Trait.BIDIRECTIONAL in traits_of(layer):
-            problems += _ahead(part, dims.at(*place)).problems
+            problems += _not_causal(part, dims.at(*place)).problems
         built.append(layer)
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return built
 
 
-def _ahead(part: PartConfig, dims: Dims) -> ConfigError:
+def _not_causal(part: PartConfig, dims: Dims) -> ConfigError:
     mask = dict(part).get("mask")
-    given = f"{part.kind!r}" if mask is None else f"the mask {mask!r}"
-    return dims.problem("" if mask is None else "mask", f"{given} lets a token see later ones, so a decoder, which "
+    cause = f"{part.kind!r}" if mask is None else f"the mask {mask!r}"
+    return dims.problem("" if mask is None else "mask", f"{cause} lets a token see later ones, so a decoder, which "
                         "predicts the next token, would read what it shall predict.",
                         "Give a causal mask, such as 'causal', 'causal & window(64)' or 'causal | prefix', or build an "
                         "encoder.")
 
 
 def _role(part: PartConfig, dims: Dims) -> str:
-    """What a layer is listed under that says nothing itself: its kind, or that it is a feed-forward."""
-    known = dims.shared.configs.get(part.shared) if isinstance(part, Shared) and dims.shared is not None else part
-    assert known is not None, "a reference to a part that does not exist was refused"
-    return "feed-forward" if known.group == "feedforward" else known.kind
+    """The role of a layer that declares none: "feed-forward", or the kind of a mixer."""
+    config = dims.shared.configs.get(part.shared) if isinstance(part, Shared) and dims.shared is not None else part
+    assert config is not None, "references to parts that do not exist are refused before"
+    return "feed-forward" if config.group == "feedforward" else config.kind
 
 
 class Composite(Layer):
-    """A layer that calls other layers in a way of its own."""
+    """A layer that calls other layers."""
 
     composite = True
     state_type: type[LayerState] = BlockState
@@ -121,14 +132,14 @@ class Composite(Layer):
         return tuple(channel for layer in self.children_layers() for channel in layer.gives())
 
     def takes(self) -> tuple[Channel, ...]:
-        """What its layers take and none of them gives before."""
+        """The channels that its layers take without an earlier one of them giving them."""
         return untaken(Ends("", layer.gives(), layer.takes()) for layer in self.children_layers())
 
     def ends(self, places: Sequence[str]) -> Iterator[Ends]:
         """The channels of every layer inside, in the order in which they run.
 
         Args:
-            places: where each of its layers stands.
+            places: the path of each of its layers.
         """
         for place, layer in zip(places, self.children_layers(), strict=True):
             if isinstance(layer, Composite):
@@ -137,10 +148,10 @@ class Composite(Layer):
                 yield Ends(place, layer.gives(), layer.takes())
 
     def children_layers(self) -> list[Layer]:
-        """The layers in order, typed. Read where `torch.nn.ModuleList` keeps them: asking it takes calls at every
-        step."""
-        found: Any = self.layers._modules.values()
-        return list(found)
+        """The layers in order, typed."""
+        # Read from the dictionary, because iterating over a `torch.nn.ModuleList` costs several calls at every step.
+        layers: Any = self.layers._modules.values()
+        return list(layers)
 
     def states(self, state: LayerState | None) -> list[LayerState] | list[None]:
         """The layers' states, None for each without a state."""
@@ -151,7 +162,7 @@ class Composite(Layer):
 
     def together(self, state: LayerState | None, outs: list[Output[LayerState]], y: Tensor,
                  span: Span) -> Output[LayerState]:
-        """The block's output from its layers' outputs, with all that they give."""
+        """The block's output from its layers' outputs, with the states, losses and channel values of all."""
         if self.asked is not None:
             self.asked.give("stream", y)
         losses: tuple[Loss, ...] = ()
@@ -166,7 +177,7 @@ class Composite(Layer):
 
 
 class Block(Composite):
-    """A block: subclasses wire one residual branch in `branch`; the residual stream is written here, once.
+    """A block: subclasses implement one residual branch in `branch`; the residual stream is implemented here, once.
 
     Points: ``stream``, the residual stream after the block [B,T,D].
     """
@@ -196,16 +207,16 @@ class Block(Composite):
     @abstractmethod
     def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
                span: Span) -> tuple[Output[LayerState], Tensor]:
-        """Run layer ``index`` on the stream ``x`` and give its output and the stream after it."""
+        """Run layer ``index`` on the stream ``x`` and return its output and the stream after it."""
 
     def normed(self, index: int, x: Tensor, span: Span) -> Tensor:
-        """``x`` through norm ``index``, whose statistics, if any, are of real tokens."""
+        """``x`` after norm ``index``, whose batch statistics, if any, leave out padding."""
         norm: Any = self.norms._modules[str(index)]
         y: Tensor = norm(x, span.ticks.valid)
         return y
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """The stream with a layer's output."""
+        """The stream after a layer with output ``y``."""
         dropout = self.dropout
         y = dropout(y) if dropout.training else y
         return x + y if self.config.residual else y

@@ -1,4 +1,4 @@
-"""Parallel blocks: mixer and feed-forward read the same stream and are added together."""
+"""Parallel blocks: mixer and feed-forward read the same stream, and their outputs are added to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.core.span import Span
 
 @register
 class ParallelConfig(BlockConfig):
-    """x + f(norm(x)) + g(norm(x)); ``shared_norm: false`` gives every layer a norm of its own (GPT-NeoX)."""
+    """x + f(norm(x)) + g(norm(x)); with ``shared_norm: false`` every layer has its own norm (GPT-NeoX)."""
 
     kind: ClassVar[str] = "parallel"
     source: ClassVar[str] = "Wang and Komatsuzaki 2021 (GPT-J); Chowdhery et al. 2022 (PaLM), section 2"
@@ -29,7 +29,7 @@ class ParallelConfig(BlockConfig):
 
 
 class Parallel(Block):
-    """x + sum of f(norm(x)): every layer reads the stream as it entered the block."""
+    """x + sum of f(norm(x)): every layer reads the input of the block."""
 
     def __init__(self, config: ParallelConfig, dims: Dims) -> None:
         super().__init__(config, dims)

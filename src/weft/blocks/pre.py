@@ -16,7 +16,7 @@ from weft.core.span import Span
 
 @register
 class PreNormConfig(BlockConfig):
-    """x + f(norm(x)) for every layer f; give the model a `norm`, which follows the last block. ``skip_normed``:
+    """x + f(norm(x)) for every layer f. Set the model's `norm` too, which follows the last block. ``skip_normed``:
     norm(x) + f(norm(x)) (BLOOM's apply_residual_connection_post_layernorm)."""
 
     kind: ClassVar[str] = "pre"

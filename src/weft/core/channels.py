@@ -1,9 +1,10 @@
-"""Channels: what a layer gives to later layers of the same call, and what it takes from earlier ones.
+"""Channels: named values that a layer gives to later layers of the same call.
 
-Value residuals (Zhou et al. 2024), keys and values shared across layers (Brandon et al. 2024; YOCO, Sun et al. 2024):
-a layer declares what it gives (`Layer.gives`) and returns it in `Output.given`; a later one declares what it takes
-(`Layer.takes`) and reads it by `Span.take`. Blocks and stacks pass it on, and a stack refuses when it is built what
-would be missing when it runs. A channel lives within one call: what a later call needs is in somebody's state.
+They serve value residuals (Zhou et al. 2024) and keys and values shared across layers (Brandon et al. 2024; YOCO, Sun
+et al. 2024). A layer declares the channels that it gives (`Layer.gives`) and returns their values in `Output.given`; a
+later one declares those that it takes (`Layer.takes`) and reads a value with `Span.take`. Blocks and stacks pass the
+values on. A stack is refused when it is built if a channel would have no value when it runs. A channel exists within
+one call only: what later calls need belongs in the state of a layer.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from weft.core.errors import ConfigError, nearest
 
 
 class Channel(NamedTuple):
-    """What is given, or taken.
+    """A declaration that a layer gives or takes a value.
 
     Attributes:
-        name: of the channel; a taker has what the last layer before it gave under that name.
-        sizes: numbers that must be alike on both sides, such as heads and features of a token's values.
+        name: of the channel; a taker reads the value of the last layer before it that gave one of that name.
+        sizes: numbers in which giver and taker must agree, for example heads and features of a token's values.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Channel(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The channels of a layer, and where it stands."""
+    """The channels of one layer, with the layer's path in the configuration."""
 
     place: str
     gives: tuple[Channel, ...]
@@ -35,19 +36,19 @@ class Ends(NamedTuple):
 
 
 def untaken(layers: Iterable[Ends]) -> tuple[Channel, ...]:
-    """What layers that run in this order take and none of them gives before."""
-    known, found = set[str](), list[Channel]()
+    """The channels that layers, run in this order, take without an earlier one of them giving it."""
+    available, missing = set[str](), list[Channel]()
     for layer in layers:
-        found += [channel for channel in layer.takes if channel.name not in known]
-        known |= {channel.name for channel in layer.gives}
-    return tuple(dict.fromkeys(found))
+        missing += [channel for channel in layer.takes if channel.name not in available]
+        available |= {channel.name for channel in layer.gives}
+    return tuple(dict.fromkeys(missing))
 
 
 def require_given(layers: Iterable[Ends]) -> None:
-    """Refuse layers, in the order in which they run, of which one takes what it would not get.
+    """Refuse layers, in the order in which they run, if one takes a channel that no earlier one gives.
 
     Raises:
-        ConfigError: a taker without a giver, a giver after its taker, or sizes that differ; every one of them.
+        ConfigError: every taker without a giver, every giver after its taker, and all sizes that differ.
     """
     problems = list(_problems(list(layers)))
     if problems:

@@ -1,8 +1,8 @@
-"""Checks on tensor values that never choose a kernel.
+"""Checks of tensor values, on which no choice of a kernel depends.
 
-On the CPU a condition is read and a clear error raised; on other devices it becomes an asynchronous assertion, so
-nothing waits for the device; meta tensors hold no values to check. Inside ``torch.compile`` the same assertion is
-traced.
+On the CPU the condition is read and an error raised. On other devices it becomes an asynchronous assertion, so that
+the host does not wait for the device; meta tensors hold no values to check. ``torch.compile`` traces the same
+assertion.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def require(condition: Tensor, error: type[UserError], what: str, *, where: str,
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """The tensor with all that transforms of `torch.func` (`vmap`, `grad`) have wrapped it into taken off: every entry
-    of every row of a batch."""
+    """The tensor without the wrappers of `torch.func` transforms (`vmap`, `grad`): the entries of all rows of a batch.
+    A wrapped tensor has no value that the host could read."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor

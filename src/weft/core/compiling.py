@@ -1,4 +1,4 @@
-"""What torch's compiler refuses, as an error that says what to do."""
+"""Errors of torch's compiler, raised again with what to do about them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from weft.core.errors import UnsupportedError
 
 SHOWN = 2
-"""Lines of the compiler's message that are passed on: the cause stands first, then pages about the graph."""
+"""Lines of the compiler's message that are passed on: the cause comes first, then pages about the graph."""
 
 
 @contextmanager
 def compiler_errors(where: str) -> Iterator[None]:
-    """Around a call of what `torch.compile` has returned, which compiles when it is first called.
+    """A context for a call of what `torch.compile` returned, which compiles when it is first called.
 
     Args:
-        where: the option that asked for compilation.
+        where: the option that requested compilation.
 
     Raises:
         UnsupportedError: this model or machine cannot be compiled.

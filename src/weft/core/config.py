@@ -1,12 +1,12 @@
-"""The configuration tree: parts' configurations resolved through the registry, and their problems put into sentences.
+"""The configuration tree: parts' configurations resolved through the registry, and their problems as sentences.
 
 A field that holds a part is annotated ``Annotated[MixerConfig, PartField("mixer")]``. In a file it is a kind
 (``rope``), a mapping with a kind (``{kind: rope, base: 500000}``), or a reference to a part declared under ``shared:``
 (``{shared: bias}``). Plain pydantic would lose a part's own fields in a base-typed field; `PartField` keeps the runtime
 type both ways.
 
-What a plugin's configurations are made of (`Dims`, `PartConfig`, `Settings`) is offered here too, beside `PartField`,
-so that files of users need one module; Weft's own modules import it from `weft.core.part_config`.
+The classes that a plugin's configurations need (`Dims`, `PartConfig`, `Settings`) can be imported from here too, so
+that a user's file needs one module; Weft's own modules import them from `weft.core.part_config`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,17 @@ SHAREABLE = ("position", "mixer", "feedforward", "norm")
 """Groups of parts that may be declared under ``shared:``."""
 
 PART_KEYWORD = "x-weft-part"
-"""Marks, in the JSON Schema of one model, a field that holds a part."""
+"""The keyword that marks, in the JSON Schema of one model, a field that holds a part."""
 
 
 class PartField:
-    """Annotation of a field that holds a part of one of ``groups``; ``repeats`` allows `Repeat` as well, ``shares``
-    a reference to a shared part where the group can be shared at all."""
+    """Annotation of a field that holds a part.
+
+    Args:
+        groups: of which one is the part's.
+        repeats: whether the field may hold a `Repeat` as well.
+        shares: whether it may hold a reference to a shared part, if parts of the groups can be shared at all.
+    """
 
     def __init__(self, *groups: str, repeats: bool = False, shares: bool = True) -> None:
         self.groups, self.repeats = groups, repeats
@@ -104,13 +109,19 @@ class PartField:
             self.resolve, serialization=core_schema.plain_serializer_function_ser_schema(dump))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """What `weft.core.schema.json_schema` replaces by all parts of the groups; any value where it does not."""
+        """A marker that `weft.core.schema.json_schema` replaces by all parts of the groups; elsewhere it allows any
+        value."""
         return {PART_KEYWORD: {"groups": list(self.groups), "repeats": self.repeats, "shares": self.shares}}
 
 
 def rule(field_name: str, what: str, remedy: str) -> PydanticCustomError:
-    """An error for a validator to raise: field, rule with the value received, remedy. ``field_name`` is seen from what
-    is validated: a model's field, a mapping's key, and empty for the value of the validated field itself."""
+    """An error for a validator to raise.
+
+    Args:
+        field_name: a field of the validated model or a key of the validated mapping; empty for the value itself.
+        what: the rule, with the value received.
+        remedy: what the user can do.
+    """
     place = (field_name,) if field_name else ()
     return PydanticCustomError("weft_part", "{what}", {"what": what, "problems": [(place, f"{what} {remedy}")]})
 
@@ -140,7 +151,7 @@ def parse_part(groups: tuple[str, ...], data: Any, *, where: str | None = None) 
 
 
 def _each(resolve: Callable[[Any], PartConfig], items: list[Any]) -> list[PartConfig]:
-    """Resolve every item, gathering the problems of all."""
+    """Resolve every item; the problems of all are raised together."""
     parts: list[PartConfig] = []
     problems: list[tuple[Place, str]] = []
     for index, item in enumerate(items):
@@ -188,17 +199,17 @@ def _sentence(model: type[BaseModel], place: Place, item: ErrorDetails) -> str:
         return message
     hint = nearest(str(item["input"]), re.findall(r"'([^']*)'", item["ctx"]["expected"])) if (
         item["type"] == "literal_error") else ""
-    # The message lists what is allowed already.
+    # The message already lists the allowed values, so only a nearest one is added.
     return f"{message}, got {item['input']!r}.{f' {hint}' if hint.endswith('?') else ''}"
 
 
 def _known(model: type[BaseModel], place: Place) -> list[str]:
-    """Field names of the model that stands at ``place`` inside ``model``."""
+    """Field names of the model at ``place`` inside ``model``."""
     current: type[BaseModel] = model
     for name in place:
-        found = current.model_fields.get(str(name))
-        # What is no field is an index or a key inside one.
-        current = current if found is None else _model_in(found.annotation) or current
+        field = current.model_fields.get(str(name))
+        # A name that is no field is an index or a key inside one.
+        current = current if field is None else _model_in(field.annotation) or current
     return sorted(current.model_fields)
 
 
@@ -206,4 +217,4 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The configuration model in an annotation such as ``list[Inner]`` or ``Inner | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for found in map(_model_in, get_args(annotation)) if found is not None), None)
+    return next((model for model in map(_model_in, get_args(annotation)) if model is not None), None)

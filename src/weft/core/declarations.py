@@ -1,7 +1,7 @@
-"""`Declarations`: what a part says of itself, so that analyses, laws and training need not know its class.
+"""`Declarations`: what a part declares about itself, so that analyses, laws and training do not depend on its class.
 
-Everything has a default that is right for a part with nothing to say. A plugin's part that overrides what concerns it
-is counted, planned, checked and trained like Weft's own.
+Everything has a default that is right for a part that declares nothing. A plugin's part that overrides what applies to
+it is counted, planned, checked and trained like Weft's own.
 """
 
 from __future__ import annotations
@@ -15,75 +15,75 @@ from torch import Tensor
 from weft.core.points import Points
 
 Kept: TypeAlias = Literal["everything", "costly", "inputs"]
-"""What is kept of activations for the backward pass: all that it wants; only what is not cheap to make again; or of
-each part between two boundaries only its input, and it is run again."""
+"""Which activations are kept for the backward pass: all that it reads; only those that are not cheap to recompute; or
+only the input of each part between two boundaries, which is then run again."""
 
 NONE: Mapping[str, str] = MappingProxyType({})
 NO_FACTS: Mapping[str, int | None] = MappingProxyType({})
 
 
 class Pairs(Protocol):
-    """Which pairs of a query and a key something is worked out for, such as a mask; equal and hashable by value."""
+    """The pairs of a query and a key that an operation computes, for example a mask; equal and hashable by value."""
 
     def share(self, steps: int) -> float:
-        """The share of all pairs, in a document of ``steps`` tokens, that it is worked out for."""
+        """The share of all pairs, in a document of ``steps`` tokens, that are among them."""
 
     def __hash__(self) -> int:
-        """Equal for equal rules."""
+        """A hash that is equal for equal rules."""
 
 
 class Declarations:
-    """What a part may say of itself. Each concerns the part alone and not those in it, unless it says otherwise."""
+    """What a part may declare. Each declaration covers the part alone and not those in it, unless stated otherwise."""
 
     role: ClassVar[str] = ""
-    """What its numbers, operations and memory are listed under: "attention scores", "norms", "feed-forward", ...
-    Empty: what the part that holds it says (`child_roles`), or else that part's own."""
+    """The heading under which its parameters, operations and memory are listed: "attention scores", "norms",
+    "feed-forward", ... Empty: the heading that the enclosing part gives it (`child_roles`), or else that part's."""
 
     prefix: ClassVar[str] = ""
-    """Put before the roles of the parts in it, and what its own numbers are listed under: "encoder"."""
+    """A word before the roles of the parts in it, and the heading of its own parameters: "encoder"."""
 
     points: ClassVar[tuple[str, ...]] = ()
-    """Names of what it can show to a probe besides its output (`weft.core.probes`)."""
+    """Names of the values that a probe can read besides its output (`weft.core.probes`)."""
 
     asked: Points | None = None
-    """Those of its points that probes ask for; None while there is no probe."""
+    """Those of its points that probes currently read; None without a probe."""
 
     dropout_rate: float = 0.0
     """The probability with which it drops something in training. It is read in every call, so that a part whose rate
     is set to 0 drops nothing."""
 
     kept_activations: Kept | None = None
-    """What is kept for the backward pass of the parts in it, which are boundaries where it can begin again; None for
-    a part without such boundaries. Training sets it."""
+    """Which activations are kept for the backward pass of the parts in it, at whose inputs recomputation can start;
+    None for a part without such boundaries. Training sets it."""
 
     def child_roles(self) -> Mapping[str, str]:
-        """Roles of modules inside, by their path from here, that do not say theirs themselves."""
+        """The roles of modules inside that declare none themselves, by their path from here."""
         return NONE
 
     def attended(self) -> Pairs | None:
-        """Which pairs of a query and a key the part's own operations go over: a mask. Operators that cannot leave pairs
-        out go over all of them. None: its operations do not go over pairs."""
+        """The pairs of a query and a key that the part's own operations need: a mask. Operators that cannot leave pairs
+        out compute all of them. None: its operations do not work on pairs."""
         return None
 
     def facts(self) -> Mapping[str, int | None]:
-        """Facts of tokens that it reads (`weft.core.facts`), by name, with the number of tokens, the newest included,
-        up to which it looks back for them; None: all."""
+        """The facts of tokens that it reads (`weft.core.ticks.Facts`), by name, each with the number of most recent
+        tokens, the newest included, of which it reads it; None: all."""
         return NO_FACTS
 
     def idle_parameters(self) -> int:
-        """Numbers among its parameters and those of the parts in it that one token does not use: experts that it does
-        not choose."""
+        """The number of parameters, in it and the parts in it, that one token does not use: those of experts to which
+        it is not routed."""
         return 0
 
     def source_width(self) -> int | None:
-        """Features of the encoded source (`weft.core.span.Memory`) that it reads; None when it reads none."""
+        """Features of the encoded source (`weft.core.span.Memory`) that it reads; None if it reads none."""
         return None
 
     def borders(self) -> tuple[int, ...]:
-        """Lengths, in tokens, at which it begins to compute otherwise: how far its window or convolution reaches, the
+        """Lengths, in tokens, beyond which it computes in another way: the reach of its window or convolution, the
         chunk of its scan. The laws run past the longest in a model."""
         return ()
 
     def same_dtype(self) -> tuple[Tensor, ...]:
-        """Own parameters and buffers that no cast changes: numbers that a configuration fixes, counts."""
+        """Its parameters and buffers whose dtype no cast changes: counts, numbers that a configuration fixes."""
         return ()

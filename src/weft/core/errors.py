@@ -1,22 +1,22 @@
 """The error tree.
 
     WeftError
-    ├── UserError            exit code 2: something the user gave cannot be used
+    ├── UserError            exit code 2: the user's input cannot be used
     │   ├── ConfigError      a configuration is wrong (every problem at once)
     │   ├── DataError        a data file or corpus is missing, empty, too short or not text
     │   ├── TokenizerError   text or ids that a tokenizer cannot map
     │   ├── CheckpointError  a checkpoint is truncated, renamed, of another shape or version
     │   ├── InputError       tokens, rows, spans or options that a model cannot take
     │   ├── StateError       a state that does not belong to this model, batch or call
-    │   ├── OccupiedError    something that is not Weft's to replace stands where it would write
-    │   ├── UnsupportedError a part, backend or machine that cannot do what was asked of it
+    │   ├── OccupiedError    a file or folder that Weft may not replace is where it would write
+    │   ├── UnsupportedError a part, backend or machine that cannot do what was requested
     │   └── MissingExtra     an optional dependency is not installed
-    └── FailedError          exit code 1: the work was well asked for and failed
+    └── FailedError          exit code 1: the request was valid and its execution failed
         ├── LawError         a law does not hold
         └── TrainingError    training cannot go on (a file that cannot be written, ...)
-            └── DivergedError   the loss or the weights of a model are lost
+            └── DivergedError   the loss or the weights of a model are no longer finite
 
-Every message says where, what was wrong, and what to do.
+Every message gives the place, what was wrong, and what to do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 
 class WeftError(Exception):
-    """Base of all errors that Weft raises on purpose.
+    """Base of all errors that Weft raises deliberately.
 
     Args:
         what: the rule that was broken and the value received.
@@ -44,13 +44,13 @@ class WeftError(Exception):
 
 
 class UserError(WeftError):
-    """Something the user gave cannot be used."""
+    """The user's input cannot be used."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """A configuration is wrong; ``problems`` lists everything that is, one line each."""
+    """A configuration is wrong; ``problems`` lists every problem, one line each."""
 
     def __init__(self, problems: Iterable[str], *, where: str | None = None) -> None:
         self.problems = tuple(problems)
@@ -68,7 +68,7 @@ class TokenizerError(UserError):
 
 
 class CheckpointError(UserError):
-    """A checkpoint is truncated, renamed, of another shape, or of a version this Weft does not know."""
+    """A checkpoint is truncated, renamed, of another shape, or of a version that this Weft cannot read."""
 
 
 class InputError(UserError):
@@ -80,11 +80,11 @@ class StateError(UserError):
 
 
 class OccupiedError(UserError):
-    """Something that is not Weft's to replace, or that nobody asked it to replace, stands where it would write."""
+    """A file or folder that Weft did not write, or was not asked to replace, is where it would write."""
 
 
 class UnsupportedError(UserError):
-    """A part, a backend or this machine cannot do what was asked of it."""
+    """A part, a backend or this machine cannot do what was requested."""
 
 
 class MissingExtra(UserError):
@@ -98,7 +98,7 @@ class MissingExtra(UserError):
 
 
 class FailedError(WeftError):
-    """The work was well asked for and failed."""
+    """The request was valid and its execution failed."""
 
 
 class LawError(FailedError):
@@ -110,11 +110,11 @@ class TrainingError(FailedError):
 
 
 class DivergedError(TrainingError):
-    """A model in training has diverged: its loss or its weights are lost, and going on would not bring them back.
+    """A model in training has diverged: its loss or its weights are not finite, and further steps cannot repair them.
 
     Args:
-        what: has become of it.
-        step: updates done until then.
+        what: a description of what is not finite.
+        step: the number of updates until then.
     """
 
     def __init__(self, what: str, *, step: int) -> None:
@@ -124,7 +124,7 @@ class DivergedError(TrainingError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the known name closest to ``name``, or lists the known ones.
+    """A hint with the known name closest to ``name``, or with all known ones.
 
     >>> nearest("d_modle", ["d_model", "d_head"])
     "Did you mean 'd_model'?"

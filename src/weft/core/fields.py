@@ -1,4 +1,4 @@
-"""What a state declares of its fields: how each grows, what fills it, how it is joined and saved."""
+"""Declarations of the fields of a state: how each grows, what fills it, how it is joined and saved."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Along: TypeAlias = Literal["tokens", "source"]
 
 @dataclass(frozen=True)
 class TensorField:
-    """What a state promises about one tensor field.
+    """The declaration of one tensor field of a state.
 
     Attributes:
-        grows: the dimension that gets longer as tokens arrive (keys and values: 1), or None when the field is bounded.
-        fill: the value of entries that hold nothing yet.
-        keeps_dtype: True when the field stays in its own dtype whatever the model computes in (float32 accumulators,
-            integer counters).
-        as_given: True when its dtype, and its dimensions after the second, are those of what the calls gave
-            (coordinates), so that a state before the first token does not know them yet.
+        grows: the dimension that gets longer as tokens arrive (keys and values: 1); None for a bounded field.
+        fill: the value of slots without a token.
+        keeps_dtype: whether the field keeps its dtype whatever the model computes in (float32 accumulators, integer
+            counters).
+        as_given: whether its dtype and its dimensions after the second are those of what calls give (coordinates), so
+            that they are not fixed before the first token.
         along: what the growing dimension counts: ``tokens`` that calls read, each in the slot of its order and never
-            written again, or the ``source`` that the state was started with, which no call changes.
-        restarts: True for what is zero before a row's first token and says how far the row has come (the clock).
+            overwritten, or the ``source`` that the state was started with, which no call changes.
+        restarts: whether it is zero before a row's first token and counts the row's progress (the clock).
     """
 
     grows: int | None = None
@@ -40,15 +40,15 @@ class TensorField:
 
 @dataclass(frozen=True)
 class FactField:
-    """What a state promises about one plain Python field.
+    """The declaration of one plain Python field of a state, called a fact.
 
     Attributes:
         saved: the type as which it is written to files, whole numbers being 0 or more; None: it is not written, since
-            an ``init_state`` of the same model knows it.
-        unsaved: what it is where no number of its own was written.
-        joined: how the fact of joined states follows from theirs; None: they must agree.
-        room: it is the number of tokens that the buffers were made for, None when they grow with each call. A batch
-            has the most that any of its rows had, and keeps it when a row is admitted.
+            ``init_state`` of the same model gives the same value.
+        unsaved: its value where a file has none.
+        joined: the fact of joined states from theirs; None: theirs must agree.
+        room: whether it is the number of tokens that buffers were reserved for, None if they grow with each call. A
+            joined state has the largest of its rows, and admitting a row does not change it.
     """
 
     saved: type[bool] | type[int] | None = None
@@ -59,17 +59,17 @@ class FactField:
 
 @final
 class Lease:
-    """Whether a call has consumed the buffers of a state. The only thing about a state that changes in place: what
-    shares buffers shares the lease, and what was copied has one of its own."""
+    """A mark whether a call has consumed the buffers of a state. It alone changes in place. States that share buffers
+    share a lease, and a copy has a new one."""
 
     def __init__(self) -> None:
         self.consumed = False
 
     def require(self) -> None:
-        """Refuse a state that was consumed.
+        """Refuse a state that a call has consumed.
 
         Raises:
-            StateError: it was.
+            StateError: a call has.
         """
         if self.consumed:
             raise StateError("an earlier call has consumed this state, so its buffers may hold later tokens.",
@@ -77,11 +77,11 @@ class Lease:
                              "select() the state before the call to use it twice.")
 
     def consume(self) -> None:
-        """Take the state for a call, which has it even if it fails midway. With gradients on nothing is written in
-        place, so the state stays as it is.
+        """Consume the state for a call, even if the call then fails. With gradients on nothing is written in place, so
+        the state may be used again.
 
         Raises:
-            StateError: another call has taken it.
+            StateError: another call has consumed it.
         """
         self.require()
         if not torch.is_grad_enabled():
@@ -95,13 +95,15 @@ def tensor_field(*, grows: int | None = None, fill: float | int | bool = 0, keep
 
 
 def fact_field(*, saved: type[bool] | type[int] | None = None, unsaved: Any = None,
-               joined: Callable[[Sequence[Any]], Any] | None = None, room: bool = False) -> Any:
-    """Declare a plain Python field of a `State`, the same for all rows."""
-    return dataclasses.field(metadata={"weft": FactField(saved, unsaved, most if room else joined, room)})
+               joined: Callable[[Sequence[Any]], Any] | None = None, room: bool = False,
+               default: Any = dataclasses.MISSING) -> Any:
+    """Declare a plain Python field of a `State`, the same for all rows; without a ``default`` it must be given."""
+    return dataclasses.field(default=default,
+                             metadata={"weft": FactField(saved, unsaved, most if room else joined, room)})
 
 
 def most(rooms: Sequence[int | None]) -> int | None:
-    """The largest number of tokens; None where one of them grows with each call."""
+    """The largest number of tokens; None if one of them is None, whose buffers grow with each call."""
     known = [room for room in rooms if room is not None]
     return max(known) if len(known) == len(rooms) else None
 
@@ -112,5 +114,5 @@ def lease_field() -> Any:
 
 
 def child_field() -> Any:
-    """Declare a nested state, or a tuple of them, after fields that were declared by the functions above."""
+    """Declare a nested state, or a tuple of them, after fields that the functions above declare."""
     return dataclasses.field()

@@ -1,4 +1,4 @@
-"""What a layer returns."""
+"""`Output`: the result of a call of a layer or model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Loss(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a layer gives to later layers of the same call (`weft.core.channels`): a tensor, or a record of tensors."""
+    """The value, a tensor or a record of tensors, that a layer gives to later ones (`weft.core.channels`)."""
 
     name: str
     value: Any
@@ -32,7 +32,7 @@ class Output(NamedTuple, Generic[S]):
         y: the chunk's output, [B,T,...]; zero beyond each row's count.
         state: the state after the chunk; None when the call was made without one.
         losses: auxiliary losses, to be added to the training loss.
-        given: what later layers may take.
+        given: values that later layers may take.
     """
 
     y: Tensor

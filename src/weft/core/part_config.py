@@ -1,4 +1,4 @@
-"""What a part's configuration is: a small frozen model beside its part, built into a model's dimensions."""
+"""`PartConfig`: the configuration of a part, a small frozen model from which the part is built."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import nn
 from weft.core.errors import ConfigError
 
 Place: TypeAlias = tuple[int | str, ...]
-"""Where something stands in a configuration: keys and indices, outermost first."""
+"""A path in a configuration: keys and indices, outermost first."""
 
 
 class SharedUse(Protocol):
-    """What `Dims` knows of the parts declared under ``shared:``: how one of them is used (`weft.core.shared`)."""
+    """The parts declared under ``shared:``, as `Dims` refers to them (`weft.core.shared` implements this)."""
 
     @property
     def configs(self) -> Mapping[str, PartConfig]:
-        """What is declared, by name."""
+        """Their configurations, by name."""
         ...
 
     def use(self, name: str, groups: tuple[str, ...], fit: Hashable,
@@ -31,7 +31,7 @@ class SharedUse(Protocol):
 
 @dataclass(frozen=True)
 class Dims:
-    """What a part may know of the model it is built into, and nothing else.
+    """The properties of a model that its parts may depend on when they are built; nothing else of it is visible.
 
     Attributes:
         d_model: width of the residual stream.
@@ -40,9 +40,9 @@ class Dims:
         layer: index of the block being built, from 0.
         n_layers: number of blocks.
         shared: the parts declared under ``shared:``; None where nothing can be shared.
-        tokens: the token embedding, once it exists, for readouts that are tied to it.
-        predicts: the model predicts each next token, so none of its layers may see later ones.
-        path: where in the configuration the part stands, for errors.
+        tokens: the token embedding, once it is built, for readouts that are tied to it.
+        predicts: whether the model predicts each next token, so that no layer may attend to later ones.
+        path: of the part in the configuration, for errors.
     """
 
     d_model: int
@@ -56,7 +56,7 @@ class Dims:
     path: str = ""
 
     def at(self, *names: str | int) -> Dims:
-        """The same, for the child that stands at ``names``."""
+        """The same for the child at ``names``."""
         return replace(self, path=".".join([*([self.path] if self.path else []), *map(str, names)]))
 
     def problem(self, name: str, what: str, remedy: str) -> ConfigError:
@@ -66,7 +66,7 @@ class Dims:
 
 
 class Settings(BaseModel):
-    """Base of every configuration model: frozen, unknown keys refused."""
+    """Base of all configuration models, which are frozen and refuse unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -75,11 +75,11 @@ class PartConfig(Settings):
     """Base of a part's configuration.
 
     Class attributes:
-        group: what the part is (``mixer``, ``feedforward``, ``position``, ``norm``, ``block``, ``model``, ...).
+        group: of the part: ``mixer``, ``feedforward``, ``position``, ``norm``, ``block``, ``model``, ...
         kind: its name in files.
-        also_called: other names in use for it, which no file may give but which a hint understands.
+        also_called: other common names, which files may not use; the error for one names the kind.
         source: the paper, with section or equation.
-        state_size: what its state holds per row, in words; empty for parts without one.
+        state_size: the size of its state for one row, in words; empty for parts without a state.
     """
 
     group: ClassVar[str] = ""
@@ -89,7 +89,7 @@ class PartConfig(Settings):
     state_size: ClassVar[str] = ""
 
     def build(self, dims: Dims) -> nn.Module:
-        """The part, for a model of those dimensions."""
+        """Build the part for a model of these dimensions."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
     @classmethod
@@ -98,8 +98,8 @@ class PartConfig(Settings):
         return [cls()]
 
     def giver(self) -> PartConfig | None:
-        """For a layer that takes something from earlier ones (`weft.core.channels`): one that gives it, behind which
-        the laws try this one. None for a layer that takes nothing."""
+        """For a layer that takes a channel (`weft.core.channels`), the configuration of one that gives it; the laws run
+        this layer behind it. None for a layer that takes nothing."""
         return None
 
     def dump(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class PartConfig(Settings):
 
 
 class Shared(PartConfig):
-    """A reference to a part declared under ``shared:``, built once and used wherever it is named."""
+    """A reference to a part declared under ``shared:``, which is built once and used wherever it is named."""
 
     kind: ClassVar[str] = "shared"
     shared: str
@@ -135,7 +135,7 @@ class Shared(PartConfig):
 
 
 class Repeat(PartConfig):
-    """``{repeat: 6, of: [...]}``: the same blocks several times over, each with weights of its own."""
+    """``{repeat: 6, of: [...]}``: the same blocks several times, each with separate weights."""
 
     kind: ClassVar[str] = "repeat"
     repeat: int
@@ -151,7 +151,7 @@ def dump(item: Any) -> Any:
 
 
 def expand(items: list[Any]) -> Iterator[tuple[Place, PartConfig]]:
-    """Blocks with every `Repeat` written out, each with the place where it stands in the file."""
+    """Blocks with every `Repeat` written out, each with its path in the file."""
     for index, item in enumerate(items):
         if isinstance(item, Repeat):
             for _ in range(item.repeat):
@@ -162,7 +162,7 @@ def expand(items: list[Any]) -> Iterator[tuple[Place, PartConfig]]:
 
 
 def parts_in(value: Any) -> Iterator[PartConfig]:
-    """Every part in a configuration, itself among them where it is one."""
+    """Every part in a configuration, including the configuration itself if it is a part's."""
     if isinstance(value, BaseModel):
         if isinstance(value, PartConfig):
             yield value

@@ -1,4 +1,4 @@
-"""`Points`: what probes ask of one part while they are on (see `weft.core.probes`)."""
+"""`Points`: the values of one part that active probes read (see `weft.core.probes`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeAlias, final
 from torch import Tensor
 
 Taker: TypeAlias = Callable[[Tensor], None]
-"""What is called with each tensor of a point."""
+"""A function that is called with each tensor of a point."""
 
 
 @final
 class Points:
-    """The points of one part that are asked for. A part reads its own as `Part.asked` and hands out what it has::
+    """The points of one part that probes read. The part has them as `Part.asked` and passes each value on::
 
         if self.asked is not None and "weights" in self.asked:
             self.asked.give("weights", weights)
@@ -23,24 +23,24 @@ class Points:
         self._takers: dict[str, list[Taker]] = {}
 
     def __contains__(self, point: str) -> bool:
-        """Whether a probe asks for ``point``, so that it is worth making."""
+        """Whether a probe reads ``point``, so that its value has to be computed."""
         return point in self._takers
 
     def __len__(self) -> int:
-        """How many points are asked for."""
+        """The number of points that are read."""
         return len(self._takers)
 
     def give(self, point: str, value: Tensor) -> None:
-        """Hand ``value`` to the probes that ask for ``point``, if there are any."""
+        """Pass ``value`` to the probes that read ``point``, if there are any."""
         for take in self._takers.get(point, ()):
             take(value)
 
     def add(self, point: str, taker: Taker) -> None:
-        """Ask for ``point``."""
+        """Call ``taker`` with each value of ``point`` from now on."""
         self._takers.setdefault(point, []).append(taker)
 
     def remove(self, point: str, taker: Taker) -> None:
-        """Ask no more."""
+        """Undo `add`."""
         self._takers[point].remove(taker)
         if not self._takers[point]:
             del self._takers[point]

@@ -1,7 +1,7 @@
 """The open registry: every part by group and kind.
 
-Weft's own parts register themselves when their module is imported; `discover` imports them all. A user's file joins
-through `load_plugin` (``--plugin my_mixer.py``) or the entry-point group ``weft.parts`` of an installed package.
+Weft's own parts are registered when their module is imported; `Registry.discover` imports them all. A user's file adds
+parts through `load_plugin` (``--plugin my_mixer.py``) or the entry-point group ``weft.parts`` of an installed package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PACKAGES = ("linear", "masks", "positions", "norms", "mixers", "feedforward", "b
             "tasks", "training")
 ENTRY_POINTS = "weft.parts"
 PLUGIN = "weft_plugin_"
-"""What the names of modules begin with that `load_plugin` makes of files."""
+"""The prefix of the module names that `load_plugin` gives to files."""
 
 
 class Registry:
@@ -36,7 +36,7 @@ class Registry:
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, type[PartConfig]]] = {}
         self.plugins: dict[str, str] = {}
-        """SHA-256 of each file that `load_plugin` has run, as it then was, by the name of its module."""
+        """SHA-256 of each file that `load_plugin` has run, as read at that time, by the name of its module."""
         self._discovered = False
 
     def add(self, part: type[PartConfig]) -> None:
@@ -61,7 +61,7 @@ class Registry:
         raise KeyError(f"no {' or '.join(groups)} of kind {kind!r}. {self._hint(groups, kind)}")
 
     def _hint(self, groups: tuple[str, ...], kind: str) -> str:
-        """The kind that is meant by that word, or the nearest by its letters."""
+        """The kind that is also called by that word, or the nearest by its letters."""
         word = kind.lower().replace("-", "_").replace(" ", "_")
         meant = [part.kind for group in groups for part in self._parts.get(group, {}).values()
                  if word in part.also_called]
@@ -88,7 +88,7 @@ class Registry:
         """Import Weft's own parts and installed plugins, once."""
         if self._discovered:
             return
-        self._discovered = True  # parts ask for one another while they are imported
+        self._discovered = True  # first, since modules look up other parts while they are imported
         try:
             for package in PACKAGES:
                 _import_all(f"weft.{package}")
@@ -115,10 +115,10 @@ def is_loaded(path: str | Path) -> bool:
 
 
 def load_plugin(path: str | Path) -> None:
-    """Import a user's Python file, whose ``@register`` lines add parts.
+    """Import a user's Python file, whose ``@register`` decorators add parts.
 
     Raises:
-        ConfigError: when the file is missing or does not import; the file's own error is the cause.
+        ConfigError: the file is missing or cannot be imported; the file's own error is the cause.
     """
     file = Path(path)
     if not file.is_file():
@@ -129,7 +129,7 @@ def load_plugin(path: str | Path) -> None:
     content = file.read_bytes()
     loader = _Loader(name, str(file), content)
     spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None, "a loader of its own has a specification"
+    assert spec is not None, "a given loader always yields a specification"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -145,8 +145,8 @@ def load_plugin(path: str | Path) -> None:
 
 @final
 class _Loader(SourceFileLoader):
-    """Runs the text that was read, and so what is hashed. Python's own way takes a file of the same size and second for
-    the one that it has compiled before."""
+    """Compiles the text that was read and hashed. Python's own loader would reuse the compiled code of an earlier
+    version if the file's size and its time of modification, in seconds, are the same."""
 
     def __init__(self, name: str, path: str, content: bytes) -> None:
         super().__init__(name, path)

@@ -1,14 +1,14 @@
-"""What serving does with a state: rows that come and go in place, memory that is given back, marks to rewind to.
+"""Operations of serving on a state: rows that join and leave in place, memory that is freed, marks to rewind to.
 
-    batch = admit(batch, [3], row)      row 3 of the batch is now the row of another state
-    batch = retire(batch, [3])          row 3 starts again from nothing and needs no room
-    batch = trim(batch)                 slots that no row needs are given back
-    here = mark(batch)                  copies what is not kept by order of tokens
+    batch = admit(batch, [3], row)      row 3 of the batch is replaced by the row of another state
+    batch = retire(batch, [3])          row 3 starts again from nothing and needs no slots
+    batch = trim(batch)                 slots that no row needs are freed
+    here = mark(batch)                  copies the fields that are not stored by order of tokens
     batch = rewind(batch, here)         the batch as it was at the mark
 
 All are written once, over the declarations of fields. With gradients off they write into the state's own tensors, whose
-addresses stay, so that a recorded or compiled step goes on; with gradients on every result is a new value. Either way
-the result takes the state's place.
+addresses do not change, so that a recorded or compiled step remains valid; with gradients on every result is a new
+value. Either way the operation consumes the state that it is given.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ Rows = Int64[Tensor, " rows"] | Sequence[int]
 
 
 def admit(state: S, rows: Rows, other: S) -> S:
-    """``state`` with the rows of ``other`` in the places ``rows``; what other rows hold is not touched.
+    """Put the rows of ``other`` in place of ``rows`` of ``state``; the remaining rows do not change.
 
     Args:
-        state: the batch. Its room stays as it is; one that was started without a capacity is lengthened where it must.
-        rows: places in the batch, one for each row of ``other``, none twice.
-        other: copied from, and still good afterwards.
+        state: the batch. Its capacity does not change; buffers without a capacity are lengthened if necessary.
+        rows: indices into the batch, one for each row of ``other``, none twice.
+        other: copied from, and not consumed.
 
     Raises:
-        StateError: rows that do not fit, states of different models or dtypes, more slots than the batch has room for.
+        StateError: the rows do not fit, the states are of different models or dtypes, or ``other`` has more slots than
+            the batch has capacity for.
     """
-    places = _places(state, rows, "admit")
+    places = _row_indices(state, rows, "admit")
     if len(places) != other.batch():
         raise StateError(f"{len(places)} places for a state of {other.batch()} rows.", where="admit",
                          remedy="Give one place for each row of the other state.")
@@ -75,48 +76,48 @@ def admit(state: S, rows: Rows, other: S) -> S:
 
 
 def retire(state: S, rows: Rows) -> S:
-    """``state`` in which ``rows`` have read nothing, so that they need no room. What else they hold is left to the row
-    that is admitted next; until then they may be run along with any tokens, whose outputs mean nothing.
+    """Reset the clock of ``rows``, so that they have read nothing and need no slots. Their other fields stay until a
+    row is admitted in their place; until then any tokens may be passed for them, and their outputs are meaningless.
 
     Raises:
-        StateError: a row that the state has not.
+        StateError: the state does not have one of the rows.
     """
-    places = _places(state, rows, "retire")
+    places = _row_indices(state, rows, "retire")
 
-    def begin_again(tensors: list[Tensor], spec: TensorField) -> Tensor:
+    def restarted(tensors: list[Tensor], spec: TensorField) -> Tensor:
         if not spec.restarts:
             return tensors[0]
         fill = Tensor.index_fill if torch.is_grad_enabled() else Tensor.index_fill_
         return fill(tensors[0], 0, places.to(tensors[0].device), 0)
 
-    return _in_place([state], begin_again)
+    return _in_place([state], restarted)
 
 
 def trim(state: S, slots: int | None = None) -> S:
-    """``state`` with room for ``slots`` tokens a row: memory that no row needs is given back, or more is reserved.
-    Fields that do not grow with tokens are the same tensors.
+    """Change the number of slots of ``state`` to ``slots`` tokens a row, freeing memory or reserving more. Fields that
+    do not grow with tokens keep their tensors.
 
     Args:
-        slots: None: as many as the longest row has read, which is looked up.
+        slots: None: the number of tokens that the longest row has read, which is read from the clock on the host.
 
     Raises:
         StateError: a row has read more than ``slots`` tokens.
     """
     read = int(state.clock.seen.max()) if state.batch() else 0
-    wanted = read if slots is None else slots
-    if wanted < read:
-        raise StateError(f"room for {wanted} tokens, and a row has read {read}.", where="trim",
+    room = read if slots is None else slots
+    if room < read:
+        raise StateError(f"room for {room} tokens, and a row has read {read}.", where="trim",
                          remedy=f"Give {read} or more, or retire the row.")
 
     def cut(tensors: list[Tensor], spec: TensorField) -> Tensor:
         tensor = tensors[0]
-        if spec.grows is None or spec.along != "tokens" or tensor.shape[spec.grows] == wanted:
+        if spec.grows is None or spec.along != "tokens" or tensor.shape[spec.grows] == room:
             return tensor
-        return pad_to(tensor.narrow(spec.grows, 0, min(wanted, tensor.shape[spec.grows])).clone(), spec.grows, wanted,
+        return pad_to(tensor.narrow(spec.grows, 0, min(room, tensor.shape[spec.grows])).clone(), spec.grows, room,
                       spec.fill)
 
     def settle(values: list[Any], spec: FactField) -> Any:
-        return values[0] if values[0] is None or not spec.room else wanted
+        return values[0] if values[0] is None or not spec.room else room
 
     return _in_place([state], cut, settle)
 
@@ -124,10 +125,11 @@ def trim(state: S, slots: int | None = None) -> S:
 @final
 @dataclass(frozen=True)
 class Mark(Generic[S]):
-    """A place to rewind to, good for any number of times.
+    """A point to rewind to, any number of times.
 
     Attributes:
-        kept: the state at the mark without what grows: that is kept by order, so the clock tells how much of it counts.
+        kept: the state at the mark without the fields that grow. Those are stored by order of tokens and never
+            overwritten, so the clock determines how many of their slots count.
     """
 
     kept: S
@@ -138,7 +140,7 @@ class Mark(Generic[S]):
 
 
 def mark(state: S) -> Mark[S]:
-    """A `Mark` of ``state``, which stays good: calls may go on with it, and `rewind` brings back what it was.
+    """A `Mark` of ``state``. The state is not consumed: calls may go on with it, and `rewind` restores it.
 
     Raises:
         StateError: a call has consumed the state.
@@ -151,8 +153,11 @@ def mark(state: S) -> Mark[S]:
 
 
 def rewind(state: S, to: Mark[S]) -> S:
-    """What the state was at the mark. ``state`` has gone on from there; none of its rows was admitted, selected or
-    retired since.
+    """The state as it was at the mark.
+
+    Args:
+        state: a state that calls have advanced from the mark; none of its rows was admitted, selected or retired since.
+        to: the mark.
 
     Raises:
         StateError: the mark is of another model or another number of rows.
@@ -180,7 +185,7 @@ def _own(values: list[Any], spec: FactField) -> Any:
 
 
 def _in_place(states: list[S], join: Join, settle: Settle = _own) -> S:
-    """What `map_together` makes of them; it takes the place of the first, which is consumed."""
+    """The result of `map_together`, which consumes the first of the states."""
     result = map_together(states, join, forks=True, settle=settle)
     for _, value, _ in leaves(states[0]):
         if isinstance(value, Lease):
@@ -188,7 +193,8 @@ def _in_place(states: list[S], join: Join, settle: Settle = _own) -> S:
     return result
 
 
-def _places(state: State, rows: Rows, where: str) -> Tensor:
+def _row_indices(state: State, rows: Rows, where: str) -> Tensor:
+    """The rows as a tensor, checked to be rows of the state, none twice."""
     chosen, count = torch.as_tensor(rows, dtype=torch.int64), state.batch()
     require((chosen >= 0) & (chosen < count), StateError, f"a row outside a state of {count} rows.", where=where,
             remedy=f"Give rows from 0 to {count - 1}.")
@@ -198,7 +204,7 @@ def _places(state: State, rows: Rows, where: str) -> Tensor:
 
 
 def _require_room(state: State, other: State) -> None:
-    """The other's rows fit into what the batch was made for."""
+    """Refuse rows with more slots than the batch was reserved for."""
     facts = [value for _, value, spec in leaves(state) if isinstance(spec, FactField) and spec.room]
     rooms = [room for room in facts if room is not None]
     longest = max((tensor.shape[spec.grows] for _, tensor, spec in walk(other)
@@ -210,14 +216,14 @@ def _require_room(state: State, other: State) -> None:
 
 
 def _require_dtype(own: Tensor, new: Tensor, spec: TensorField) -> None:
-    """Copying does not round: the same dtype, or for what calls gave one that holds both."""
+    """Refuse a copy that would round: dtypes must be equal, or the batch's represent both where calls give them."""
     if own.dtype != new.dtype and (not spec.as_given or torch.promote_types(own.dtype, new.dtype) != own.dtype):
         raise StateError(f"rows of dtype {new.dtype} for a batch of {own.dtype}.", where="admit",
                          remedy="Start both with the same dtype, or cast the rows with State.to.")
 
 
 def _written(own: Tensor, places: Tensor, new: Tensor, spec: TensorField) -> Tensor:
-    """``own`` with ``new`` in the rows ``places``, and the fill behind what is shorter."""
+    """``own`` with ``new`` in the rows ``places``, padded with the fill where ``new`` is shorter."""
     size = None if spec.grows is None else new.shape[spec.grows]
     if spec.grows is not None and size is not None:
         own = pad_to(own, spec.grows, size, spec.fill)
@@ -225,7 +231,7 @@ def _written(own: Tensor, places: Tensor, new: Tensor, spec: TensorField) -> Ten
         long = new if spec.grows is None else pad_to(new, spec.grows, own.shape[spec.grows], spec.fill)
         return own.index_copy(0, places.to(own.device), long.to(own.dtype))
     for row, line in zip(places.tolist(), new, strict=True):
-        place = own[row]  # a row lies in one piece, so it is copied at the speed of memory
+        place = own[row]  # a row is contiguous, so it is copied at the speed of memory
         if spec.grows is None or size is None:
             place.copy_(line)
             continue

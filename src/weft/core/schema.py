@@ -1,9 +1,8 @@
-"""JSON Schema of a configuration, for editors: what a file may hold, with the fields of every part it can name.
+"""JSON Schema of a configuration, for editors: the keys a file may hold, with the fields of every part it can name.
 
-The schema is complete in itself: every part that a field may hold stands under ``$defs`` by group and kind, and so do
-the groups, so that a part is described once however many fields may hold it. It says what can be said of a file's
-form; rules between fields, masks' expressions and everything that depends on dimensions are told by `parse` and
-`PartConfig.build`.
+The schema is self-contained: every part that a field may hold is under ``$defs`` by group and kind, and so are the
+groups, so that a part is described once however many fields may hold it. It covers the form of a file. Rules between
+fields, mask expressions and everything that depends on dimensions are checked by `parse` and `PartConfig.build`.
 """
 
 from __future__ import annotations
@@ -55,23 +54,23 @@ def _group_name(group: str, repeats: bool) -> str:
 
 def _describe(key: str, config: type[BaseModel],
               definitions: dict[str, Any]) -> tuple[dict[str, Any], set[tuple[str, bool]]]:
-    """The schema of one model, and the groups of parts that its fields may hold; the plain models inside it join
-    ``definitions`` under names of their own, because two parts may each have a ``ScoreSettings``."""
-    # Serialised defaults are what a file would hold: parts with their kinds, masks as expressions.
+    """The schema of one model, and the groups of parts that its fields may hold. The plain models inside it are added
+    to ``definitions`` under names with ``key`` in front, because two parts may each have a ``ScoreSettings``."""
+    # In this mode defaults have the form that they have in files: parts with their kinds, masks as expressions.
     schema = config.model_json_schema(mode="serialization", ref_template=_reference(f"{key}.{{model}}"))
     inner = schema.pop("$defs", {})
     groups: set[tuple[str, bool]] = set()
     for name, value in inner.items():
         definitions[f"{key}.{name}"] = _resolved(value, groups)
-    found: dict[str, Any] = _resolved(schema, groups)
+    described: dict[str, Any] = _resolved(schema, groups)
     if issubclass(config, PartConfig):
-        found["properties"] = {"kind": {"const": config.kind}, **found.get("properties", {})}
-        found["required"] = ["kind", *found.get("required", [])]
-    return found, groups
+        described["properties"] = {"kind": {"const": config.kind}, **described.get("properties", {})}
+        described["required"] = ["kind", *described.get("required", [])]
+    return described, groups
 
 
 def _resolved(node: Any, groups: set[tuple[str, bool]]) -> Any:
-    """``node`` with every field of parts referring to its groups."""
+    """``node`` with a reference to the groups in place of the marker of every field that holds a part."""
     if isinstance(node, list):
         return [_resolved(item, groups) for item in node]
     if not isinstance(node, dict):
@@ -79,16 +78,16 @@ def _resolved(node: Any, groups: set[tuple[str, bool]]) -> Any:
     if PART_KEYWORD not in node:
         return {key: value if key in ("default", "examples") else _resolved(value, groups)
                 for key, value in node.items()}
-    wanted = [(group, node[PART_KEYWORD]["repeats"]) for group in node[PART_KEYWORD]["groups"]]
-    groups.update(wanted)
-    references = [{"$ref": _reference(_group_name(*each))} for each in wanted]
+    named = [(group, node[PART_KEYWORD]["repeats"]) for group in node[PART_KEYWORD]["groups"]]
+    groups.update(named)
+    references = [{"$ref": _reference(_group_name(*each))} for each in named]
     rest = {key: value for key, value in node.items() if key != PART_KEYWORD}
     return {**rest, **(references[0] if len(references) == 1 else {"anyOf": references})}
 
 
 def _choices(group: str, repeats: bool) -> dict[str, Any]:
-    """What may stand for a part of ``group``: a kind that needs nothing more, a mapping with a kind, a reference to a
-    shared part, or blocks repeated."""
+    """The forms of a part of ``group`` in a file: a kind without required fields, a mapping with a kind, a reference to
+    a shared part, or repeated blocks."""
     return {"anyOf": list(_each_choice(group, repeats))}
 
 

@@ -1,4 +1,4 @@
-"""Parts declared under ``shared:``: built once, on first use, and the same module wherever they are named."""
+"""Parts declared under ``shared:``, each built on its first use and then the same module wherever it is named."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from weft.core.part_config import Dims, PartConfig
 
 
 class SharedParts(nn.ModuleDict):
-    """The shared parts that have been built, by name. A part that is built for heads learns their number and size
-    from its first user, and every later one must agree."""
+    """The shared parts that have been built, by name. The first use fixes the number and size of heads for which a part
+    is built, and later uses must agree."""
 
     def __init__(self, configs: Mapping[str, PartConfig]) -> None:
         super().__init__()
@@ -25,13 +25,13 @@ class SharedParts(nn.ModuleDict):
         """The shared part ``name``.
 
         Args:
-            groups: what may stand where it is used.
-            fit: what it is built for besides the model's dimensions; equal in all its uses.
-            build: makes it, the first time, for dimensions whose path is where it is declared.
+            groups: that a part may have where it is used.
+            fit: what it is built for besides the model's dimensions, equal in all its uses: heads and their size.
+            build: builds it on its first use, for dimensions whose path is that of the declaration.
             dims: of the place where it is used.
 
         Raises:
-            ConfigError: no such part, a part of another group, or one that another use has built differently.
+            ConfigError: there is no such part, it is of another group, or another use has built it for another fit.
         """
         if name not in self.configs:
             raise dims.problem("shared", f"no shared part is called {name!r}.", nearest(name, self.configs))
@@ -48,7 +48,7 @@ class SharedParts(nn.ModuleDict):
         return self[name]
 
     def require_used(self) -> None:
-        """Refuse parts that nothing names.
+        """Refuse parts that no part of the model refers to.
 
         Raises:
             ConfigError: listing them.

@@ -1,4 +1,4 @@
-"""`Span`: what one call does to each row."""
+"""`Span`: by how much a call advances each row, and where documents begin."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from weft.core.checks import require
-from weft.core.clock import Clock, Moment, Ticks, tell
+from weft.core.clock import Clock, Moment, Ticks, resolve_call
 from weft.core.errors import InputError, StateError
-from weft.core.facts import require_shapes
 from weft.core.output import Given
 
 
@@ -44,25 +43,26 @@ class Memory:
 
 @dataclass(frozen=True)
 class Span:
-    """What one call does. Tensors say which tokens count and where documents begin; plain Python facts, set once at
-    the edge, let kernels be chosen without reading a tensor.
+    """A description of one call. Its tensors mark which tokens count and where documents begin; its plain Python facts,
+    set once by the caller, allow kernels to be chosen without reading a tensor.
 
     Attributes:
-        count: row b advances by ``count[b] <= T`` tokens, the rest of the row is padding on the right; None: all T.
+        count: row b advances by ``count[b] <= T`` tokens; the rest of the row is padding on the right. None: all T.
         begins: True where a document starts. A row's very first token starts one without being marked.
         prefix: True for tokens of their document's bidirectional prefix (prefix-LM); a prefix is contiguous from its
             document's first token and lies within one call.
-        facts: by name a whole number or a boolean for each token, [B,T], that masks can read (`weft.core.facts`).
+        facts: whole numbers or booleans for each token, [B,T], by name, which masks can read.
         coordinates: explicit positions, [B,T] or n-dimensional [B,T,n]; None: index within the document.
         memory: what cross-attention reads, for a call without a state (a state keeps its own from ``init_state``).
         horizon: declared document lengths [B] for a call without a state; None: each document's own length.
-        fresh: the state has consumed nothing in any row; always so without a state, refused for one that has.
+        fresh: no row of the state has consumed anything. Always true without a state; refused if a row has.
         bound: no row will have consumed more than this many tokens after the call.
         uniform: every row will have consumed exactly ``bound`` tokens after the call, all of one document.
-        taken: what earlier layers of the call gave (`weft.core.channels`).
-        ticks: of the chunk; these and what follows are there once the span is resolved, as layers read it.
-        before: the clock before the chunk; only a call with a state has one.
-        after: the clock after the chunk, likewise.
+        taken: values that earlier layers of the call gave (`weft.core.channels`).
+        moment: the call resolved against a clock; this and the following are set by `resolve`, before layers run.
+        ticks: of the chunk.
+        before: the clock before the chunk, for a call with a state.
+        after: the clock after the chunk, for a call with a state.
     """
 
     count: Int64[Tensor, " B"] | None = None
@@ -77,7 +77,7 @@ class Span:
     uniform: bool = False
     taken: tuple[Given, ...] = ()
     moment: Moment | None = field(default=None, repr=False)
-    # Plain attributes of what a moment holds: layers read them at every step, and properties take several calls each.
+    # Attributes and not properties of the moment: layers read them at every step, and a property costs several calls.
     ticks: Ticks = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
     before: Clock = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
     after: Clock = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
@@ -93,28 +93,28 @@ class Span:
         return self.begins is not None
 
     def replace(self, **changes: object) -> Span:
-        """A copy with some fields changed; what was worked out for the old ones is forgotten."""
+        """A copy with some fields changed, which has to be resolved again."""
         return dataclasses.replace(self, **{**UNRESOLVED, **changes})  # type: ignore[arg-type]
 
     def passing(self, given: tuple[Given, ...]) -> Span:
-        """The span for the layers after one that gave this."""
+        """The span for the layers after one that gave these values."""
         return dataclasses.replace(self, taken=self.taken + given) if given else self
 
     def take(self, name: str) -> Any:
-        """What the last layer that gave something under that name gave.
+        """The value that the last earlier layer with a channel of this name gave.
 
         Raises:
-            InputError: none did, as where a layer that takes something is run by itself.
+            InputError: no earlier layer gave one, for example because a layer that takes it is run alone.
         """
         for given in reversed(self.taken):
             if given.name == name:
                 return given.value
         raise InputError(f"no layer before this one gave {name!r}.", where="span.taken",
-                         remedy="Run it in a stack behind a layer that gives it, or hand it over in span.taken.")
+                         remedy="Run it in a stack behind a layer that gives it, or pass its value in span.taken.")
 
     def resolve(self, clock: Clock | None, x: Tensor) -> Span:
-        """This span with its `Moment` against ``clock`` worked out, unless an enclosing layer has done so already; the
-        call consumes the state then, unless it has no tokens.
+        """This span resolved against ``clock``, or itself if an enclosing layer has resolved it. A call with tokens
+        consumes the state here.
 
         Args:
             clock: the state's clock, None for a call without a state.
@@ -122,45 +122,45 @@ class Span:
 
         Raises:
             InputError: a tensor of another shape, or a count outside the chunk.
-            StateError: the state was consumed, or is said to be fresh and is not.
+            StateError: another call has consumed the state, or the span's ``fresh`` is wrong.
         """
         if self.moment is not None and self.moment.before is clock:
             return self
         shape = (x.shape[0], x.shape[1])
         self._require_shapes(shape)
         fresh = clock is None or self.fresh
-        # The state is asked only where the call says so: the compiler would make the first step for itself otherwise.
+        # The clock's fact is read only if the span sets its own: otherwise the compiler would compile the first step
+        # separately, because the fact changes after it.
         if clock is not None and self.fresh and not clock.fresh:
-            raise StateError("fresh is said of a state that has consumed tokens.", where="span.fresh",
+            raise StateError("fresh is set for a state that has consumed tokens.", where="span.fresh",
                              remedy="Leave it out, or start a new state with init_state.")
         if clock is not None and shape[1] > 0:
             clock.lease.consume()
-        moment = tell(clock, shape, x.device, count=self.count, begins=self.begins, prefix=self.prefix,
-                      coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform,
-                      facts=self.facts)
-        if clock is not None and clock.places is not None and moment.after is not None and shape[1] > 0:
-            places = clock.places.advanced(clock, moment.after, moment.ticks, self.bound)
-            moment = dataclasses.replace(moment, after=dataclasses.replace(moment.after, places=places))
-        known: Any = moment  # without a state there are no clocks, and nothing reads them
-        return dataclasses.replace(self, fresh=fresh, moment=moment, ticks=known.ticks, before=known.before,
-                                   after=known.after)
+        moment = resolve_call(clock, shape, x.device, count=self.count, begins=self.begins, prefix=self.prefix,
+                              coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform,
+                              facts=self.facts, bound=self.bound)
+        untyped: Any = moment  # without a state its clocks are None, and no layer reads them
+        return dataclasses.replace(self, fresh=fresh, moment=moment, ticks=untyped.ticks, before=untyped.before,
+                                   after=untyped.after)
 
     def _require_shapes(self, shape: tuple[int, int]) -> None:
         batch, steps = shape
-        wanted = {"count": (batch,), "begins": (batch, steps), "prefix": (batch, steps), "horizon": (batch,)}
-        for name, size in wanted.items():
-            given: Tensor | None = getattr(self, name)
-            if given is not None and tuple(given.shape) != size:
-                raise InputError(f"shape {tuple(given.shape)} for {batch} rows of {steps} tokens.",
+        shapes = {"count": (batch,), "begins": (batch, steps), "prefix": (batch, steps), "horizon": (batch,)}
+        for name, size in shapes.items():
+            tensor: Tensor | None = getattr(self, name)
+            if tensor is not None and tuple(tensor.shape) != size:
+                raise InputError(f"shape {tuple(tensor.shape)} for {batch} rows of {steps} tokens.",
                                  where=f"span.{name}", remedy=f"Give shape {size}.")
         if self.count is not None:
             require((self.count >= 0) & (self.count <= steps), InputError, f"a count outside 0 to {steps}.",
                     where="span.count", remedy=f"Rows of {steps} tokens can advance by 0 to {steps}.")
-        if self.facts:
-            require_shapes(self.facts, shape)
-        places = self.coordinates
-        if places is not None and (places.dim() not in (2, 3) or tuple(places.shape[:2]) != shape):
-            raise InputError(f"shape {tuple(places.shape)} for {batch} rows of {steps} tokens.",
+        for name, fact in (self.facts or {}).items():
+            if tuple(fact.shape) != shape or fact.is_floating_point() or fact.is_complex():
+                raise InputError(f"{fact.dtype} of shape {tuple(fact.shape)} for {batch} rows of {steps} tokens.",
+                                 where=f"span.facts.{name}", remedy=f"Give whole numbers or booleans of shape {shape}.")
+        coordinates = self.coordinates
+        if coordinates is not None and (coordinates.dim() not in (2, 3) or tuple(coordinates.shape[:2]) != shape):
+            raise InputError(f"shape {tuple(coordinates.shape)} for {batch} rows of {steps} tokens.",
                              where="span.coordinates", remedy=f"Give shape {(batch, steps)} or {(batch, steps, 'n')}.")
 
     def clean(self, x: Tensor) -> Tensor:

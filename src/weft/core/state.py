@@ -1,22 +1,22 @@
-"""States: small frozen records of tensors, batch first, and the operations on them, written once.
+"""States: small frozen records of tensors, batch first, and the operations on them, which are written once.
 
 A part declares its state as a frozen dataclass deriving from `State`. Every field is one of
 
 * a tensor, declared with `tensor_field` (which dimension grows, what fills its padding, whether it keeps its dtype);
 * a nested `State`, or a tuple of them;
 * a plain Python fact, declared with `fact_field` (equal in all rows, never a tensor);
-* a `Lease`, declared with `lease_field`, which says whether a call has consumed the state.
+* a `Lease`, declared with `lease_field`, which records whether a call has consumed the state.
 
-Everything that happens to a state besides `forward` is written here over those declarations, so a part never writes
-its own row selection, concatenation, move, save or byte count.
+Every operation on a state besides `forward` is written over these declarations, here and in `weft.core.rows`, so that
+no part implements row selection, concatenation, moving, saving or byte counts itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -25,6 +25,7 @@ from torch import Tensor
 from weft.core.checks import require
 from weft.core.errors import StateError
 from weft.core.fields import FactField, Lease, TensorField, child_field, fact_field, lease_field, tensor_field
+from weft.core.tree import Join, Settle, Tree, as_declared, leaves, map_together, walk
 
 __all__ = ["FactField", "Join", "Lease", "Settle", "State", "TensorField", "as_declared", "child_field", "concat",
            "fact_field", "lease_field", "leaves", "map_together", "pad_to", "restore", "state_arrays", "tensor_field",
@@ -34,22 +35,20 @@ S = TypeVar("S", bound="State")
 
 
 @dataclass(frozen=True)
-class State:
+class State(Tree):
     """Base of all states. Subclasses are frozen dataclasses whose fields are all constructor fields."""
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
-    # The operations below are methods for convenience; they are written once, over the declarations.
-
     def map(self, function: Callable[[Tensor, TensorField], Tensor]) -> Self:
-        """Apply ``function(tensor, declaration)`` to every tensor. A tensor that stands in the tree several times is
-        mapped once and stays shared. The result takes the state's place: a call consumes both."""
+        """Apply ``function(tensor, declaration)`` to every tensor. A tensor that several parts of the state share is
+        mapped once and stays shared. The result shares the lease: a call with either consumes both."""
         return map_together([self], lambda tensors, spec: function(tensors[0], spec), forks=False)
 
     def tensors(self) -> dict[str, tuple[Tensor, TensorField]]:
-        """Every tensor by its dotted path (``layers.0.keys``)."""
+        """Every tensor with its declaration, by its dotted path (``layers.0.keys``)."""
         return {path: (tensor, spec) for path, tensor, spec in walk(self)}
 
     def batch(self) -> int:
@@ -59,7 +58,7 @@ class State:
         raise StateError("this state holds no tensor, so it has no rows", where=type(self).__name__)
 
     def select(self, rows: Int64[Tensor, " rows"] | Sequence[int]) -> Self:
-        """The given rows, in that order, repeats allowed (beam reordering, forks). The result shares no memory."""
+        """These rows in this order, repeats allowed (beam reordering, forks). The result shares no memory."""
         chosen, count = torch.as_tensor(rows, dtype=torch.int64), self.batch()
         require((chosen >= 0) & (chosen < count), StateError, f"a row outside a state of {count} rows.",
                 where="State.select", remedy=f"Give rows from 0 to {count - 1}.")
@@ -88,11 +87,11 @@ class State:
         return map_together([self], lambda tensors, spec: copy(tensors[0], spec), forks=True)
 
     def detach(self) -> Self:
-        """The same values, cut from the autograd graph (truncated back-propagation). It takes the state's place."""
+        """The same values, cut from the autograd graph (truncated back-propagation). The result shares the lease."""
         return self.map(lambda tensor, _: tensor.detach())
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """Move and cast; fields that keep their dtype, and integers, are only moved. It takes the state's place."""
+        """Move and cast; fields that keep their dtype, and integers, are only moved. The result shares the lease."""
         def move(tensor: Tensor, spec: TensorField) -> Tensor:
             keep = spec.keeps_dtype or not (tensor.is_floating_point() or tensor.is_complex())
             return tensor.to(device=device) if keep or dtype is None else tensor.to(device=device, dtype=dtype)
@@ -100,13 +99,17 @@ class State:
         return self.map(move)
 
     def nbytes(self) -> int:
-        """Bytes held; what is shared, such as the clock, is counted once."""
+        """Bytes of all tensors; shared ones, such as those of the clock, are counted once."""
         unique = {tensor.data_ptr() or id(tensor): tensor for _, tensor, _ in walk(self)}
         return sum(tensor.numel() * tensor.element_size() for tensor in unique.values())
 
 
 def concat(states: Sequence[S]) -> S:
-    """Put the rows of several states of one model into one, padding what grows to the longest with its fill."""
+    """Join the rows of several states of one model, padding fields that grow to the longest with their fill.
+
+    Raises:
+        StateError: there are no states, they are of different models, or a call has consumed one.
+    """
     if not states:
         raise StateError("no states to concatenate", where="concat", remedy="Give at least one.")
 
@@ -123,7 +126,7 @@ def concat(states: Sequence[S]) -> S:
 
 
 def pad_to(tensor: Tensor, dim: int, size: int, fill: float | int | bool) -> Tensor:
-    """``tensor`` with ``dim`` lengthened to ``size``; the new entries hold ``fill``."""
+    """``tensor`` with ``dim`` lengthened to ``size``, or as it is if it is as long; new entries are ``fill``."""
     missing = size - tensor.shape[dim]
     if missing <= 0:
         return tensor
@@ -133,85 +136,41 @@ def pad_to(tensor: Tensor, dim: int, size: int, fill: float | int | bool) -> Ten
 
 
 def state_arrays(state: State) -> dict[str, Tensor]:
-    """The tensors of a state by path, and the facts that are saved, as a number for each row; to be written to a file.
-    `restore` reads them back.
+    """The tensors of a state by path, for a file, and those of its facts that are saved, as one number for each row.
+    `restore` is the inverse.
 
     Raises:
         StateError: a call has consumed the state.
     """
-    rows, kept = state.batch(), state.clone()
+    rows, copy = state.batch(), state.clone()
     facts = {path: torch.full((rows,), -1 if value is None else int(value))
              for path, (value, _) in _saved_facts(state).items()}
-    return {**{path: tensor.detach().contiguous() for path, (tensor, _) in kept.tensors().items()}, **facts}
+    return {**{path: tensor.detach().contiguous() for path, (tensor, _) in copy.tensors().items()}, **facts}
 
 
 def restore(template: S, arrays: dict[str, Tensor]) -> S:
-    """A state like ``template`` (an ``init_state`` of the same model) with the tensors and the facts read from a file.
+    """A state like ``template`` with the tensors and facts that `state_arrays` returned.
+
+    Args:
+        template: the ``init_state`` of the same model configuration.
+        arrays: by path, read from a file.
 
     Raises:
-        StateError: when the names do not match, a dtype differs, or a shape differs in a dimension that does not grow.
+        StateError: the names do not match, a dtype differs, or a shape differs in a dimension that does not grow.
     """
-    wanted, facts = template.tensors(), _saved_facts(template)
-    missing, unknown = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted) - set(facts))
+    expected, facts = template.tensors(), _saved_facts(template)
+    missing, unknown = sorted(set(expected) - set(arrays)), sorted(set(arrays) - set(expected) - set(facts))
     if missing or unknown:
         raise StateError(f"the state has other tensors than this model's: missing {missing}, unknown {unknown}.",
                          where="restore", remedy="Load a state that the same model configuration wrote.")
-    for path, (tensor, spec) in wanted.items():
+    for path, (tensor, spec) in expected.items():
         _require_alike(path, tensor, arrays[path], spec)
-    tensors, names = iter(list(wanted)), iter(list(facts))
+    tensors, names = iter(list(expected)), iter(list(facts))
 
     def settle(values: list[Any], spec: FactField) -> Any:
         return values[0] if spec.saved is None else _read_fact(arrays.get(next(names)), spec)
 
     return map_together([template], lambda _tensors, _spec: arrays[next(tensors)], forks=True, settle=settle)
-
-
-def _read_fact(array: Tensor | None, spec: FactField) -> Any:
-    """A fact from the number that every row holds; ``unsaved`` where there is none, as in files of earlier versions."""
-    number = -1 if array is None or array.numel() == 0 else int(array[0])
-    return spec.unsaved if number < 0 or spec.saved is None else spec.saved(number)
-
-
-def _require_alike(path: str, wanted: Tensor, given: Tensor, spec: TensorField) -> None:
-    free, known = {0, spec.grows}, 2 if spec.as_given else max(wanted.dim(), given.dim())
-    same = len(wanted.shape[:known]) == len(given.shape[:known]) and all(
-        a == b for dim, (a, b) in enumerate(zip(wanted.shape[:known], given.shape, strict=False)) if dim not in free)
-    if not same:
-        raise StateError(f"shape {tuple(given.shape)} where this model keeps {tuple(wanted.shape)}.", where=path,
-                         remedy="Load a state that the same model configuration wrote.")
-    if wanted.dtype != given.dtype and not spec.as_given:
-        raise StateError(f"dtype {given.dtype} where this state keeps {wanted.dtype}.", where=path,
-                         remedy="Start the template with the saved state's dtype, init_state(dtype=...), and cast what "
-                         "was restored with State.to.")
-
-
-def _fields(state: State) -> Iterator[tuple[str, Any, Any]]:
-    for field in dataclasses.fields(state):
-        yield field.name, getattr(state, field.name), field.metadata.get("weft")
-
-
-def leaves(state: State, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any, Any]]:
-    """Every field that is no state, once, by its path and with its declaration, in the order in which `map_together`
-    visits them; a shared part stands at its first place."""
-    seen = set() if seen is None else seen
-    if id(state) in seen:
-        return
-    seen.add(id(state))
-    for name, value, spec in _fields(state):
-        path = f"{prefix}{name}"
-        if isinstance(value, State):
-            yield from leaves(value, f"{path}.", seen)
-        elif isinstance(value, tuple) and not isinstance(spec, FactField):
-            for index, item in enumerate(value):
-                if isinstance(item, State):
-                    yield from leaves(item, f"{path}.{index}.", seen)
-        else:
-            yield path, value, spec
-
-
-def walk(state: State) -> Iterator[tuple[str, Tensor, TensorField]]:
-    """Every tensor."""
-    return ((path, value, spec) for path, value, spec in leaves(state) if isinstance(value, Tensor))
 
 
 def _saved_facts(state: State) -> dict[str, tuple[Any, FactField]]:
@@ -220,85 +179,23 @@ def _saved_facts(state: State) -> dict[str, tuple[Any, FactField]]:
             if isinstance(spec, FactField) and spec.saved is not None}
 
 
-Join: TypeAlias = Callable[[list[Tensor], TensorField], Tensor]
-Settle: TypeAlias = Callable[[list[Any], FactField], Any]
+def _read_fact(array: Tensor | None, spec: FactField) -> Any:
+    """A fact from the number that every row has; its ``unsaved`` value without one, as in files of earlier versions."""
+    number = -1 if array is None or array.numel() == 0 else int(array[0])
+    return spec.unsaved if number < 0 or spec.saved is None else spec.saved(number)
 
 
-def map_together(states: list[S], join: Join, *, forks: bool, settle: Settle | None = None) -> S:
-    """Walk several states of one shape together. Results are remembered by the tensors they came from, so that a
-    clock that all layers share is still one clock afterwards.
-
-    Args:
-        join: a tensor from theirs.
-        forks: the result shares no memory with the states, so it has leases of its own.
-        settle: a fact from theirs; None: as it declares. Facts that say nothing of joining agree.
-
-    Raises:
-        StateError: the states are of different models, or a call has consumed one of them.
-    """
-    done: dict[tuple[int, ...], State] = {}
-
-    def visit(group: list[Any], path: str) -> Any:
-        _require_same_kind(group, path)
-        key = tuple(id(member) for member in group)
-        if key not in done:
-            done[key] = dataclasses.replace(group[0], **dict(_joined(group, path)))
-        return done[key]
-
-    def _joined(group: list[State], path: str) -> Iterator[tuple[str, Any]]:
-        for name, value, spec in _fields(group[0]):
-            values, place = [getattr(member, name) for member in group], f"{path}{name}"
-            if isinstance(spec, TensorField):
-                _require_alike_tensors(values, spec, place)
-            if isinstance(value, Tensor):
-                yield name, join(values, spec)
-            elif isinstance(value, State):
-                yield name, visit(values, f"{place}.")
-            elif isinstance(value, Lease):
-                yield name, _fork(values) if forks else value
-            elif isinstance(value, tuple) and not isinstance(spec, FactField):
-                _require_one({len(items) for items in values}, place, "{} layers")
-                yield name, tuple(visit(list(items), f"{place}.{index}.") if isinstance(items[0], State) else items[0]
-                                  for index, items in enumerate(zip(*values, strict=True)))
-            else:
-                if not isinstance(spec, FactField) or spec.joined is None:
-                    _require_one(dict.fromkeys(values), place, "{!r}")
-                if isinstance(spec, FactField):
-                    yield name, (settle or as_declared)(values, spec)
-
-    result: S = visit(states, "")
-    return result
-
-
-def as_declared(values: list[Any], spec: FactField) -> Any:
-    """The fact of joined states."""
-    return values[0] if spec.joined is None else spec.joined(values)
-
-
-def _fork(leases: Sequence[Lease]) -> Lease:
-    for lease in leases:
-        lease.require()
-    return Lease()
-
-
-def _require_same_kind(group: list[Any], path: str) -> None:
-    _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
-
-
-def _require_alike_tensors(values: list[Tensor | None], spec: TensorField, path: str) -> None:
-    """Numbers of dimensions and sizes agree where they depend on the model alone."""
-    if len(values) == 1:
-        return
-    free = {0, spec.grows}
-    shapes = [None if value is None else tuple("any" if dim in free else size for dim, size in
-                                               enumerate(value.shape[:2] if spec.as_given else value.shape))
-              for value in values]
-    _require_one(dict.fromkeys(shapes), path, "shape {}")
-
-
-def _require_one(found: Collection[Any], path: str, words: str) -> None:
-    """Refuse states that differ in what one model's states agree in."""
-    if len(found) > 1:
-        differ = " and ".join(words.format(each) for each in found)
-        raise StateError(f"the states are of different models: {differ}.", where=path or "state",
-                         remedy="Bring together only states that one model's init_state began.")
+def _require_alike(path: str, expected: Tensor, tensor: Tensor, spec: TensorField) -> None:
+    """Refuse a tensor of another dtype or shape, apart from rows, a growing dimension and what calls give."""
+    # If calls give the dtype and the dimensions after the second, a template of two dimensions fixes neither.
+    free, open_ended = {0, spec.grows}, spec.as_given and expected.dim() == 2
+    fixed = 2 if open_ended else max(expected.dim(), tensor.dim())
+    same = len(expected.shape[:fixed]) == len(tensor.shape[:fixed]) and all(
+        a == b for dim, (a, b) in enumerate(zip(expected.shape[:fixed], tensor.shape, strict=False)) if dim not in free)
+    if not same:
+        raise StateError(f"shape {tuple(tensor.shape)} where this model keeps {tuple(expected.shape)}.", where=path,
+                         remedy="Load a state that the same model configuration wrote.")
+    if expected.dtype != tensor.dtype and not open_ended:
+        raise StateError(f"dtype {tensor.dtype} where this state keeps {expected.dtype}.", where=path,
+                         remedy="Start the template with the saved state's dtype, init_state(dtype=...), and cast what "
+                         "was restored with State.to.")

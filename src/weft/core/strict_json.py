@@ -1,5 +1,5 @@
-"""Records as plain data and back, and JSON that every reader takes: infinities and NaN, for which JSON has no numbers,
-are strings."""
+"""Records as plain data and back, and JSON that every parser accepts: infinities and NaN, for which JSON has no
+numbers, are strings."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from typing import Any, Self, TypeVar, Union, cast, get_args, get_origin, get_ty
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False)  # each says for itself what makes two of it equal
+@dataclass(frozen=True, eq=False)  # each subclass chooses how it compares
 class Record:
-    """Base of dataclasses of numbers, strings, paths, and tuples, mappings and records of these, that are printed as
-    JSON or kept in files. One that is written in another form than its fields have overrides these methods."""
+    """Base of dataclasses that are printed as JSON or kept in files. Fields are numbers, strings, paths, and tuples,
+    mappings and records of these. A class whose JSON differs from its fields overrides both methods."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON data, which `from_json` reads where it is not overridden."""
+        """Plain JSON data, which `from_json` reads."""
         return _by_name(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_json` and JSON made of one; fields that are missing have their defaults.
+        """A record from data that `to_json` wrote; missing fields have their defaults.
 
         Raises:
-            ValueError: fields that it does not have.
+            ValueError: the data have fields that the class does not have.
             TypeError: a field without a default is missing.
         """
         return build(cls, data)
 
 
 def plain(data: Any) -> Any:
-    """``data`` as JSON has it: dataclasses and mappings as objects, tuples as lists, paths as strings, and
-    ``"Infinity"``, ``"-Infinity"`` and ``"NaN"`` for what is not finite, as in the JSON of Protocol Buffers."""
+    """``data`` in the types of JSON: dataclasses and mappings as objects, tuples as lists, paths as strings, and
+    numbers that are not finite as ``"Infinity"``, ``"-Infinity"`` and ``"NaN"``, as in the JSON of Protocol Buffers."""
     if isinstance(data, Record):
         return data.to_json()
     if is_dataclass(data) and not isinstance(data, type):
@@ -51,7 +51,7 @@ def plain(data: Any) -> Any:
 
 
 def without_none(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, without the names of what is None."""
+    """The items of ``data`` whose value is not None."""
     return {name: value for name, value in data.items() if value is not None}
 
 
@@ -61,15 +61,15 @@ def dumps(data: Any, *, indent: int | None = None) -> str:
 
 
 def number(value: float | str) -> float:
-    """The number that `plain` made a string of; bare infinities and NaN of older files are numbers already."""
+    """The number that `plain` may have written as a string; older files hold infinities and NaN as numbers."""
     return float(value)
 
 
 def build(kind: type[T], data: Mapping[str, Any]) -> T:
-    """A dataclass, whose fields may be dataclasses, from the plain data that `plain` and JSON make of it.
+    """A dataclass, whose fields may be dataclasses, from data that `plain` returned.
 
     Raises:
-        ValueError: fields that it does not have.
+        ValueError: the data have fields that the class does not have.
     """
     hints = get_type_hints(kind)
     names = {field.name for field in fields(cast(Any, kind))}

@@ -1,7 +1,7 @@
 """Traits: the closed list of ways in which a part may lawfully do less than the law.
 
-A trait replaces one law by a weaker one that also runs (`weft.laws` says which); there is no skip list. A test pins
-who holds which trait.
+A trait replaces one law by a weaker one that also runs (defined in `weft.laws`); there is no skip list. A test pins
+which parts have which trait.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from enum import Enum
 
 
 class Trait(Enum):
-    """Each value is the reason, as printed in the catalogue."""
+    """Each value is the reason that the catalogue prints."""
 
-    BIDIRECTIONAL = "sees later tokens, so it has no state; padding and packing invariance are checked instead"
+    BIDIRECTIONAL = "attends to later tokens, so it has no state; padding and packing invariance are checked instead"
     BATCH_STATISTICS = "in training its output depends on the whole batch; the laws hold in evaluation"
     DECLARED_LENGTH = "its rotation depends on the document's length, so a state must be started with that length"
     NOT_DIFFERENTIABLE = "fitted by counting, not by gradients; the laws' gradient half does not apply"
     TOKENS_ONLY = "reads token ids from a bounded context, so its state is the ids themselves"
-    DISCRETE_CHOICE = ("decides something discrete for each token, so a near tie may fall otherwise in another dtype; "
-                       "what follows it in its row is then not compared")
-    HOST_CHOICE = ("reads values on the host to choose what it runs, so `torch.compile` takes it in several graphs, "
-                   "which are held to the same outputs")
-    PREFIX_FIRST = "attends both ways inside a prefix, which therefore lies within one call"
+    DISCRETE_CHOICE = ("makes a discrete choice for each token, so a near tie may be resolved differently in another "
+                       "dtype; later tokens of its row are then not compared")
+    HOST_CHOICE = ("reads values on the host to choose its operations, so `torch.compile` traces it as several "
+                   "graphs, whose outputs must be the same")
+    PREFIX_FIRST = "attends in both directions inside a prefix, which must therefore lie within one call"

@@ -1,1 +1,1 @@
-"""Heads: from a model's hidden vectors to what a task asks for."""
+"""Heads: maps from a model's hidden vectors to what a task needs."""

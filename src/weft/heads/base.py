@@ -21,12 +21,12 @@ class HeadConfig(PartConfig):
 
 
 class ClassifierConfig(HeadConfig):
-    """What heads that tell classes apart declare.
+    """Base of the configurations of heads for classes.
 
     Attributes:
-        n_classes: C; left out where ``labels`` are given.
+        n_classes: C; left out if ``labels`` are given.
         labels: names of the classes, in the order of their ids.
-        dropout: of what the last map reads, in training.
+        dropout: of the input of the last map, in training.
     """
 
     n_classes: int | None = Field(default=None, gt=1)
@@ -37,11 +37,11 @@ class ClassifierConfig(HeadConfig):
     def _one_number(self) -> Self:
         if len(set(self.labels)) < len(self.labels):
             twice = next(name for name in self.labels if self.labels.count(name) > 1)
-            raise rule("labels", f"{twice!r} stands there twice.", "Give each class a name of its own.")
+            raise rule("labels", f"{twice!r} is listed twice.", "Give each class a different name.")
         if self.labels and self.n_classes not in (None, len(self.labels)):
             raise rule("n_classes", f"{self.n_classes} for {len(self.labels)} labels.", "Leave it out.")
         if len(self.labels) == 1:
-            raise rule("labels", f"{self.labels[0]!r} alone.", "Name at least two classes.")
+            raise rule("labels", f"{self.labels[0]!r} is the only one.", "Name at least two classes.")
         return self
 
     @property
@@ -51,5 +51,5 @@ class ClassifierConfig(HeadConfig):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes' names, which are their ids' digits where they have none; none where no classes are declared."""
+        """The names of the classes, which are their ids if they have no labels; empty without declared classes."""
         return self.labels or tuple(map(str, range(self.classes or 0)))

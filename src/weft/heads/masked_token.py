@@ -1,4 +1,4 @@
-"""The head that predicts tokens which were hidden from the model."""
+"""The head that predicts masked tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MaskedTokenConfig(HeadConfig):
     Attributes:
         activation: f.
         norm: of what the embedding is multiplied by.
-        tied: E is the token embedding's own matrix; its width is what W maps to. Otherwise E is [V,D].
+        tied: whether E is the token embedding's matrix, so that W maps to its width; otherwise E is [V,D].
         bias: whether there is a b.
     """
 
@@ -50,9 +50,9 @@ class MaskedTokenConfig(HeadConfig):
 
 
 class MaskedTokenHead(Readout):
-    """Probabilities of the token that stands in each place, from the vectors of a model that sees both ways.
+    """Probabilities of the token at each place, from the vectors of a bidirectional model.
 
-    ``transform`` [E,D] starts normal with ``std``, its bias at zero; E is D, or the embedding's width where tied.
+    The initial ``transform`` [E,D] is normal with ``std``, its bias zero; E is D, or the embedding's width if tied.
     """
 
     def __init__(self, config: MaskedTokenConfig, dims: Dims) -> None:
@@ -63,7 +63,7 @@ class MaskedTokenHead(Readout):
         nn.init.zeros_(self.transform.bias)
         self.activation = ACTIVATIONS[config.activation]
         self.norm = config.norm.build_size(width)
-        # The decoder reads what the transform gives, so it needs no map of its own.
+        # The transform already maps to the width of the decoder's matrix, so the decoder gets no projection.
         inner = Dims(width, dims.vocab_size, tokens=dims.tokens, path=dims.path)
         self.decoder = LinearReadoutConfig(tied=config.tied, bias=config.bias).build(inner)
 

@@ -1,4 +1,4 @@
-"""The head that gives every token its own classes."""
+"""The head with scores of classes for every token."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from weft.linear.linear import Linear
 from weft.ops.dropout import Dropout
 
 STD = 0.02
-"""Standard deviation that the weights of classifiers start with (Devlin et al. 2019, their code)."""
+"""Standard deviation of the initial weights of classifiers (Devlin et al. 2019, their code)."""
 
 
 def linear_scores(d_model: int, n_outputs: int) -> Linear:
-    """The last map of a classifier as it starts: small weights, no bias."""
-    found = Linear(d_model, n_outputs)
-    nn.init.normal_(found.weight, std=STD)
-    nn.init.zeros_(found.bias)
-    return found
+    """The last map of a classifier, initialised with small weights and a bias of zero."""
+    scores = Linear(d_model, n_outputs)
+    nn.init.normal_(scores.weight, std=STD)
+    nn.init.zeros_(scores.bias)
+    return scores
 
 
 @register
 class PerTokenConfig(ClassifierConfig):
-    """scores = W h + b for each token by itself: named entities, parts of speech."""
+    """scores = W h + b for each token: named entities, parts of speech."""
 
     kind: ClassVar[str] = "per_token"
     also_called: ClassVar[tuple[str, ...]] = ("token_classification", "tagging", "ner")
@@ -55,5 +55,5 @@ class PerTokenHead(Classifier):
         self.map = linear_scores(d_model, n_classes)
 
     def scores(self, h: Float[Tensor, "B T D"], span: Span) -> Float[Tensor, "B T C"]:
-        found: Tensor = self.map(self.dropout(h))
-        return found
+        scores: Tensor = self.map(self.dropout(h))
+        return scores

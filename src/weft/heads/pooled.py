@@ -1,4 +1,4 @@
-"""The head that gives a row one answer: scores of classes, or values."""
+"""The head with one result for a row: scores of classes, or values."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class PooledConfig(ClassifierConfig):
     """scores = W pool(h) + b, one vector pooled from each row.
 
     Attributes:
-        pool: ``first``: the row's first token (BERT's [CLS]); ``last``: its last one that counts, the only one that has
-            seen the whole row where no token sees later ones; ``mean``: the mean of those that count.
-        transform: a map tanh(V x + v) of the pooled vector first (BERT's pooler).
-        n_values: so many values in place of classes, for regression.
+        pool: ``first``: the row's first token (BERT's [CLS]); ``last``: its last token before padding, in a causal
+            model the only one that depends on the whole row; ``mean``: the mean of its tokens without padding.
+        transform: whether the pooled vector first goes through a map tanh(V x + v) (BERT's pooler).
+        n_values: the number of values that are predicted in place of classes, for regression.
     """
 
     kind: ClassVar[str] = "pooled"
@@ -61,7 +61,7 @@ class PooledConfig(ClassifierConfig):
 
 
 class PooledHead(Classifier):
-    """One linear map [C,D] with a bias, of the pooled vector. A row without tokens pools zeros."""
+    """One linear map [C,D] with a bias of the pooled vector, which is zero for a row without tokens."""
 
     pooled = True
 
@@ -79,14 +79,14 @@ class PooledHead(Classifier):
     def scores(self, h: Float[Tensor, "B T D"], span: Span) -> Float[Tensor, "B C"]:
         x = self._pooled(h, span.count)
         x = x if self.transform is None else torch.tanh(self.transform(x))
-        found: Tensor = self.map(self.dropout(x))
-        return found
+        scores: Tensor = self.map(self.dropout(x))
+        return scores
 
     def _pooled(self, h: Float[Tensor, "B T D"], count: Tensor | None) -> Float[Tensor, "B D"]:
         if self.pool == "first":
             return h[:, 0]
         if self.pool == "mean":
-            # What stands beyond a row's count is zero.
+            # Vectors of padding are zero, so the sum is over the row's tokens alone.
             return h.mean(1) if count is None else h.sum(1) / count.clamp(min=1)[:, None].to(h.dtype)
         if count is None:
             return h[:, -1]

@@ -29,14 +29,14 @@ class ReadoutConfig(PartConfig):
 
 
 def mapped(h: Tensor, projection: nn.Module | None) -> Tensor:
-    """Hidden vectors through a map, if there is one."""
+    """Hidden vectors after a projection, if there is one."""
     return h if projection is None else projection(h)
 
 
 @register
 class LinearReadoutConfig(ReadoutConfig):
-    """logits = softcap(W h + b); ``tied``: W is the token embedding. With ``d_embedding``, h is brought to that many
-    features first, by a linear map without bias (None: no map)."""
+    """logits = softcap(W h + b); ``tied``: W is the token embedding. With ``d_embedding``, a linear map without bias
+    first brings h to that many features (None: no map)."""
 
     kind: ClassVar[str] = "linear"
     source: ClassVar[str] = "Press and Wolf 2017 (tied); Gemma Team 2024 (soft-cap), section 2"
@@ -63,33 +63,33 @@ class LinearReadoutConfig(ReadoutConfig):
 
 
 class MatrixReadout(Readout, HoldsMatrix):
-    """What readouts of one matrix share: logits = softcap(W p(h) + b), p a map, where one is declared."""
+    """Base of readouts of one matrix: logits = softcap(W p(h) + b), with a map p if one is declared."""
 
     softcap: float | None
     projection: nn.Module | None
 
     @abstractmethod
     def dense(self) -> tuple[Tensor, Tensor | None] | None:
-        """W and b as they are now; None where the logits are not all made by them."""
+        """The current W and b; None if the logits do not depend on these alone."""
 
     def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-        found = self.dense()
-        if found is None:
+        matrix = self.dense()
+        if matrix is None:
             return self.logits(h).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
-        return linear_log_prob(mapped(h, self.projection), *found, targets, self.softcap)
+        return linear_log_prob(mapped(h, self.projection), *matrix, targets, self.softcap)
 
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
                       smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy | None:
-        """See `linear_cross_entropy`; None where `dense` is, and of an adapted readout, which computes something
-        else."""
-        found = self.dense() if untouched(self, type(self)) else None
-        return None if found is None else linear_cross_entropy(
-            mapped(h, self.projection), *found, targets, scored, softcap=self.softcap, smoothing=smoothing,
+        """See `linear_cross_entropy`; None if `dense` is None, or if this readout is not `untouched`
+        (hooks, methods replaced on the instance), which the operation would ignore."""
+        matrix = self.dense() if untouched(self, type(self)) else None
+        return None if matrix is None else linear_cross_entropy(
+            mapped(h, self.projection), *matrix, targets, scored, softcap=self.softcap, smoothing=smoothing,
             z_loss=z_loss)
 
 
 class LinearReadout(MatrixReadout):
-    """One matrix [V,D], the token embedding's own when tied; after a map, where one is declared."""
+    """One matrix [V,D], the token embedding's if tied, after a map if one is declared."""
 
     def __init__(self, config: LinearReadoutConfig, tied: Tensor | None, dims: Dims) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class LinearReadout(MatrixReadout):
         return MappedReadout(self)
 
     def dense(self) -> tuple[Tensor, Tensor | None] | None:
-        # Of one that a subclass has adapted its logits are all that is known.
+        # A subclass with other logits need not compute them from these tensors.
         return (self.weight, self.bias) if type(self).logits is LinearReadout.logits else None
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
@@ -119,13 +119,12 @@ class LinearReadout(MatrixReadout):
 
 @final
 class MappedReadout(MatrixReadout):
-    """`LinearReadout` whose matrix is a linear map like any other: its form without gradients, and what rewrites take
-    apart."""
+    """A `LinearReadout` whose matrix is in a `Linear`, as rewrites and the form without gradients need it."""
 
     def __init__(self, readout: LinearReadout) -> None:
         super().__init__()
         self.softcap, self.projection = readout.softcap, readout.projection
-        assert isinstance(readout.weight, nn.Parameter), "made so"
+        assert isinstance(readout.weight, nn.Parameter), "LinearReadout registers a parameter"
         self.map: nn.Module = Linear.of(readout.weight, readout.bias)
 
     def opened(self) -> MappedReadout:

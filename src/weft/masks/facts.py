@@ -1,4 +1,4 @@
-"""Masks that read facts of tokens, which a call gives by name in ``span.facts`` (`weft.core.facts`)."""
+"""Masks that read facts of tokens, which a call gives by name in ``span.facts`` (`weft.core.ticks.Facts`)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def block_mask(mask: Ruled, queries: Ticks, keys: Keys, *, heads: int | None, bl
     from torch.nn.attention.flex_attention import create_block_mask
 
     fields = (queries.order, queries.begin, queries.prefix_end, keys.order, keys.begin, keys.valid)
-    facts = () if queries.facts is None else queries.facts.values.values()
+    facts = () if queries.facts is None else (queries.facts.chunk,)
     rows = max(part.shape[0] for part in (*fields, *facts) if part is not None)
     alike = mask.heads() == 1
     return create_block_mask(mask_mod(mask, queries, keys), B=None if rows == 1 else rows,

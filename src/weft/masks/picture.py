@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from weft.core.clock import Keys, Ticks, tell
+from weft.core.clock import Keys, Ticks, resolve_call
 from weft.core.errors import InputError
 
 SIDE, GAP, TITLE, LETTER = 16, 24, 20, 8
@@ -29,8 +29,8 @@ def lay_out(queries: int, keys: int | None, *, begins: Tensor | None, count: Ten
     given = [part for part in (begins, count, prefix) if part is not None]
     shape = (given[0].shape[0] if given else 1, total)
     device = given[0].device if given else torch.device("cpu")
-    ticks = tell(None, shape, device, count=count, begins=begins, prefix=prefix, coordinates=None, horizon=None,
-                 one_document=True).ticks
+    ticks = resolve_call(None, shape, device, count=count, begins=begins, prefix=prefix, coordinates=None, horizon=None,
+                         one_document=True).ticks
     first = total - queries
     valid = None if ticks.valid is None else ticks.valid[:, first:]
     last = Ticks(ticks.order[:, first:], ticks.begin[:, first:], ticks.prefix_end[:, first:], ticks.length[:, first:],

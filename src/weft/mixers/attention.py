@@ -17,10 +17,10 @@ from torch import Tensor
 from weft.core.clock import Clock, Keys, Ticks
 from weft.core.config import PartField
 from weft.core.errors import ConfigError, UnsupportedError, nearest
+from weft.core.history import Lookback
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims, Settings
-from weft.core.places import Lookback
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait

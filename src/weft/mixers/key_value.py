@@ -19,8 +19,8 @@ from torch import Tensor
 from weft.core.checks import require
 from weft.core.clock import Clock, Keys, Ticks
 from weft.core.errors import StateError
+from weft.core.history import held_orders
 from weft.core.layer import LayerState
-from weft.core.places import held_orders
 from weft.core.span import Span
 from weft.core.state import fact_field, pad_to, tensor_field
 
@@ -191,7 +191,7 @@ def _growing_keys(span: Span, seen: int, steps: int) -> Keys:
 
 def _positions(clock: Clock, order: Tensor, first: int) -> Tensor:
     """Where the keys of these orders stand; their orders where no layer asks."""
-    return order if clock.places is None else clock.places.at(order, first)
+    return order if clock.positions is None else clock.positions.at(order, first)
 
 
 def _write(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:

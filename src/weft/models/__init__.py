@@ -1,1 +1,1 @@
-"""Language models and encoders: they know states and spans, and nothing of optimizers, tokenizers or files."""
+"""Language models and encoders: they depend on states and spans, and not on optimizers, tokenizers or files."""

@@ -1,4 +1,4 @@
-"""The decoder: embeddings, positions, a list of blocks, a readout. Every gradient-trained causal language model."""
+"""The decoder: embeddings, positions, a list of blocks, a readout, for causal language models of any layers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,18 @@ class DecoderState(ModelState):
 
 
 class EmbeddingSettings(Settings):
-    """Token embeddings: ``scale`` (factor; None: 1; ``sqrt_width``: the root of their number of features), ``dropout``,
-    a ``norm`` on the sum with positions, and the standard deviation ``std`` they start with (``inverse_sqrt_width``:
-    one over that root); what is left out of scale and std is as the positions prescribe, if they do (sinusoidal ones,
-    `PositionConfig.embedding_defaults`). ``round_scale``: the factor is rounded to the dtype of the embeddings
-    before the product is (Gemma; sqrt(3072) is 55.5 in bfloat16), which in float32 changes only its last bits. With
-    ``d_embedding`` (None: no map) they have that many features, which a linear map without bias brings to d_model."""
+    """Token embeddings. If ``scale`` or ``std`` is left out, it is as the positions prescribe, if they do (sinusoidal
+    ones, `PositionConfig.embedding_defaults`).
+
+    Attributes:
+        d_embedding: features of an embedding, which a linear map without bias brings to d_model; None: d_model, no map.
+        scale: a factor; None: 1; ``sqrt_width``: the square root of the number of features.
+        round_scale: whether the factor is rounded to the dtype of the embeddings before the multiplication (Gemma;
+            sqrt(3072) is 55.5 in bfloat16). In float32 this changes only the last bits.
+        dropout: of the sum with positions, after the norm.
+        norm: of the sum with positions.
+        std: standard deviation of initial embeddings; ``inverse_sqrt_width``: one over that square root.
+    """
 
     d_embedding: int | None = Field(default=None, gt=0)
     scale: float | Literal["sqrt_width"] | None = None
@@ -56,16 +62,16 @@ class EmbeddingSettings(Settings):
     std: Annotated[float, Field(gt=0)] | Literal["inverse_sqrt_width"] = 0.02
 
     def factor(self, width: int) -> float:
-        """What embeddings of ``width`` features are multiplied by."""
+        """The factor of embeddings of ``width`` features."""
         return width ** 0.5 if self.scale == "sqrt_width" else 1.0 if self.scale is None else self.scale
 
     def deviation(self, width: int) -> float:
-        """The standard deviation that embeddings of ``width`` features start with."""
+        """The standard deviation of initial embeddings of ``width`` features."""
         return width ** -0.5 if self.std == "inverse_sqrt_width" else self.std
 
 
 class StackedConfig(ModelConfig):
-    """What every model made of blocks declares."""
+    """Base of the configurations of models made of blocks."""
 
     d_model: int = Field(gt=0)
     embedding: EmbeddingSettings = EmbeddingSettings()
@@ -76,7 +82,7 @@ class StackedConfig(ModelConfig):
     head: Annotated[HeadConfig, PartField("head")] | None = None
 
     def dump(self) -> dict[str, Any]:
-        """A model without a head is the model that it was before there were any."""
+        """Plain data, without ``head`` if there is none, so that fingerprints from before the field existed stay."""
         plain = super().dump()
         if self.head is None:
             del plain["head"]
@@ -88,8 +94,8 @@ class StackedConfig(ModelConfig):
     @model_validator(mode="before")
     @classmethod
     def _as_positions_prescribe(cls, data: Any) -> Any:
-        """Written into the configuration, so that a checkpoint says what its embeddings are, whatever is prescribed
-        later."""
+        """Add what the positions prescribe to the configuration, so that a checkpoint records the values even if a
+        later version prescribes others."""
         return _prescribed(data) if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
@@ -103,25 +109,24 @@ class StackedConfig(ModelConfig):
 
 
 def _prescribed(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of a model of blocks with what its positions prescribe for embeddings. What is wrong in them is left
-    for their own checks to tell."""
-    given, scheme = data.get("embedding", {}), _scheme(data.get("position"), data.get("shared"))
-    fields = given.model_dump(exclude_unset=True) if isinstance(given, EmbeddingSettings) else given
+    """The fields of a model of blocks with the values that its positions prescribe for embeddings. Invalid fields are
+    left as they are; their own validators report them."""
+    settings, scheme = data.get("embedding", {}), _scheme(data.get("position"), data.get("shared"))
+    fields = settings.model_dump(exclude_unset=True) if isinstance(settings, EmbeddingSettings) else settings
     if scheme is None or not scheme.embedding_defaults or not isinstance(fields, Mapping):
         return data
     return {**data, "embedding": {**scheme.embedding_defaults, **fields}}
 
 
 def _scheme(position: Any, shared: Any) -> PositionConfig | None:
-    """The positions of a model, perhaps declared under ``shared``."""
+    """The position scheme of a model, perhaps declared under ``shared``; None if there is none or it is invalid."""
     try:
-        found = None if position is None else PartField("position").resolve(position)
-        if isinstance(found, Shared) and isinstance(shared, Mapping) and found.shared in shared:
-            found = PartField("position").resolve(shared[found.shared])
+        scheme = None if position is None else PartField("position").resolve(position)
+        if isinstance(scheme, Shared) and isinstance(shared, Mapping) and scheme.shared in shared:
+            scheme = PartField("position").resolve(shared[scheme.shared])
     except PydanticCustomError:
         return None
-    return found if isinstance(found, PositionConfig) else None
-
+    return scheme if isinstance(scheme, PositionConfig) else None
 
 
 class Embedding(nn.Module):
@@ -146,7 +151,13 @@ class Embedding(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, tokens: Tensor, span: Span, more: Tensor | None = None) -> Tensor:
-        """[B,T,D]; zero beyond each row's count. ``more`` [B,T,D] joins the sum before the norm (segments)."""
+        """Embeddings [B,T,D] with positions, zero beyond each row's count.
+
+        Args:
+            tokens: ids [B,T].
+            span: resolved.
+            more: added before the norm, [B,T,D] (embeddings of segments).
+        """
         x = self.tokens(tokens)
         x = x if self.scale == 1.0 else x * self._factor(x.dtype)
         x = x if self.projection is None else self.projection(x)
@@ -160,8 +171,8 @@ class Embedding(nn.Module):
 
 @register
 class DecoderConfig(StackedConfig):
-    """embeddings -> blocks -> norm -> readout, with any list of blocks, none of which sees later tokens. A ``head``
-    reads the same vectors beside the readout (scores of classes of a row, say)."""
+    """embeddings -> blocks -> norm -> readout, with any list of blocks that attend to no later tokens. A ``head`` reads
+    the same vectors as the readout (for scores of classes of a row, for example)."""
 
     kind: ClassVar[str] = "decoder"
     source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"
@@ -220,7 +231,7 @@ class Decoder(LanguageModel):
 
 
 def build_embedding(config: StackedConfig, dims: Dims) -> tuple[Embedding, SharedParts, Dims]:
-    """The embedding, the shared parts, which are built when they are used, and dimensions that know both."""
+    """The embedding, the shared parts, which are built on their first use, and the dimensions with both."""
     shared = SharedParts(config.shared)
     dims = replace(dims, shared=shared)
     embedding = Embedding(config.embedding, config.position, dims)

@@ -1,4 +1,4 @@
-"""The encoder: embeddings, positions, a list of blocks that see both ways."""
+"""The encoder: embeddings, positions, a list of bidirectional blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weft.models.stack import build_stack
 
 @register
 class TokenEncoderConfig(StackedConfig):
-    """embeddings (+ segment embeddings) -> blocks -> norm -> head, if it has one; its attentions say
+    """embeddings (+ segment embeddings) -> blocks -> norm -> head, if it has one. Its attention layers have
     ``mask: bidirectional``."""
 
     group: ClassVar[str] = "encoder"
@@ -49,7 +49,7 @@ class TokenEncoderConfig(StackedConfig):
 
 
 class TokenEncoder(Encoder):
-    """Tokens to hidden vectors, and through the head, where there is one, to a task's answers."""
+    """A bidirectional model of tokens, with a head for a task if one is configured."""
 
     def __init__(self, config: TokenEncoderConfig) -> None:
         super().__init__(config)
@@ -68,7 +68,7 @@ class TokenEncoder(Encoder):
         """Hidden vectors [B,S,D], zero beyond each row's count.
 
         Raises:
-            InputError: the inputs lack tokens, hold what this encoder does not read, or types of another shape or
+            InputError: there are no tokens, inputs that this encoder does not read, or types of another shape or
                 outside its table.
         """
         tokens = self._tokens(inputs)
@@ -87,20 +87,20 @@ class TokenEncoder(Encoder):
         return {**sizes, "globals_": 2} if GLOBALS in self._facts else sizes
 
     def _with_facts(self, inputs: EncoderInputs, span: Span) -> Span:
-        """The span with what its masks read of the inputs."""
-        given = {name: value for name, value in ((TYPES, inputs.types), (GLOBALS, inputs.globals_))
+        """The span with the inputs that masks read, as facts."""
+        facts = {name: value for name, value in ((TYPES, inputs.types), (GLOBALS, inputs.globals_))
                  if value is not None and name in self._facts}
-        return span.replace(facts={**(span.facts or {}), **given}) if given else span
+        return span.replace(facts={**(span.facts or {}), **facts}) if facts else span
 
     def _segments(self, types: Tensor | None, span: Span) -> Tensor | None:
-        """The vectors [B,S,D] of segment ids; what stands beyond a row's count may be no id at all."""
+        """The embeddings [B,S,D] of segment ids; None without any."""
         if self.types is None or types is None:
             return None
-        types, count = span.clean(types), self.types.num_embeddings
+        types, count = span.clean(types), self.types.num_embeddings  # padding may hold values that are no ids
         require((types >= 0) & (types < count), InputError, f"a segment id outside 0 to {count - 1}.",
                 where="inputs.types", remedy="Give ids below n_types, or declare more types.")
-        found: Tensor = self.types(types)
-        return found
+        embeddings: Tensor = self.types(types)
+        return embeddings
 
     def _tokens(self, inputs: EncoderInputs) -> Tensor:
         known = self.reads()

@@ -18,7 +18,7 @@ from weft.models.encoder import TokenEncoder, TokenEncoderConfig
 
 @register
 class EncoderDecoderConfig(DecoderConfig):
-    """A decoder whose blocks may hold cross-attention, beside the encoder that it reads."""
+    """A decoder whose blocks may contain cross-attention, with the encoder of the source that it reads."""
 
     kind: ClassVar[str] = "encoder_decoder"
     source: ClassVar[str] = "Vaswani et al. 2017, section 3; Press and Wolf 2017 (three-way tied embeddings)"
@@ -32,8 +32,8 @@ class EncoderDecoderConfig(DecoderConfig):
             raise rule("encoder.d_model", f"{self.encoder.d_model} where the decoder has {self.d_model}.",
                        "Give both the same width.")
         if self.encoder.head is not None:
-            raise rule("encoder.head", f"{self.encoder.head.kind!r}, and what the decoder reads of a source are its "
-                       "vectors.", "Leave it out, or give it to the whole as head.")
+            raise rule("encoder.head", f"{self.encoder.head.kind!r}, but the decoder reads the encoder's vectors, not "
+                       "the results of a head.", "Leave it out, or set it as the head of the whole model.")
         if self.tied_source and self.encoder.vocab_size != self.vocab_size:
             raise rule("tied_source", f"source vocabulary {self.encoder.vocab_size}, target {self.vocab_size}.",
                        "Share one vocabulary, or untie.")
@@ -64,7 +64,8 @@ class EncoderDecoderConfig(DecoderConfig):
 
 
 class EncoderDecoder(Decoder):
-    """``encode`` the source once, start a state with it (or pass it in ``span.memory``), then decode."""
+    """A language model of a target given a source: ``encode`` the source once, start a state with it (or pass it in
+    ``span.memory``), then decode."""
 
     takes_source = True
 
@@ -80,7 +81,7 @@ class EncoderDecoder(Decoder):
         if source != own:
             raise Dims(own).problem("tied_source", f"token embeddings of {source} features in the encoder, {own} in "
                                     "the decoder.", "Give both the same positions, or untie.")
-        # The weight and not the module: torch.func.functional_call loses a module that stands in two places.
+        # The weight is shared and not the module, because torch.func.functional_call loses one of two shared modules.
         encoder.embedding.tokens.weight = self.embedding.tokens.weight
 
     def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> Encoded:

@@ -22,17 +22,17 @@ from weft.ops.dropout import Dropout
 
 @register
 class FeedForwardLMConfig(ModelConfig):
-    """y = b + W x + U tanh(d + H x), x the embeddings of the last n-1 tokens side by side.
+    """y = b + W x + U tanh(d + H x), with x the concatenated embeddings of the last n-1 tokens.
 
     Attributes:
         order: n.
         d_embedding: m, features of a token.
         d_hidden: h, hidden units.
-        direct: connect x with the output (W); otherwise W = 0.
+        direct: whether x is connected with the output (W); otherwise W = 0.
         readout: from [tanh(d + H x); x] (without x unless ``direct``) to logits. Its matrix is [U W]. It can be tied
-            to the embeddings where d_hidden = d_embedding and nothing is direct.
+            to the embeddings if d_hidden = d_embedding and ``direct`` is false.
         dropout: of the embeddings and of the hidden units, in training; the paper has none.
-        std: standard deviation that embeddings start with.
+        std: standard deviation of initial embeddings.
     """
 
     kind: ClassVar[str] = "feedforward"
@@ -62,8 +62,8 @@ class FeedForwardLMConfig(ModelConfig):
 class FeedForwardLM(FixedContextModel):
     """A distribution over the next token from the embeddings of the last n-1 and one hidden layer.
 
-    Bengio et al. 2003, section 2, equation 1. Before a document's first token stands a learned start embedding, which
-    the paper does not say; common implementations begin at the n-th token instead.
+    Bengio et al. 2003, section 2, equation 1. Contexts that reach before a document's first token are filled with a
+    learned start embedding, which the paper does not mention; common implementations begin at the n-th token instead.
     """
 
     def __init__(self, config: FeedForwardLMConfig) -> None:

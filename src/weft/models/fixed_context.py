@@ -1,4 +1,4 @@
-"""Language models that see the last n-1 tokens of a document and nothing else: n-grams, Bengio's network."""
+"""Language models that depend on the last n-1 tokens of a document alone: n-grams, Bengio's network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FixedContextState(ModelState):
     """The last n-1 tokens of each row's document.
 
     Attributes:
-        tokens: ids, oldest first; the start symbol, whose id is the vocabulary's size, where the document has none.
+        tokens: ids, oldest first; before the document's first token the start symbol, whose id is the vocabulary size.
     """
 
     tokens: Int64[Tensor, "B P"] = tensor_field(keeps_dtype=True)
@@ -33,11 +33,11 @@ class FixedContextState(ModelState):
 class FixedContextModel(LanguageModel):
     """A distribution over the next token given the last P = n-1.
 
-    A subclass says in `represent` what its readout needs of a context.
+    A subclass implements `represent`, the input of its readout.
 
     Args:
         config: the model's.
-        reach: P, tokens that the next one depends on.
+        reach: P, the number of tokens on which the next one depends.
     """
 
     def __init__(self, config: ModelConfig, reach: int) -> None:
@@ -53,11 +53,11 @@ class FixedContextModel(LanguageModel):
 
     @abstractmethod
     def represent(self, contexts: Int64[Tensor, "B T P"]) -> Tensor:
-        """[B,T,...]: what the readout reads, from the P tokens up to and including each; the start symbol stands
-        before a document's first."""
+        """The input of the readout, [B,T,...], from the P tokens up to and including each; the start symbol fills
+        contexts before a document's first token."""
 
     def read(self, tokens: Int64[Tensor, "B T"], span: Span) -> Int64[Tensor, "B T"]:
-        """The chunk's tokens as contexts hold them."""
+        """The chunk's tokens as contexts contain them."""
         return tokens
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
@@ -66,7 +66,7 @@ class FixedContextModel(LanguageModel):
         return FixedContextState(clock, self.fingerprint, clock.seen.new_full((rows, self.reach), self.start_id))
 
     def run(self, tokens: Tensor, state: ModelState | None, span: Span) -> Output[ModelState]:
-        # What stands beyond a row's count may be no id at all.
+        # Padding may hold values that are no ids.
         tokens = self.read(self._checked(span.clean(tokens.long())), span)
         if state is None:
             inputs = torch.cat([tokens.new_full((tokens.shape[0], self.reach), self.start_id), tokens], dim=1)
@@ -83,7 +83,7 @@ class FixedContextModel(LanguageModel):
         return tokens
 
     def _contexts(self, inputs: Int64[Tensor, "B P+T"], span: Span) -> Int64[Tensor, "B T P"]:
-        """The last P tokens up to and including each of the chunk's."""
+        """For each of the chunk's tokens the last P up to and including it."""
         if self.reach == 0:
             return inputs[..., None][..., :0]
         contexts = inputs.unfold(1, self.reach, 1)[:, 1:]
@@ -94,10 +94,10 @@ class FixedContextModel(LanguageModel):
         return contexts.masked_fill(distance > age, self.start_id)
 
     def _last(self, inputs: Int64[Tensor, "B P+T"], span: Span) -> Int64[Tensor, "B P"]:
-        """The last P tokens of each row after its count, fenced by its current document."""
+        """The last P tokens of each row up to its count, with the start symbol for earlier documents' tokens."""
         steps = inputs.shape[1] - self.reach
         if span.count is None:
-            last = inputs[:, steps:].clone()  # a view would keep the whole chunk alive as long as the state
+            last = inputs[:, steps:].clone()  # a view would keep the memory of the whole chunk allocated
         else:
             last = inputs.gather(1, span.count[:, None] + torch.arange(self.reach, device=inputs.device))
         if not span.packed:

@@ -1,4 +1,4 @@
-"""The n-gram as a language model: counted, smoothed, asked through the same interface as every other."""
+"""The n-gram as a language model: counted, smoothed, used through the same interface as every other."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class NgramConfig(ModelConfig):
 
     Attributes:
         order: n.
-        smoothing: how counts become probabilities. ``maximum_likelihood`` does not smooth: what was never seen has
-            probability 0, and a text that holds it has infinite perplexity.
-        k: what ``add_k`` adds to every count; None: 1 (Laplace).
-        end: the token that closes a document and opens the next, where the text has one. As a document's first token
-            it is read as the start symbol, and is counted as the end of the document before, not as a first word.
+        smoothing: the estimator of probabilities. ``maximum_likelihood`` does not smooth: an unseen n-gram has
+            probability 0, and a text that contains one has infinite perplexity.
+        k: added to every count by ``add_k``; None: 1 (Laplace).
+        end: the token between documents, if the text has one. As a document's first token it is read as the start
+            symbol, and is counted as the end of the document before, not as a first word.
     """
 
     kind: ClassVar[str] = "ngram"
@@ -81,10 +81,10 @@ class NgramConfig(ModelConfig):
 
 
 class NgramModel(FixedContextModel, Counted, Resizable):
-    """An n-gram model. Before `fit` every token is equally likely, which is all that is known without counts.
+    """An n-gram model. Before `fit` all tokens are equally likely.
 
-    ``hidden`` gives the ids of each context, int64 [B,T,n-1], oldest first, the start symbol V where a document has
-    not got so many. States, spans and ids live on any device; the tables stay on the CPU.
+    ``hidden`` returns the ids of each context, int64 [B,T,n-1], oldest first, with the start symbol V before a
+    document's first token. States, spans and ids may be on any device; the tables stay on the CPU.
     """
 
     readout: NgramReadout
@@ -98,14 +98,14 @@ class NgramModel(FixedContextModel, Counted, Resizable):
         return frozenset({Trait.NOT_DIFFERENTIABLE, Trait.TOKENS_ONLY})
 
     def fit(self, tokens: Int64[Tensor, " N"], begins: Bool[Tensor, " N"] | None = None) -> None:
-        """Count ``tokens`` and smooth. What was counted before is replaced.
+        """Count ``tokens`` and smooth, replacing the table.
 
         Args:
-            tokens: ids of all documents laid end to end.
+            tokens: ids of all documents, concatenated.
             begins: True where a document begins; None: one document.
 
         Raises:
-            InputError: no tokens, ids outside the vocabulary, ``begins`` that do not fit.
+            InputError: there are no tokens, ids are outside the vocabulary, or ``begins`` is of another length.
         """
         ids = tokens.numpy(force=True)
         marks = None if begins is None else begins.numpy(force=True)
@@ -130,12 +130,12 @@ class NgramModel(FixedContextModel, Counted, Resizable):
 
 
 class NgramReadout(Readout):
-    """The table of an n-gram model, as buffers, so that checkpoints hold it: for each length k = 1 .. n the sorted
+    """The table of an n-gram model, in buffers, so that checkpoints contain it: for each length k = 1 .. n the sorted
     ``keys_k`` of the n-grams listed (k > 1), ``log_prob_k``, and ``backoff_k`` (k < n), see `NgramTable`.
 
-    Whatever the model is moved or cast to, the table stays in float64 on the CPU, where it is asked; answers are
-    float64 on the device of the question. They carry no gradient. ``logits`` are normalised log-probabilities, -inf
-    for what cannot follow.
+    Casts and moves of the model do not apply to the table, which stays in float64 on the CPU; results are float64 on
+    the device of the input, without a gradient. ``logits`` are normalised log-probabilities, -inf for tokens of
+    probability 0.
     """
 
     def __init__(self, order: int, vocab_size: int) -> None:
@@ -161,7 +161,7 @@ class NgramReadout(Readout):
         return NgramTable(self.order, size, size, tuple(levels))
 
     def hold(self, table: NgramTable) -> None:
-        """Take over a table."""
+        """Copy a table into the buffers."""
         for k, level in enumerate(table.levels, start=1):
             self._hold(f"log_prob_{k}", level.log_prob)
             if k > 1:
@@ -170,7 +170,7 @@ class NgramReadout(Readout):
                 self._hold(f"backoff_{k}", level.backoff)
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Give the buffers the sizes of a checkpoint; those that it lacks keep their own, for the loader to report.
+        """Give the buffers the sizes of a checkpoint. Those that it lacks do not change; the loader reports them.
 
         Raises:
             CheckpointError: sizes that cannot belong to one table.
@@ -193,19 +193,19 @@ class NgramReadout(Readout):
         return tuple(self.buffers(recurse=False))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves and casts pass by: see the class."""
+        """Ignore moves and casts, as the class describes."""
         return self
 
 
 def _prepare_for(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: object) -> None:
-    """Before `load_state_dict`: a fitted table may be loaded into one of any other size."""
+    """A hook before `load_state_dict`, so that a fitted table can be loaded into one of another size."""
     assert isinstance(module, NgramReadout)
     module.prepare({name.removeprefix(prefix): tuple(tensor.shape) for name, tensor in state_dict.items()
                     if name.startswith(prefix)})
 
 
 def _uniform(order: int, vocab_size: int) -> NgramTable:
-    """Every token equally likely, no n-gram listed."""
+    """A table in which all tokens are equally likely and no n-gram is listed."""
     symbols = np.arange(vocab_size + 1)
     equal = np.where(symbols < vocab_size, -np.log(vocab_size), -np.inf)
     nothing = np.empty(0)

@@ -20,15 +20,15 @@ from weft.core.span import Span
 from weft.ops.rematerialize import LEAST, dropping_cheap
 
 Blocks: TypeAlias = list[Annotated[PartConfig, PartField("block", repeats=True)]]
-"""A list of blocks; ``{repeat: 6, of: [...]}`` stands for blocks written several times."""
+"""A list of blocks, in which ``{repeat: 6, of: [...]}`` repeats some."""
 
 
 class Stack(Composite):
-    """Blocks one after another."""
+    """Blocks in sequence."""
 
+    # Under the compiler "costly" has no effect, because it chooses itself what to recompute. Blocks that are run again
+    # for "inputs" draw the same random numbers.
     kept_activations: Kept = "everything"
-    """What is not `cheap` to make again the compiler decides for itself; blocks are run again with the same random
-    numbers."""
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         keep = self.kept_activations if torch.is_grad_enabled() else "everything"
@@ -45,10 +45,10 @@ class Stack(Composite):
 
 
 def build_stack(blocks: list[PartConfig], dims: Dims) -> Stack:
-    """The stack, each block knowing its index and the number of blocks; the problems of all are raised together.
+    """Build a stack. The dimensions of each block include its index and the number of blocks.
 
     Raises:
-        ConfigError: a part of a block cannot be built, or takes from an earlier layer what it would not get.
+        ConfigError: the problems of all blocks: parts that cannot be built, channels that no earlier layer gives.
     """
     parts = [(("blocks", *place), part) for place, part in expand(blocks)]
     stack = Stack(build_all(parts, dims, numbered=True))

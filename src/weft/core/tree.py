@@ -1,0 +1,142 @@
+"""States as trees: walks over the fields of one state, or of several states of one structure together.
+
+All layers of a model share one clock, so that such a tree contains it several times. A walk visits it once, and the
+result of a walk shares what the walked states share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from torch import Tensor
+
+from weft.core.errors import StateError
+from weft.core.fields import FactField, Lease, TensorField
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A frozen record of tensors, plain facts, leases and further records: the form of a `weft.core.state.State`."""
+
+
+T = TypeVar("T", bound=Tree)
+
+
+def _declared(state: Tree) -> Iterator[tuple[str, Any, Any]]:
+    for field in dataclasses.fields(state):
+        yield field.name, getattr(state, field.name), field.metadata.get("weft")
+
+
+def leaves(state: Tree, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any, Any]]:
+    """Every field that is not a state, once, with its path and declaration, in the order in which `map_together` visits
+    them. The fields of a shared part have the path at which it comes first."""
+    seen = set() if seen is None else seen
+    if id(state) in seen:
+        return
+    seen.add(id(state))
+    for name, value, spec in _declared(state):
+        path = f"{prefix}{name}"
+        if isinstance(value, Tree):
+            yield from leaves(value, f"{path}.", seen)
+        elif isinstance(value, tuple) and not isinstance(spec, FactField):
+            for index, item in enumerate(value):
+                if isinstance(item, Tree):
+                    yield from leaves(item, f"{path}.{index}.", seen)
+        else:
+            yield path, value, spec
+
+
+def walk(state: Tree) -> Iterator[tuple[str, Tensor, TensorField]]:
+    """Every tensor, once, with its path and declaration."""
+    return ((path, value, spec) for path, value, spec in leaves(state) if isinstance(value, Tensor))
+
+
+Join: TypeAlias = Callable[[list[Tensor], TensorField], Tensor]
+"""A function from the tensors of one field, one of each state, to a tensor."""
+Settle: TypeAlias = Callable[[list[Any], FactField], Any]
+"""A function from the facts of one field, one of each state, to a fact."""
+
+
+def map_together(states: list[T], join: Join, *, forks: bool, settle: Settle | None = None) -> T:
+    """Walk several states of one structure together. Results are stored by the parts that they come from, so that a
+    clock that all layers share is still one clock afterwards.
+
+    Args:
+        states: of one model.
+        join: makes a tensor from theirs.
+        forks: whether the result shares no memory with the states and so gets new leases.
+        settle: makes a fact from theirs; None: as its declaration states. Facts that declare no joining must agree.
+
+    Raises:
+        StateError: the states are of different models, or a call has consumed one of them.
+    """
+    done: dict[tuple[int, ...], Tree] = {}
+
+    def visit(group: list[Any], path: str) -> Any:
+        _require_same_kind(group, path)
+        key = tuple(id(member) for member in group)
+        if key not in done:
+            done[key] = dataclasses.replace(group[0], **dict(_joined(group, path)))
+        return done[key]
+
+    def _joined(group: list[Tree], path: str) -> Iterator[tuple[str, Any]]:
+        for name, value, spec in _declared(group[0]):
+            values, place = [getattr(member, name) for member in group], f"{path}{name}"
+            if isinstance(spec, TensorField):
+                _require_alike_tensors(values, spec, place)
+            if isinstance(value, Tensor):
+                yield name, join(values, spec)
+            elif isinstance(value, Tree):
+                yield name, visit(values, f"{place}.")
+            elif isinstance(value, Lease):
+                yield name, _fork(values) if forks else value
+            elif isinstance(value, tuple) and not isinstance(spec, FactField):
+                _require_one({len(items) for items in values}, place, "{} layers")
+                yield name, tuple(visit(list(items), f"{place}.{index}.") if isinstance(items[0], Tree) else items[0]
+                                  for index, items in enumerate(zip(*values, strict=True)))
+            else:
+                if not isinstance(spec, FactField) or spec.joined is None:
+                    _require_one(dict.fromkeys(values), place, "{!r}")
+                if isinstance(spec, FactField):
+                    yield name, (settle or as_declared)(values, spec)
+
+    result: T = visit(states, "")
+    return result
+
+
+def as_declared(values: list[Any], spec: FactField) -> Any:
+    """The fact of joined states, as its declaration states."""
+    return values[0] if spec.joined is None else spec.joined(values)
+
+
+def _fork(leases: Sequence[Lease]) -> Lease:
+    """A new lease, for a copy of states that no call has consumed."""
+    for lease in leases:
+        lease.require()
+    return Lease()
+
+
+def _require_same_kind(group: list[Any], path: str) -> None:
+    _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
+
+
+def _require_alike_tensors(values: list[Tensor | None], spec: TensorField, path: str) -> None:
+    """Refuse tensors that differ in dimensions which depend on the model alone."""
+    if len(values) == 1:
+        return
+    free = {0, spec.grows}
+    shapes = [None if value is None else tuple("any" if dim in free else size for dim, size in
+                                               enumerate(value.shape[:2] if spec.as_given else value.shape))
+              for value in values]
+    _require_one(dict.fromkeys(shapes), path, "shape {}")
+
+
+def _require_one(values: Collection[Any], path: str, words: str) -> None:
+    """Refuse states that differ in a value which is the same in all states of one model."""
+    if len(values) > 1:
+        differ = " and ".join(words.format(each) for each in values)
+        raise StateError(f"the states are of different models: {differ}.", where=path or "state",
+                         remedy="Bring together only states that one model's init_state began.")
