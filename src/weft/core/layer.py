@@ -15,6 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from weft.core.calling import Direct
 from weft.core.channels import Channel
 from weft.core.clock import Clock
 from weft.core.declarations import Declarations
@@ -34,7 +35,7 @@ class LayerState(State):
     clock: Clock
 
 
-class Part(nn.Module, Declarations, ABC):
+class Part(Direct, Declarations, ABC):
     """Base of everything that a configuration builds: layers, position schemes, norms, models."""
 
     own_law: ClassVar[bool] = False

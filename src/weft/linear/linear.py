@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from weft.core.calling import Direct
 from weft.core.layer import Part
 from weft.linear.untouched import untouched
 from weft.ops.linear import LINEAR, LinearCall
@@ -23,7 +24,7 @@ EVERYTHING: frozenset[Use] = frozenset(get_args(Use))
 
 
 @final
-class Linear(nn.Linear):
+class Linear(Direct, nn.Linear):
     """y = x W^T + b.
 
     x [...,in], y [...,out]; ``weight`` [out,in] and ``bias`` [out], as in `torch.nn.Linear`, whose initial values it

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 
+from weft.core.calling import Direct
 from weft.core.clock import Clock
 from weft.core.config import SHAREABLE, PartField, rule
 from weft.core.layer import LayerState
@@ -124,7 +125,7 @@ def _scheme(position: Any, shared: Any) -> PositionConfig | None:
 
 
 
-class Embedding(nn.Module):
+class Embedding(Direct):
     """Token embeddings with the positions that act on embeddings."""
 
     def __init__(self, settings: EmbeddingSettings, position: PositionConfig, dims: Dims) -> None:
