@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from weft.core.compiling import compiler_traces
 from weft.core.facts import FactHistory, Facts, resolve_facts
 from weft.core.places import Places
 from weft.core.state import Lease, State, fact_field, lease_field, tensor_field
@@ -94,7 +95,7 @@ class Ticks:
         """``work()``, done for the first layer that asks under ``key`` in this call and handed to the others: rotary
         tables, masks. It may depend on nothing but these ticks and the key. A compiler finds what is common by itself,
         and may not see what is written here from inside a block that is run again."""
-        if torch.compiler.is_dynamo_compiling():
+        if compiler_traces():
             return work()
         if key not in self.memo:
             self.memo[key] = work()

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from weft.core.compiling import compiler_traces
 from weft.core.errors import ConfigError, UnsupportedError, nearest
 from weft.ops.operator import transformed
 from weft.ops.thresholds import order_of
@@ -161,7 +162,7 @@ class Operation(Generic[C, R]):
         if named is not None or self._forced is not None or self._seen is not None:
             return self._noted(call, named).run(call)
         # The compiler would guard what is remembered; it asks once and for all anyway.
-        if torch.compiler.is_dynamo_compiling():
+        if compiler_traces():
             form = self._first(call, self._order, None)
             assert form is not None, "the reference serves every call"
             return form.run(call)
@@ -174,8 +175,8 @@ class Operation(Generic[C, R]):
         if admitted is None:
             admitted = self._admitted[now] = tuple(form for form in self._order if _hindrance(form, now, True) is None)
         for form in admitted:
-            if ((form.serves is None or form.serves(call) is None)
-                    and (form.worth is None or form.worth(call) is None)):
+            if ((form.worth is None or form.worth(call) is None)
+                    and (form.serves is None or form.serves(call) is None)):
                 return form.run(call)
         raise AssertionError("the reference serves every call")
 
