@@ -55,7 +55,10 @@ class Linear(Direct, nn.Linear):
         return made
 
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
-        return LINEAR(LinearCall(x, self.weight, self.bias))
+        own = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's
+        if "weight" in own and "bias" in own:
+            return LINEAR(LinearCall(x, own["weight"], own["bias"]))
+        return LINEAR(LinearCall(x, self.weight, self.bias))  # something makes one of them, such as a parametrisation
 
 
 class Rewritten(Part, ABC):

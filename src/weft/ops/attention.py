@@ -157,7 +157,7 @@ def _beyond_library(call: AttentionCall) -> str | None:
         return "it knows no softcap"
     if call.sinks is not None:
         return "it knows no sinks"
-    return "it gives no weights" if call.needs_weights() else None
+    return "it gives no weights" if call.value_terms is not None or call.record is not None else None
 
 
 def _slow_in_library(call: AttentionCall) -> str | None:

@@ -37,6 +37,8 @@ def _written_out(call: LayerNormCall) -> Tensor:
 
 
 def _library(call: LayerNormCall) -> Tensor:
+    if not torch.is_grad_enabled():  # there is no backward pass that would want a recipe
+        return _fused(*call, call.x.dtype)
     # The recipe holds the wide input, which autograd keeps.
     x, weight, bias, eps = call
     again = partial(_fused, x if x.dtype == torch.float32 else widen(x), weight, bias, eps, x.dtype)
@@ -46,6 +48,7 @@ def _library(call: LayerNormCall) -> Tensor:
 def _fused(wide: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
     weight = weight if weight is None or weight.dtype == torch.float32 else widen(weight)
     bias = bias if bias is None or bias.dtype == torch.float32 else widen(bias)
+    wide = wide if wide.dtype == torch.float32 else widen(wide)
     y = torch.layer_norm(wide, wide.shape[-1:], weight, bias, eps)
     return y if y.dtype == dtype else y.to(dtype)
 
