@@ -148,12 +148,14 @@ class Embedding(Direct):
 
     def forward(self, tokens: Tensor, span: Span, more: Tensor | None = None) -> Tensor:
         """[B,T,D]; zero beyond each row's count. ``more`` [B,T,D] joins the sum before the norm (segments)."""
-        x = self.tokens(tokens)
+        children: Any = self._modules  # by name torch looks a child up in a function of Python's
+        x = children["tokens"](tokens)
         x = x if self.scale == 1.0 else x * self._factor(x.dtype)
         x = x if self.projection is None else self.projection(x)
-        x = self.position.embed(x, span.ticks)
-        x = self.norm(x if more is None else x + more, span.ticks.valid)
-        return span.clean(self.dropout(x))
+        x = children["position"].embed(x, span.ticks)
+        x = children["norm"](x if more is None else x + more, span.ticks.valid)
+        y: Tensor = children["dropout"](x)
+        return y if span.count is None else span.clean(y)
 
     def _factor(self, dtype: torch.dtype) -> float:
         return float(torch.tensor(self.scale, dtype=dtype)) if self.round_scale else self.scale
@@ -211,10 +213,10 @@ class Decoder(LanguageModel):
         if state is not None:
             assert isinstance(state, DecoderState)
             inner = state.stack
-        out = self.stack(self.embedding(tokens, span), inner, span)
-        y = self.norm(out.y, span.ticks.valid)
-        after = None if state is None else replace(state, clock=span.after, stack=out.state)
-        return Output(y, after, out.losses)
+        children: Any = self._modules  # by name torch looks a child up in a function of Python's
+        out = children["stack"](children["embedding"](tokens, span), inner, span)
+        y = children["norm"](out.y, span.ticks.valid)
+        return Output(y, None if state is None else DecoderState(span.after, state.owner, out.state), out.losses)
 
     def limit(self) -> int | None:
         return self.embedding.position.limit
