@@ -17,7 +17,11 @@ class Direct(nn.Module):
 
     `torch.nn.Module` goes through two functions of its own before it comes to `forward`, which in a step of one token
     cost more than the work of a small layer. A call here goes to `forward` at once under the condition under which
-    those two do nothing else: the module has no hooks and no compiled form, there are no global hooks, and nobody traces.
+    those two do nothing else: the module has no hooks and no compiled form, there are no global hooks, and nothing
+    traces.
+
+    For the same reason modules that run in every step read children and parameters in ``_modules`` and
+    ``_parameters``, where torch keeps them: an attribute of that name is looked up in a function of Python's.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -159,6 +159,8 @@ def tell(clock: Clock | None, shape: tuple[int, int], device: torch.device, *, c
     """Work out the ticks of a chunk of ``shape`` (B, T) and the clock after it. No tensor is read on the host."""
     batch, steps = shape
     order, valid = _orders(clock, steps, device, count)
+    if clock is not None and begins is None and prefix is None and not facts and clock.facts is None and steps:
+        return _going_on(clock, order, valid, count, coordinates, packed=not one_document)
     begin = _begins(clock, order, begins, valid)
     document = None if begins is None else (begins if valid is None else begins & valid).long().cumsum(1)
     prefix_end = _prefix_ends(clock, begin, document, prefix if valid is None or prefix is None else prefix & valid)
@@ -175,6 +177,18 @@ def tell(clock: Clock | None, shape: tuple[int, int], device: torch.device, *, c
         seen = clock.seen + (steps if count is None else count)
         return Moment(clock, ticks, clock.after(seen, clock.begin, clock.prefix_end, history))
     return Moment(clock, ticks, _after(clock, ticks, batch, steps, count, history))
+
+
+def _going_on(clock: Clock, order: Tensor, valid: Tensor | None, count: Tensor | None, coordinates: Tensor | None, *,
+              packed: bool) -> Moment:
+    """`tell` where every row goes on with its document, as in nearly every step of one token."""
+    begin, prefix_end, length = clock.begin[:, None], clock.prefix_end[:, None], clock.horizon[:, None]
+    steps = order.shape[1]
+    if steps > 1:
+        begin, prefix_end, length = (each.expand(-1, steps) for each in (begin, prefix_end, length))
+    seen = clock.seen + (steps if count is None else count)
+    return Moment(clock, Ticks(order, begin, prefix_end, length, coordinates, valid, packed),
+                  clock.after(seen, clock.begin, clock.prefix_end))
 
 
 def _orders(clock: Clock | None, steps: int, device: torch.device,

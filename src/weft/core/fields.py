@@ -62,8 +62,7 @@ class Lease:
     """Whether a call has consumed the buffers of a state. The only thing about a state that changes in place: what
     shares buffers shares the lease, and what was copied has one of its own."""
 
-    def __init__(self) -> None:
-        self.consumed = False
+    consumed = False
 
     def require(self) -> None:
         """Refuse a state that was consumed.
@@ -83,7 +82,8 @@ class Lease:
         Raises:
             StateError: another call has taken it.
         """
-        self.require()
+        if self.consumed:
+            self.require()
         if not torch.is_grad_enabled():
             self.consumed = True
 
