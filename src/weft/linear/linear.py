@@ -4,7 +4,7 @@ place (`Rewritten`) says so too."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal, Self, TypeAlias, final, get_args
+from typing import Any, Literal, Self, TypeAlias, final, get_args
 
 import torch
 from jaxtyping import Float
@@ -55,7 +55,7 @@ class Linear(Direct, nn.Linear):
         return made
 
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
-        own = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's
+        own: Any = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's
         if "weight" in own and "bias" in own:
             return LINEAR(LinearCall(x, own["weight"], own["bias"]))
         return LINEAR(LinearCall(x, self.weight, self.bias))  # something makes one of them, such as a parametrisation
