@@ -93,14 +93,11 @@ def _buffers(clock: Clock, shape: KeyValueShape, slots: int, dtype: torch.dtype)
 
 def store(state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
     """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F] and say what its queries may look at."""
-    if isinstance(state, KeyValueState):
-        return _store_growing(state, k, v, span)
+    if state is None:
+        return Stored(k, v, Keys.of(span.ticks), None)
     if isinstance(state, RollingState):
         return _store_rolling(state, k, v, span)
-    return Stored(k, v, Keys.of(span.ticks), None)
-
-
-def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Stored:
+    assert isinstance(state, KeyValueState), "what attention keeps"
     ticks, capacity, held = span.ticks, state.capacity, state.keys.shape[2]
     room, seen, slots, known = ticks.once(("growing", held, capacity), partial(_growth, span, held, capacity))
     keys, values = state.keys, state.values

@@ -152,7 +152,8 @@ class Embedding(Direct):
         x = children["tokens"](tokens)
         x = x if self.scale == 1.0 else x * self._factor(x.dtype)
         x = x if self.projection is None else self.projection(x)
-        x = children["position"].embed(x, span.ticks)
+        position = children["position"]
+        x = position.embed(x, span.ticks) if position.acts_on else x
         x = children["norm"](x if more is None else x + more, span.ticks.valid)
         y: Tensor = children["dropout"](x)
         return y if span.count is None else span.clean(y)
