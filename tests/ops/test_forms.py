@@ -21,7 +21,7 @@ from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.registry import load_plugin
 from weft.ops.dropout import DROPOUT, DropoutCall, dropout
 from weft.ops.form_check import differences
-from weft.ops.forms import OPERATIONS, Form, Make, Operation, forced
+from weft.ops.forms import OPERATIONS, Form, Make, Offer, Operation, forced
 from weft.ops.linear import LINEAR, LinearCall
 from weft.ops.products import routed
 from weft.ops.thresholds import FILE, measured
@@ -84,6 +84,17 @@ def test_the_first_that_can_and_pays_is_taken_and_the_reason_says_why(count: int
     operation, call = summing(FAST), Sum(torch.arange(float(count)))
     assert (operation.choose(call).form.name, operation.choose(call).reason) == (form, reason)
     assert operation(call) == call.x.sum()
+
+
+def test_what_is_not_offered_is_taken_where_it_is_named_and_as_soon_as_it_is() -> None:
+    offer = Offer("nothing has been measured")
+    operation, call = naming(summing(Form("f", quick, "measured", offer=offer))), Sum(torch.ones(4))
+    assert operation.choose(call).reason == "one by one (not f: nothing has been measured)"
+    assert (operation(call), operation(call, "f")) == ("reference", "f")
+    offer.why_not = None
+    assert operation(call) == operation.choose(call).form.name == "f"
+    offer.why_not = "no more"
+    assert operation(call) == "reference"
 
 
 @pytest.mark.parametrize(("form", "why"), [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -149,16 +150,17 @@ class Composite(Layer):
 
     def children_layers(self) -> list[Layer]:
         """The layers in order, typed."""
-        # Read from the dictionary, because iterating over a `torch.nn.ModuleList` costs several calls at every step.
-        layers: Any = self.layers._modules.values()
-        return list(layers)
+        return [layer for layer, _ in self.with_states(None)]
 
-    def states(self, state: LayerState | None) -> list[LayerState] | list[None]:
-        """The layers' states, None for each without a state."""
-        if type(state) is BlockState:
-            return list(state.layers)
-        assert state is None, "checked by Layer.forward"
-        return [None] * len(self.layers)
+    def with_states(self, state: LayerState | None) -> Iterable[tuple[Layer, LayerState | None]]:
+        """The layers in order, each with its state, None without one."""
+        # Read where torch keeps them: by name, and from a `ModuleList`, each is looked up in functions of Python's.
+        layers: Any = self._modules["layers"]
+        found: Any = layers._modules.values()
+        if state is None:
+            return zip(found, repeat(None))
+        assert type(state) is BlockState, "checked by Layer.forward"
+        return zip(found, state.layers, strict=True)
 
     def together(self, state: LayerState | None, outs: list[Output[LayerState]], y: Tensor,
                  span: Span) -> Output[LayerState]:
@@ -198,7 +200,7 @@ class Block(Composite):
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         outs: list[Output[LayerState]] = []
-        for index, (layer, own) in enumerate(zip(self.children_layers(), self.states(state), strict=True)):
+        for index, (layer, own) in enumerate(self.with_states(state)):
             out, x = self.branch(index, layer, x, own, span)
             span = span.passing(out.given) if out.given else span
             outs.append(out)
@@ -211,12 +213,12 @@ class Block(Composite):
 
     def normed(self, index: int, x: Tensor, span: Span) -> Tensor:
         """``x`` after norm ``index``, whose batch statistics, if any, leave out padding."""
-        norm: Any = self.norms._modules[str(index)]
-        y: Tensor = norm(x, span.ticks.valid)
+        norms: Any = self._modules["norms"]
+        y: Tensor = norms._modules[str(index)](x, span.ticks.valid)
         return y
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """The stream after a layer with output ``y``."""
-        dropout = self.dropout
+        dropout: Any = self._modules["dropout"]
         y = dropout(y) if dropout.training else y
         return x + y if self.config.residual else y

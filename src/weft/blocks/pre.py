@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
@@ -42,6 +42,7 @@ class PreNorm(Block):
 
     def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
                span: Span) -> tuple[Output[LayerState], Tensor]:
-        normed = self.normed(index, x, span)
+        norms: Any = self._modules["norms"]  # `normed` written out, for a step of one token
+        normed: Tensor = norms._modules[str(index)](x, span.ticks.valid)
         out = layer(normed, state, span)
         return out, self.add(normed if self.skip_normed else x, out.y)

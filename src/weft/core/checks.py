@@ -10,12 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from weft.core.compiling import compiler_traces
 from weft.core.errors import UserError
 
 
 def require(condition: Tensor, error: type[UserError], what: str, *, where: str, remedy: str) -> None:
     """Raise ``error(what, where=where, remedy=remedy)`` unless every entry of ``condition`` is true."""
-    if torch.compiler.is_compiling() or condition.device.type not in ("cpu", "meta"):
+    # What `torch.compiler.is_compiling` comes to, without its two calls.
+    if compiler_traces() or torch.compiler._is_compiling_flag or condition.device.type not in ("cpu", "meta"):
         torch._assert_async(condition.all(), f"{where}: {what} {remedy}")
     elif condition.device.type == "cpu" and not bool(_whole(condition).all()):
         raise error(what, where=where, remedy=remedy)

@@ -82,6 +82,8 @@ def resolve_call(clock: Clock | None, shape: tuple[int, int], device: torch.devi
     on the host. The other arguments are those of `weft.core.span.Span`."""
     batch, steps = shape
     order, valid = _orders(clock, steps, device, count)
+    if clock is not None and begins is None and prefix is None and not facts and clock.facts is None and steps:
+        return _going_on(clock, order, valid, count, coordinates, bound, packed=not one_document)
     begin = _begins(clock, order, begins, valid)
     document = None if begins is None else (begins if valid is None else begins & valid).long().cumsum(1)
     prefix_end = _prefix_ends(clock, begin, document, prefix if valid is None or prefix is None else prefix & valid)
@@ -121,6 +123,18 @@ def _with_histories(before: Clock, after: Clock, ticks: Ticks, bound: int | None
     if positions is not None:
         positions = positions.advanced(before, after, ticks.position, bound)
     return replace(after, facts=facts, positions=positions)
+
+
+def _going_on(clock: Clock, order: Tensor, valid: Tensor | None, count: Tensor | None, coordinates: Tensor | None,
+              bound: int | None, *, packed: bool) -> Moment:
+    """`resolve_call` where every row goes on with its document, as in nearly every step of one token."""
+    begin, prefix_end, length = clock.begin[:, None], clock.prefix_end[:, None], clock.horizon[:, None]
+    steps = order.shape[1]
+    if steps > 1:
+        begin, prefix_end, length = (each.expand(-1, steps) for each in (begin, prefix_end, length))
+    ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed)
+    after = clock.after(clock.seen + (steps if count is None else count), clock.begin, clock.prefix_end)
+    return Moment(clock, ticks, after if clock.positions is None else _with_histories(clock, after, ticks, bound))
 
 
 def _orders(clock: Clock | None, steps: int, device: torch.device,

@@ -1,11 +1,18 @@
-"""Errors of torch's compiler, raised again with what to do about them."""
+"""Whether torch's compiler traces, and what it refuses, as an error that says what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+
+import torch
 
 from weft.core.errors import UnsupportedError
+
+compiler_traces = cache(torch.compiler.is_dynamo_compiling)
+"""Whether `torch.compile` traces the caller. The function returns False wherever it really runs, so a cached result is
+right and costs no Python call; the compiler traces through caches and puts True in the function's place."""
 
 SHOWN = 2
 """Lines of the compiler's message that are passed on: the cause comes first, then pages about the graph."""

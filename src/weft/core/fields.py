@@ -62,8 +62,7 @@ class Lease:
     """A mark whether a call has consumed the buffers of a state. It alone changes in place. States that share buffers
     share a lease, and a copy has a new one."""
 
-    def __init__(self) -> None:
-        self.consumed = False
+    consumed = False
 
     def require(self) -> None:
         """Refuse a state that a call has consumed.
@@ -83,7 +82,8 @@ class Lease:
         Raises:
             StateError: another call has consumed it.
         """
-        self.require()
+        if self.consumed:
+            self.require()
         if not torch.is_grad_enabled():
             self.consumed = True
 

@@ -154,7 +154,8 @@ class Pointwise(Layer, ABC):
         return LayerState(clock)
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
-        return Output(self.each(x), advance(state, span))
+        y = self.each(x)
+        return Output(y, LayerState(span.after) if type(state) is LayerState else advance(state, span))
 
 
 class Choice(NamedTuple):

@@ -92,7 +92,7 @@ class LanguageModel(Model, ABC):
         """
         span = self._resolve(tokens, state, span)
         out = self.run(tokens, state, span)
-        return out if span.full else out._replace(y=span.clean(out.y))
+        return out if span.count is None else out._replace(y=span.clean(out.y))
 
     def forward(self, tokens: Int64[Tensor, "B T"], state: ModelState | None = None,
                 span: Span | None = None) -> Output[ModelState]:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from weft.core.calling import Direct
 from weft.core.declarations import Declarations
 from weft.core.history import Lookback
 from weft.core.traits import Trait
 
 
-class Part(nn.Module, Declarations, ABC):
+class Part(Direct, Declarations, ABC):
     """Base of everything that a configuration builds: layers, position schemes, norms, models."""
 
     own_law: ClassVar[bool] = False

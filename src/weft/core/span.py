@@ -127,7 +127,9 @@ class Span:
         if self.moment is not None and self.moment.before is clock:
             return self
         shape = (x.shape[0], x.shape[1])
-        self._require_shapes(shape)
+        if not (self.count is None and self.begins is None and self.prefix is None and self.horizon is None
+                and self.coordinates is None and not self.facts):
+            self._require_shapes(shape)
         fresh = clock is None or self.fresh
         # The clock's fact is read only if the span sets its own: otherwise the compiler would compile the first step
         # separately, because the fact changes after it.

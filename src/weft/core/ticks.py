@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from weft.core.compiling import compiler_traces
 from weft.core.history import History, gathered
 
 R = TypeVar("R")
@@ -81,7 +82,7 @@ class Ticks:
         """The result of ``work()``, computed once a call for each ``key`` and shared by all layers: rotary tables,
         masks. It may depend on these ticks and the key alone."""
         # The compiler eliminates common work itself, and cannot trace a write to the memo inside a checkpointed block.
-        if torch.compiler.is_dynamo_compiling():
+        if compiler_traces():
             return work()
         if key not in self.memo:
             self.memo[key] = work()

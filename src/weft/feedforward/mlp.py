@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
@@ -31,9 +32,12 @@ class MLP(Pointwise):
         self.up, self.down = Linear(d_model, d_ff, bias), Linear(d_ff, d_model, bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        hidden = self.up(x)
+        children: Any = self._modules  # by name torch looks a child up in a function of Python's
+        hidden = children["up"](x)
         active = self.activation(hidden)
-        y: Tensor = self.down(cheap(active, lambda: self.activation(hidden)) if self.keeps_input else active)
+        if self.keeps_input and torch.is_grad_enabled():
+            active = cheap(active, lambda: self.activation(hidden))
+        y: Tensor = children["down"](active)
         return y
 
 

@@ -114,7 +114,8 @@ class LinearReadout(MatrixReadout):
         return (self.weight, self.bias) if type(self).logits is LinearReadout.logits else None
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        return linear_logits(mapped(h, self.projection), self.weight, self.bias, self.softcap)
+        narrow = h if self.projection is None else self.projection(h)
+        return linear_logits(narrow, self.weight, self.bias, self.softcap)
 
 
 @final

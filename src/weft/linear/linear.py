@@ -4,12 +4,13 @@ place (`Rewritten`) says so too."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal, Self, TypeAlias, final, get_args
+from typing import Any, Literal, Self, TypeAlias, final, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from weft.core.calling import Direct
 from weft.core.layer import Part
 from weft.linear.untouched import untouched
 from weft.ops.linear import LINEAR, LinearCall
@@ -23,7 +24,7 @@ EVERYTHING: frozenset[Use] = frozenset(get_args(Use))
 
 
 @final
-class Linear(nn.Linear):
+class Linear(Direct, nn.Linear):
     """y = x W^T + b.
 
     x [...,in], y [...,out]; ``weight`` [out,in] and ``bias`` [out], as in `torch.nn.Linear`, whose initial values it
@@ -54,7 +55,10 @@ class Linear(nn.Linear):
         return made
 
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
-        return LINEAR(LinearCall(x, self.weight, self.bias))
+        own: Any = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's
+        if "weight" in own and "bias" in own:
+            return LINEAR(LinearCall(x, own["weight"], own["bias"]))
+        return LINEAR(LinearCall(x, self.weight, self.bias))  # something makes one of them, such as a parametrisation
 
 
 class Rewritten(Part, ABC):

@@ -24,6 +24,9 @@ class Visible(ABC):
     causal: bool = False
     """As many queries as keys, and query i sees exactly the keys 0 to i."""
 
+    everything: bool = False
+    """Every query sees every key."""
+
     offset: int | None = None
     """The index of the first query's own key where keys lie in order, as in `Keys`."""
 
@@ -43,6 +46,8 @@ class Visible(ABC):
 @final
 class Everything(Visible):
     """Every key."""
+
+    everything = True
 
     def dense(self) -> None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -195,8 +195,8 @@ class Attention(Layer):
     def __init__(self, config: AttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
         super().__init__()
         self.config, self.sizes, self.mask, self.position = config, sizes, config.mask, position
-        bias = config.bias
-        self.qkv = Linear(dims.d_model, sum(sizes.split()), bias=bias in ("qkv", "all"))
+        bias, self.widths = config.bias, sizes.split()
+        self.qkv = Linear(dims.d_model, sum(self.widths), bias=bias in ("qkv", "all"))
         self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
         norm = config.qk_norm
         self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
@@ -242,7 +242,9 @@ class Attention(Layer):
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
         q, k, v = self.project(x, span.ticks)
         stored = self.store(state, k, v, span)
-        return Output(self.mix(attend(self, self.call(q, stored, span), self.form)), stored.state)
+        call = self.call(q, stored, span)
+        y = ATTENTION(call, self.form) if self.asked is None else attend(self, call, self.form)
+        return Output(self.mix(y), stored.state)
 
     # The stages; a subclass overrides those in which it differs.
 
@@ -252,21 +254,25 @@ class Attention(Layer):
 
     def project(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B,T,H,E] and keys [B,T,K,E], normalised per head where declared and rotated; values [B,T,K,F]."""
-        sizes = self.sizes
-        qkv = self.qkv(x) if self.config.clip is None else self.qkv(x).clamp(-self.config.clip, self.config.clip)
-        if self.q_norm is None and "queries_keys" not in self.position.acts_on:
-            q, k, v = qkv.split_with_sizes(sizes.split(), -1)
+        sizes, children = self.sizes, self._modules  # by name torch looks a child up in a function of Python's
+        projection: Any = children["qkv"]
+        position: Any = children["position"]
+        qkv = projection(x)
+        if self.config.clip is not None:
+            qkv = qkv.clamp(-self.config.clip, self.config.clip)
+        if self.q_norm is None and "queries_keys" not in position.acts_on:
+            q, k, v = qkv.split_with_sizes(self.widths, -1)
             batch, steps = x.shape[0], x.shape[1]
             return (q.view(batch, steps, sizes.heads, sizes.d_head), k.view(batch, steps, sizes.kv_heads, sizes.d_head),
                     v.view(batch, steps, sizes.kv_heads, sizes.d_value))
-        wide, v = qkv.split_with_sizes([sum(sizes.split()[:2]), sizes.split()[2]], -1)
+        wide, v = qkv.split_with_sizes([sum(self.widths[:2]), self.widths[2]], -1)
         both = wide.unflatten(-1, (sizes.heads + sizes.kv_heads, sizes.d_head))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = both.split_with_sizes([sizes.heads, sizes.kv_heads], 2)
             both = torch.cat([self.q_norm(q), self.k_norm(k)], dim=2)
         else:
             v = apart(v)
-        q, k = self.position.rotate(both, ticks).split_with_sizes([sizes.heads, sizes.kv_heads], 2)
+        q, k = position.rotate(both, ticks).split_with_sizes([sizes.heads, sizes.kv_heads], 2)
         return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 
     def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
@@ -275,7 +281,8 @@ class Attention(Layer):
 
     def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
         """What is to be computed from the scores on, in symbols."""
-        scores, keys, position = self.config.scores, stored.keys, self.position
+        scores, keys = self.config.scores, stored.keys
+        position: Any = self._modules["position"]
         return AttentionCall(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
             terms=self.terms(q, stored, span), softcap=scores.softcap,
@@ -289,11 +296,13 @@ class Attention(Layer):
 
     def terms(self, q: Tensor, stored: Stored, span: Span) -> tuple[ScoreTerm, ...]:
         """What is added to the scaled scores."""
-        if "scores" not in self.position.acts_on:
+        position: Any = self._modules["position"]
+        if "scores" not in position.acts_on:
             return ()
-        return (PositionTerm(self.position, q, stored.k, span.ticks, stored.keys),)
+        return (PositionTerm(position, q, stored.k, span.ticks, stored.keys),)
 
     def mix(self, y: Float[Tensor, "B T H F"]) -> Float[Tensor, "B T D"]:
         """The output of what the heads have gathered."""
-        mixed: Tensor = self.output(y.flatten(2))
+        output: Any = self._modules["output"]
+        mixed: Tensor = output(y.flatten(2))
         return mixed

@@ -93,46 +93,61 @@ def _buffers(clock: Clock, shape: KeyValueShape, slots: int, dtype: torch.dtype)
 
 def store(state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
     """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F] and say what its queries may look at."""
-    if isinstance(state, KeyValueState):
-        return _store_growing(state, k, v, span)
+    if state is None:
+        return Stored(k, v, Keys.of(span.ticks), None)
     if isinstance(state, RollingState):
         return _store_rolling(state, k, v, span)
-    return Stored(k, v, Keys.of(span.ticks), None)
-
-
-def _store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Stored:
-    ticks, after = span.ticks, span.after
-    room = _room(state, k.shape[1], span)
-    ticks.once(("room", room), lambda: require(
-        after.seen <= room, StateError, f"a row would consume more than {room} tokens.", where="state",
-        remedy="Start the state with a larger capacity, or give span.bound as the largest count after the call."))
-    slots = _growing_slots(span, k.shape[1], room)
+    assert isinstance(state, KeyValueState), "what attention keeps"
+    ticks, capacity, held = span.ticks, state.capacity, state.keys.shape[2]
+    room, seen, slots, known = ticks.once(("growing", held, capacity), partial(_growth, span, held, capacity))
     keys, values = state.keys, state.values
-    if keys.shape[2] < room:
+    if held < room:
         keys, values = pad_to(keys, 2, room, 0), pad_to(values, 2, room, 0)
-    keys = _write(keys, k.transpose(1, 2), slots, ticks)
-    values = _write(values, v.transpose(1, 2), slots, ticks)
-    new = replace(state, clock=after, keys=keys, values=values)
+    keys, values = _write((keys, values), (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
+    new = (KeyValueState(span.after, keys, values, capacity) if type(state) is KeyValueState
+           else replace(state, clock=span.after, keys=keys, values=values))
     if span.fresh:
-        return Stored(k, v, Keys.of(ticks), new)
-    seen = room if span.bound is None else min(span.bound, room)
-    known = _growing_keys(span, seen, k.shape[1])
+        return Stored(k, v, known, new)
     if seen < room:
         keys, values = keys[:, :, :seen], values[:, :, :seen]
     return Stored(keys.transpose(1, 2), values.transpose(1, 2), known, new)
 
 
-def _room(state: KeyValueState, steps: int, span: Span) -> int:
+class Growth(NamedTuple):
+    """What a call does to buffers that grow, alike in all layers whose buffers are of one size.
+
+    Attributes:
+        room: slots after the call.
+        seen: slots, from the first on, that its queries may look at.
+        slots: where the chunk goes.
+        keys: what is known of the keys that its queries may look at.
+    """
+
+    room: int
+    seen: int
+    slots: Slots
+    keys: Keys
+
+
+def _growth(span: Span, held: int, capacity: int | None) -> Growth:
+    """For buffers of ``held`` slots."""
+    ticks, after, steps = span.ticks, span.after, span.ticks.order.shape[1]
+    room = _room(held, capacity, steps, span.bound)
+    require(after.seen <= room, StateError, f"a row would consume more than {room} tokens.", where="state",
+            remedy="Start the state with a larger capacity, or give span.bound as the largest count after the call.")
+    seen = room if span.bound is None else min(span.bound, room)
+    keys = Keys.of(ticks) if span.fresh else _growing_keys(span, seen, steps)
+    return Growth(room, seen, _growing_slots(span, steps, room), keys)
+
+
+def _room(held: int, capacity: int | None, steps: int, bound: int | None) -> int:
     """Slots after the call, from plain facts: as declared, else the chunk's length more than before."""
-    slots = state.keys.shape[2]
-    if span.bound is not None and state.capacity is not None and span.bound > state.capacity:
-        raise StateError(f"span.bound is {span.bound}, and the state was started for {state.capacity} tokens.",
+    if bound is not None and capacity is not None and bound > capacity:
+        raise StateError(f"span.bound is {bound}, and the state was started for {capacity} tokens.",
                          where="state", remedy="Start the state with a larger capacity.")
-    if span.bound is not None:
-        return max(slots, span.bound)
-    if state.capacity is not None:
-        return max(slots, state.capacity)
-    return slots + steps
+    if bound is not None:
+        return max(held, bound)
+    return held + steps if capacity is None else max(held, capacity)
 
 
 class Slots(NamedTuple):
@@ -178,15 +193,11 @@ def _growing_slots(span: Span, steps: int, room: int) -> Slots:
 
 def _growing_keys(span: Span, seen: int, steps: int) -> Keys:
     """What is known of the first ``seen`` slots."""
-    ticks, after, name = span.ticks, span.after, ("growing", seen, span.uniform)
-
-    def known() -> Keys:
-        order = torch.arange(seen, device=after.seen.device)[None]
-        offset = span.bound - steps if span.uniform and span.count is None and span.bound is not None else None
-        return Keys(order, _positions(after, order, 0), None,
-                    None if span.uniform else order < after.seen[:, None], name, offset)
-
-    return ticks.once(name, known)
+    after, name = span.after, ("growing", seen, span.uniform)
+    order = torch.arange(seen, device=after.seen.device)[None]
+    offset = span.bound - steps if span.uniform and span.count is None and span.bound is not None else None
+    return Keys(order, _positions(after, order, 0), None,
+                None if span.uniform else order < after.seen[:, None], name, offset)
 
 
 def _positions(clock: Clock, order: Tensor, first: int) -> Tensor:
@@ -194,8 +205,19 @@ def _positions(clock: Clock, order: Tensor, first: int) -> Tensor:
     return order if clock.positions is None else clock.positions.at(order, first)
 
 
-def _write(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
-    """The buffer [B,K,S,E] with the chunk's counted tokens [B,K,T,E] in their slots."""
+def _write(buffers: tuple[Tensor, Tensor], chunks: tuple[Tensor, Tensor], slots: Slots,
+           ticks: Ticks) -> tuple[Tensor, Tensor]:
+    """The buffers [B,K,S,E], of keys and of values, with the chunk's counted tokens [B,K,T,E] in their slots."""
+    first, steps = slots.first, chunks[0].shape[2]
+    if first is None or slots.pinned or not 0 < steps <= slots.size or torch.is_grad_enabled():
+        return (_written(buffers[0], chunks[0], slots, ticks), _written(buffers[1], chunks[1], slots, ticks))
+    for buffer, chunk in zip(buffers, chunks, strict=True):
+        buffer[:, :, first : first + steps].copy_(chunk)
+    return buffers
+
+
+def _written(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
+    """`_write` of one buffer."""
     steps = chunk.shape[2]
     if steps == 0:
         return buffer
@@ -241,8 +263,7 @@ def _store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Sto
     slots = _rolling_slots(state, span, k.shape[1])
     # Before the buffers may be written to.
     earlier = None if k.shape[1] == 1 or span.fresh else _earlier(state, k, v, span)
-    keys, values = (_write(buffer, chunk.transpose(1, 2), slots, ticks)
-                    for buffer, chunk in ((state.keys, k), (state.values, v)))
+    keys, values = _write((state.keys, state.values), (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
     new = replace(state, clock=after, keys=keys, values=values)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 
+from weft.core.calling import Direct
 from weft.core.clock import Clock
 from weft.core.config import SHAREABLE, PartField, rule
 from weft.core.layer import LayerState
@@ -129,7 +130,7 @@ def _scheme(position: Any, shared: Any) -> PositionConfig | None:
     return scheme if isinstance(scheme, PositionConfig) else None
 
 
-class Embedding(nn.Module):
+class Embedding(Direct):
     """Token embeddings with the positions that act on embeddings."""
 
     def __init__(self, settings: EmbeddingSettings, position: PositionConfig, dims: Dims) -> None:
@@ -158,12 +159,15 @@ class Embedding(nn.Module):
             span: resolved.
             more: added before the norm, [B,T,D] (embeddings of segments).
         """
-        x = self.tokens(tokens)
+        children: Any = self._modules  # by name torch looks a child up in a function of Python's
+        x = children["tokens"](tokens)
         x = x if self.scale == 1.0 else x * self._factor(x.dtype)
         x = x if self.projection is None else self.projection(x)
-        x = self.position.embed(x, span.ticks)
-        x = self.norm(x if more is None else x + more, span.ticks.valid)
-        return span.clean(self.dropout(x))
+        position = children["position"]
+        x = position.embed(x, span.ticks) if position.acts_on else x
+        x = children["norm"](x if more is None else x + more, span.ticks.valid)
+        y: Tensor = children["dropout"](x)
+        return y if span.count is None else span.clean(y)
 
     def _factor(self, dtype: torch.dtype) -> float:
         return float(torch.tensor(self.scale, dtype=dtype)) if self.round_scale else self.scale
@@ -221,10 +225,10 @@ class Decoder(LanguageModel):
         if state is not None:
             assert isinstance(state, DecoderState)
             inner = state.stack
-        out = self.stack(self.embedding(tokens, span), inner, span)
-        y = self.norm(out.y, span.ticks.valid)
-        after = None if state is None else replace(state, clock=span.after, stack=out.state)
-        return Output(y, after, out.losses)
+        children: Any = self._modules  # by name torch looks a child up in a function of Python's
+        out = children["stack"](children["embedding"](tokens, span), inner, span)
+        y = children["norm"](out.y, span.ticks.valid)
+        return Output(y, None if state is None else DecoderState(span.after, state.owner, out.state), out.losses)
 
     def limit(self) -> int | None:
         return self.embedding.position.limit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Annotated, TypeAlias
 
 import torch
@@ -32,15 +31,20 @@ class Stack(Composite):
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         keep = self.kept_activations if torch.is_grad_enabled() else "everything"
-        lean = keep == "costly" and x.numel() >= LEAST and not torch.compiler.is_compiling()
+        if keep == "costly" and x.numel() >= LEAST and not torch.compiler.is_compiling():
+            with dropping_cheap():
+                return self._run(x, state, span, again=False)
+        return self._run(x, state, span, again=keep == "inputs")
+
+    def _run(self, x: Tensor, state: LayerState | None, span: Span, *, again: bool) -> Output[LayerState]:
+        """``again``: blocks are run again for the backward pass."""
         outs: list[Output[LayerState]] = []
-        with dropping_cheap() if lean else nullcontext():
-            for block, own in zip(self.children_layers(), self.states(state), strict=True):
-                out: Output[LayerState] = (checkpoint(block, x, own, span, use_reentrant=False) if keep == "inputs"
-                                           else block(x, own, span))
-                span = span.passing(out.given) if out.given else span
-                outs.append(out)
-                x = out.y
+        for block, own in self.with_states(state):
+            out: Output[LayerState] = (checkpoint(block, x, own, span, use_reentrant=False) if again
+                                       else block(x, own, span))
+            span = span.passing(out.given) if out.given else span
+            outs.append(out)
+            x = out.y
         return self.together(state, outs, x, span)
 
 

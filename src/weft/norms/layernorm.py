@@ -30,7 +30,10 @@ class LayerNorm(Norm):
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
-        return LAYER_NORM(LayerNormCall(x, self.weight, self.bias, self.eps))
+        own = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's
+        if "weight" in own and "bias" in own:
+            return LAYER_NORM(LayerNormCall(x, own["weight"], own["bias"], self.eps))
+        return LAYER_NORM(LayerNormCall(x, self.weight, self.bias, self.eps))  # something makes one of them
 
 
 @register

@@ -104,7 +104,7 @@ def grouped_rows(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
     batch, _, heads, size = call.q.shape
     groups = call.k.shape[2]
     rows = call.q.reshape(batch, groups, heads // groups, size)
-    allowed = None if call.visible.causal else call.visible.dense()
+    allowed = None if call.visible.causal or call.visible.everything else call.visible.dense()
     mask = _additive(joined(call.terms), allowed, call.q.dtype) if call.terms else allowed
     if mask is not None and mask.dtype == torch.bool:  # the kernel would do it, for every layer
         mask = torch.zeros((), dtype=call.q.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
@@ -157,7 +157,7 @@ def _beyond_library(call: AttentionCall) -> str | None:
         return "it knows no softcap"
     if call.sinks is not None:
         return "it knows no sinks"
-    return "it gives no weights" if call.needs_weights() else None
+    return "it gives no weights" if call.value_terms is not None or call.record is not None else None
 
 
 def _slow_in_library(call: AttentionCall) -> str | None:

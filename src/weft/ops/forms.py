@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from weft.core.compiling import compiler_traces
 from weft.core.errors import ConfigError, UnsupportedError, nearest
 from weft.ops.operator import transformed
 from weft.ops.thresholds import order_of
@@ -41,6 +42,18 @@ class Make(Protocol):
 
 
 @final
+class Offer:
+    """Whether a form pays at all, for as long as something outside of calls stays as it is.
+
+    Attributes:
+        why_not: why it does not, in words; None: it does. Whatever it depends on sets it.
+    """
+
+    def __init__(self, why_not: str | None) -> None:
+        self.why_not = why_not
+
+
+@final
 @dataclass(frozen=True)
 class Form(Generic[C, R]):
     """One way to compute an operation.
@@ -58,6 +71,7 @@ class Form(Generic[C, R]):
         transformed: whether the transforms of `torch.func` know its derivatives.
         serves: why it cannot serve a call, in words; None: it can. From shapes, dtypes, devices and plain facts alone.
         worth: why it does not pay for a call that it can serve; asked only where no form is named.
+        offer: whether it pays at all as things stand, asked like ``worth`` and without a call; None: always.
         flops: what calls of its own operators cost, by name (``weft.elman_scan``), from their positional arguments.
         known_as: other words for it, for the hint that an unknown name gets.
     """
@@ -74,6 +88,7 @@ class Form(Generic[C, R]):
     transformed: bool = True
     serves: Rule[C] | None = None
     worth: Rule[C] | None = None
+    offer: Offer | None = None
     flops: Mapping[str, Formula] = field(default_factory=dict)
     known_as: tuple[str, ...] = ()
 
@@ -161,7 +176,7 @@ class Operation(Generic[C, R]):
         if named is not None or self._forced is not None or self._seen is not None:
             return self._noted(call, named).run(call)
         # The compiler would guard what is remembered; it asks once and for all anyway.
-        if torch.compiler.is_dynamo_compiling():
+        if compiler_traces():
             form = self._first(call, self._order, None)
             assert form is not None, "the reference serves every call"
             return form.run(call)
@@ -174,8 +189,9 @@ class Operation(Generic[C, R]):
         if admitted is None:
             admitted = self._admitted[now] = tuple(form for form in self._order if _hindrance(form, now, True) is None)
         for form in admitted:
-            if ((form.serves is None or form.serves(call) is None)
-                    and (form.worth is None or form.worth(call) is None)):
+            if ((form.offer is None or form.offer.why_not is None)
+                    and (form.worth is None or form.worth(call) is None)
+                    and (form.serves is None or form.serves(call) is None)):
                 return form.run(call)
         raise AssertionError("the reference serves every call")
 
@@ -222,7 +238,7 @@ class Operation(Generic[C, R]):
             raise ConfigError([f"the form {form.name!r} of {self.name!r} is defined by {other.file} and by "
                                f"{form.file}. Give one of them another name."])
         if form.name == REFERENCE and (form.devices or form.dtypes or form.pays_for or form.serves or form.worth
-                                       or form.gradients != "any"
+                                       or form.offer or form.gradients != "any"
                                        or not (form.compiled and form.eager and form.transformed)):
             raise ConfigError([f"the reference of {self.name!r} must serve every call. Leave out its conditions."])
         if not self._forms and form.name != REFERENCE:
@@ -244,6 +260,8 @@ class Operation(Generic[C, R]):
             why = _hindrance(form, now, worth)
             if why is None and form.serves is not None:
                 why = form.serves(call)
+            if why is None and worth and form.offer is not None:
+                why = form.offer.why_not
             if why is None and worth and form.worth is not None:
                 why = form.worth(call)
             if why is None:
@@ -267,8 +285,8 @@ class Operation(Generic[C, R]):
 
 
 def _hindrance(form: Form[Any, Any], now: Circumstances, worth: bool) -> str | None:
-    """Why a form is not taken in these circumstances, in short, by what it declares. It may read nothing else: what it
-    finds is remembered for them."""
+    """Why a form is not taken in these circumstances, in short, by what it declares. It may read nothing else: the
+    result is remembered for them."""
     device, dtype, gradients, compiling, transforms = now
     hindrances = (("devices", form.devices is not None and device not in form.devices),
                   ("dtypes", form.dtypes is not None and dtype not in form.dtypes),

@@ -37,17 +37,20 @@ def _written_out(call: LayerNormCall) -> Tensor:
 
 
 def _library(call: LayerNormCall) -> Tensor:
-    # The recipe holds the wide input, which autograd keeps.
     x, weight, bias, eps = call
-    again = partial(_fused, x if x.dtype == torch.float32 else widen(x), weight, bias, eps, x.dtype)
-    return cheap(again(), again)
-
-
-def _fused(wide: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
+    wide = x if x.dtype == torch.float32 else widen(x)
     weight = weight if weight is None or weight.dtype == torch.float32 else widen(weight)
     bias = bias if bias is None or bias.dtype == torch.float32 else widen(bias)
     y = torch.layer_norm(wide, wide.shape[-1:], weight, bias, eps)
-    return y if y.dtype == dtype else y.to(dtype)
+    y = y if y.dtype == x.dtype else y.to(x.dtype)
+    if not torch.is_grad_enabled():
+        return y
+    # The recipe holds what autograd keeps for the backward pass: the wide input, weight and bias.
+    return cheap(y, partial(_again, wide, weight, bias, eps, x.dtype))
+
+
+def _again(wide: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
+    return torch.layer_norm(wide, wide.shape[-1:], weight, bias, eps).to(dtype)
 
 
 def _examples(make: Make) -> Iterator[LayerNormCall]:

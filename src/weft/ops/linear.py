@@ -59,10 +59,6 @@ def _same_dtype(call: LinearCall) -> str | None:
     return None if call.x.dtype == call.weight.dtype else "vectors and matrix are of two dtypes"
 
 
-def _measured(_call: LinearCall) -> str | None:
-    return "no products have been measured" if ROUTING.routes is None else None
-
-
 def _one_token(call: LinearCall) -> Tensor:
     wide = torch.promote_types(call.x.dtype, torch.float32)
     y = (call.weight.to(wide) * stored_token(call.x, wide)).sum(-1)
@@ -105,6 +101,6 @@ LINEAR = OPERATIONS.add(Operation(
     Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
          serves=_of_one, eager=False, known_as=("gemv", "vector")),
     Form("routed", _routed, "each product by the library that was measured to be the fastest", transformed=False,
-         devices=frozenset({"cpu"}), serves=_same_dtype, worth=_measured,
+         devices=frozenset({"cpu"}), serves=_same_dtype, offer=ROUTING.offer,
          flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),
     subject="x", examples=_examples, known_as=("projection",)))

@@ -37,7 +37,8 @@ class LogProbCall(NamedTuple):
 
 def linear_logits(h: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
     """[...,V]: the readout's logits."""
-    return capped(F.linear(h, weight, bias), softcap)
+    z = F.linear(h, weight, bias)
+    return z if softcap is None else capped(z, softcap)
 
 
 def capped(z: Tensor, softcap: float | None) -> Tensor:

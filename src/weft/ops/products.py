@@ -20,10 +20,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Offer, Operation
 
 Which = Literal["forward", "input", "weight"]
 ONEDNN, SWITCHED = "onednn", "switched"
+UNMEASURED = "no products have been measured"
 
 
 class Product(NamedTuple):
@@ -89,6 +90,7 @@ class _Routing:
 
     def __init__(self) -> None:
         self.routes: Routes | None = None
+        self.offer = Offer(UNMEASURED)
 
 
 ROUTING = _Routing()
@@ -99,11 +101,16 @@ def routed(known: Mapping[Product, str], *, otherwise: str | None = None) -> Ite
     """Inside, products take these routes, and ``otherwise`` those of maps that were not measured (None: PyTorch's own
     choice)."""
     before = ROUTING.routes
-    ROUTING.routes = Routes(known, REFERENCE if otherwise is None else otherwise)
+    _take(Routes(known, REFERENCE if otherwise is None else otherwise))
     try:
         yield
     finally:
-        ROUTING.routes = before
+        _take(before)
+
+
+def _take(routes: Routes | None) -> None:
+    ROUTING.routes = routes
+    ROUTING.offer.why_not = UNMEASURED if routes is None else None
 
 
 @contextmanager
@@ -176,7 +183,7 @@ def _by_switch(call: ProductCall) -> str | None:
 
 def _route(call: ProductCall, name: str) -> str | None:
     if ROUTING.routes is None:
-        return "no products have been measured"
+        return UNMEASURED
     return None if ROUTING.routes.of(call.product) == name else "another route was faster for its shape"
 
 
