@@ -102,5 +102,5 @@ def test_a_span_is_resolved_once_a_call_whatever_layers_there_are(rows: int) -> 
     # The embedding asks its dropout; blocks do not. Of all calls 29 are those of the 24 modules before their `forward`,
     # which is 24 more; the 15 operations take 62 (the call, its record, the form, and two rules of attention's); what
     # the step comes to in all layers is worked out in 24.
-    assert found["Module.__getattr__"] < 5 and found["Module._call_impl"] == 1, "of the table of tokens, which is torch's"
+    assert found["Module.__getattr__"] < 5 and found["Module._call_impl"] == 1, "of the token table, torch's"
     assert found.total() < 200, "192 with Python 3.11 and torch 2.13"
