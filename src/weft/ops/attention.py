@@ -154,31 +154,31 @@ def _additive(bias: Tensor | None, allowed: Tensor | None, dtype: torch.dtype) -
 def _beyond_library(call: AttentionCall) -> str | None:
     """Why PyTorch's fused attention cannot serve."""
     if call.softcap is not None:
-        return "it knows no softcap"
+        return "it has no softcap"
     if call.sinks is not None:
-        return "it knows no sinks"
-    return "it gives no weights" if call.needs_weights() else None
+        return "it has no sinks"
+    return "it returns no weights" if call.needs_weights() else None
 
 
 def _slow_in_library(call: AttentionCall) -> str | None:
     if call.q.device.type == "cpu" and torch.is_grad_enabled() and any(term.learns for term in call.terms):
-        return "on a CPU a bias that needs a gradient takes its slow path"
+        return "a learned bias is slow in it on a CPU"
     return None
 
 
 def _beyond_rows(call: AttentionCall) -> str | None:
     if call.q.shape[1] != 1:
-        return "there are several queries"
-    return "it drops no weights" if call.dropout else _beyond_library(call)
+        return "it takes a single query"
+    return "it has no dropout" if call.dropout else _beyond_library(call)
 
 
 def _beyond_blocks(call: AttentionCall) -> str | None:
     if call.needs_weights():
-        return "it never holds all weights"
+        return "it returns no weights"
     if call.visible.offset is None:
-        return "the keys do not lie in the order of tokens"
+        return "the keys are not in the order of tokens"
     if call.visible.band().ahead is None:
-        return "the mask does not bound the later keys that are seen"
+        return "the mask does not bound later keys"
     return "there are no queries" if call.q.shape[1] == 0 else None
 
 
@@ -186,7 +186,7 @@ def _wide_band(call: AttentionCall) -> str | None:
     """Blocks pay for bands that hide most keys, and where the library's kernel does not serve."""
     steps, keys = call.q.shape[1], call.k.shape[1]
     if steps < 2 * ROWS:
-        return "the chunk is short"
+        return "too few queries"
     if _beyond_library(call) is not None or _slow_in_library(call) is not None:
         return None
     size = call.visible.band().size
@@ -217,9 +217,9 @@ def _examples(make: Make) -> Iterator[AttentionCall]:
 ATTENTION = OPERATIONS.add(Operation(
     "attention", "softmax(scale q.k + bias, masked) v",
     Form(REFERENCE, reference, "every stage written out", known_as=("naive", "eager", "math")),
-    Form("grouped_rows", grouped_rows, "one query: the queries of a group as rows read each key once",
+    Form("grouped_rows", grouped_rows, "each key read once for a group of query heads",
          devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
-    Form("banded", by_blocks, "blocks of queries against the keys of their band", transformed=False,
+    Form("banded", by_blocks, "blocks of queries, each with its band of keys", transformed=False,
          serves=_beyond_blocks, worth=_wide_band, flops={"weft.banded_attention": banded_flops,
                                                          "weft.banded_attention_backward": banded_backward_flops},
          known_as=("window", "local", "sliding", "blocks")),

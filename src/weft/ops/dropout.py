@@ -59,7 +59,7 @@ def _lots(call: DropoutCall) -> Tensor:
 
 
 def _common(call: DropoutCall) -> str | None:
-    return None if RARE <= call.p <= 1 - RARE else f"{call.p:g} is too near to 0 or 1 to be met by lots of 16 bits"
+    return None if RARE <= call.p <= 1 - RARE else f"16 bits are too few for p = {call.p:g}"
 
 
 def _examples(make: Make) -> Iterator[DropoutCall]:
@@ -78,9 +78,9 @@ def _shares(call: DropoutCall, y: Tensor) -> Tensor:
 
 DROPOUT = OPERATIONS.add(Operation(
     "dropout", "entries set to zero at random",
-    Form(REFERENCE, _drawn, "a number in [0, 1) is drawn for each entry"),
-    Form("library", _library, "PyTorch's own, which the compiler draws within its kernels", known_as=("torch",)),
-    Form("lots", _lots, "16 random bits an entry, four entries from a number", devices=frozenset({"cpu"}),
+    Form(REFERENCE, _drawn, "one uniform random number per entry"),
+    Form("library", _library, "PyTorch's own, fused by torch.compile", known_as=("torch",)),
+    Form("lots", _lots, "16 random bits per entry", devices=frozenset({"cpu"}),
          compiled=False, transformed=False, serves=_common),
     # Shares of 99,300 entries scatter by 0.0016, their differences by 0.0023.
     subject="x", examples=_examples, summary=(_shares, 0.01)))

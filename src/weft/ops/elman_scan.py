@@ -142,6 +142,6 @@ def _examples(make: Make) -> Iterator[ElmanCall]:
 ELMAN_SCAN = OPERATIONS.add(Operation(
     "elman_scan", "the Elman network's recurrence over a chunk",
     Form(REFERENCE, _steps, "step by step"),
-    Form("scan", _scan, "one operator, whose backward pass makes one product for the weight's gradient",
+    Form("scan", _scan, "one operator; one product per weight gradient",
          transformed=False, worth=one_step, flops=scan_flops("elman")),
     subject="projected", examples=_examples, known_as=("elman",)))

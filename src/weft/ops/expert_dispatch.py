@@ -84,7 +84,7 @@ def _many(call: DispatchCall) -> str | None:
     idle = max(0, len(call.experts) - rows * call.chosen.shape[1])
     if torch.is_grad_enabled() or rows > FEW_ROWS or 12 * width * width * idle * call.x.element_size() > SPARED_BYTES:
         return None
-    return "counting a few tokens on the host costs more than the experts that it spares"
+    return "sorting a few tokens costs more than it saves"
 
 
 def _examples(make: Make) -> Iterator[DispatchCall]:
@@ -98,7 +98,7 @@ def _examples(make: Make) -> Iterator[DispatchCall]:
 
 EXPERT_DISPATCH = OPERATIONS.add(Operation(
     "expert_dispatch", "tokens to the experts that they chose, and back",
-    Form(REFERENCE, _dense, "every expert on every token, in static shapes", known_as=("dense",)),
-    Form("grouped", _grouped, "each expert on its own tokens, counted on the host", compiled=False, transformed=False,
+    Form(REFERENCE, _dense, "every expert on every token", known_as=("dense",)),
+    Form("grouped", _grouped, "each expert on its own tokens", compiled=False, transformed=False,
          worth=_many),
     subject="x", examples=_examples, known_as=("moe", "experts", "dispatch")))

@@ -131,7 +131,7 @@ def _examples(make: Make) -> Iterator[ConvolutionCall]:
 FFT_CONVOLUTION = OPERATIONS.add(Operation(
     "fft_convolution", "a causal convolution with a kernel as long as the sequence",
     Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
-    Form("transforms", _transforms, "Fourier transforms, as PyTorch's operators"),
-    Form("operator", _operator, "Fourier transforms, as one operator that keeps no spectrum", transformed=False,
+    Form("transforms", _transforms, "FFT, as PyTorch's operators"),
+    Form("operator", _operator, "FFT, as one operator that keeps no spectrum", transformed=False,
          flops={"weft.fft_convolution": _flops, "weft.fft_convolution_backward": _backward_flops}),
     subject="u", examples=_examples, known_as=("fft", "long_convolution")))

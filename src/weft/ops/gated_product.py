@@ -77,7 +77,7 @@ def _examples(make: Make) -> Iterator[GatedProductCall]:
 
 GATED_PRODUCT = OPERATIONS.add(Operation(
     "gated_product", "activation(gate) up",
-    Form(REFERENCE, _plain, "the two operators, which a compiler fuses"),
-    Form("lean", _lean, "only the two inputs are kept for the backward pass", gradients="with", compiled=False,
+    Form(REFERENCE, _plain, "activation and product, two operators"),
+    Form("lean", _lean, "keeps only its two inputs for backward", gradients="with", compiled=False,
          transformed=False),
     subject="gate", examples=_examples, known_as=("glu", "swiglu")))

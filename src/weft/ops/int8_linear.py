@@ -96,12 +96,12 @@ def _one_token(call: Int8Call) -> Tensor:
 
 
 def _of_one(call: Int8Call) -> str | None:
-    return None if call.x.numel() == call.x.shape[-1] else "it multiplies one vector"
+    return None if call.x.numel() == call.x.shape[-1] else "it takes a single vector"
 
 
 def _whole_blocks(call: Int8Call) -> str | None:
     # torch 2.13 reads beyond the rows of others in bfloat16, up to a segmentation fault.
-    return None if call.values.shape[1] % BLOCK == 0 else f"it takes inputs in blocks of {BLOCK}"
+    return None if call.values.shape[1] % BLOCK == 0 else f"inputs are no multiple of {BLOCK}"
 
 
 def _examples(make: Make) -> Iterator[Int8Call]:
@@ -112,12 +112,12 @@ def _examples(make: Make) -> Iterator[Int8Call]:
 
 INT8_LINEAR = OPERATIONS.add(Operation(
     "int8_linear", "x Q^T, each output scaled, with Q in whole numbers of eight bits",
-    Form(REFERENCE, _written_out, "the whole numbers as floats, and a product"),
-    Form("lean", _lean, "the same, keeping the whole numbers for the backward pass in place of the floats",
+    Form(REFERENCE, _written_out, "integers converted to floats, then a product"),
+    Form("lean", _lean, "the same, keeping only the integers for backward",
          gradients="with", transformed=False),
-    Form("packed", _packed, "PyTorch's product with whole numbers, which makes no floats of them",
+    Form("packed", _packed, "PyTorch's product with int8 weights",
          devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
          gradients="without", transformed=False, serves=_whole_blocks),
-    Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
+    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
          serves=_of_one, eager=False),
     subject="x", examples=_examples, known_as=("quantised", "quantized", "int8")))

@@ -55,12 +55,12 @@ def _routed(call: LinearCall) -> Tensor:
 
 def _same_dtype(call: LinearCall) -> str | None:
     if torch.is_autocast_enabled(call.x.device.type):
-        return "autocast converts for PyTorch's own products"
-    return None if call.x.dtype == call.weight.dtype else "vectors and matrix are of two dtypes"
+        return "autocast is on"
+    return None if call.x.dtype == call.weight.dtype else "vectors and matrix differ in dtype"
 
 
 def _measured(_call: LinearCall) -> str | None:
-    return "no products have been measured" if ROUTING.routes is None else None
+    return "no products measured" if ROUTING.routes is None else None
 
 
 def _one_token(call: LinearCall) -> Tensor:
@@ -77,15 +77,14 @@ def stored_token(x: Float[Tensor, "... in"], dtype: torch.dtype) -> Float[Tensor
 
 
 def _of_one(call: LinearCall) -> str | None:
-    return None if call.x.numel() == call.x.shape[-1] else "it multiplies one vector"
+    return None if call.x.numel() == call.x.shape[-1] else "it takes a single vector"
 
 
 def _imitated(call: LinearCall) -> str | None:
     if not widens(call.x):
-        return "this processor multiplies the dtype itself"
+        return "the processor has instructions for the dtype"
     rows = call.x.numel() // max(1, call.x.shape[-1])
-    return None if torch.is_grad_enabled() or rows > FEW_ROWS else (
-        f"for {FEW_ROWS} rows or fewer, making the matrix wide costs more than multiplying by it")
+    return None if torch.is_grad_enabled() or rows > FEW_ROWS else f"at most {FEW_ROWS} rows"
 
 
 def _examples(make: Make) -> Iterator[LinearCall]:
@@ -97,14 +96,14 @@ def _examples(make: Make) -> Iterator[LinearCall]:
 LINEAR = OPERATIONS.add(Operation(
     "linear", "x W^T + b",
     Form(REFERENCE, _written_out, "a product and a sum"),
-    Form("library", _library, "PyTorch's own, by the library that it chooses", known_as=("torch", "default")),
-    Form("wide", _wide, "the products of bfloat16 numbers in float32, each rounded once", devices=frozenset({"cpu"}),
-         pays_for=frozenset({torch.bfloat16}), worth=_imitated),
+    Form("library", _library, "PyTorch's own", known_as=("torch", "default")),
+    Form("wide", _wide, "products in float32, each rounded once", devices=frozenset({"cpu"}),
+         pays_for=frozenset({torch.bfloat16}), transformed=False, worth=_imitated),
     # The compiler makes one loop of it, which reads the matrix once and as it is; libraries lay out and widen narrow
     # matrices for products of many rows.
-    Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
+    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
          serves=_of_one, eager=False, known_as=("gemv", "vector")),
-    Form("routed", _routed, "each product by the library that was measured to be the fastest", transformed=False,
+    Form("routed", _routed, "each product by its fastest measured library", transformed=False,
          devices=frozenset({"cpu"}), serves=_same_dtype, worth=_measured,
          flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),
     subject="x", examples=_examples, known_as=("projection",)))

@@ -203,7 +203,7 @@ def _examples(make: Make) -> Iterator[CrossEntropyCall]:
 
 CROSS_ENTROPY = OPERATIONS.add(Operation(
     "cross_entropy", "the cross-entropy of a linear readout",
-    Form(REFERENCE, _at_once, "all logits at once, with every derivative"),
-    Form("pieces", _pieces, "some tokens at a time, with their gradients worked out on the way", transformed=False,
+    Form(REFERENCE, _at_once, "all logits at once"),
+    Form("pieces", _pieces, "some tokens at a time, gradients in forward", transformed=False,
          flops={"weft.linear_cross_entropy": _flops}, known_as=("fused", "chunked")),
     subject="h", examples=_examples, known_as=("loss", "linear_cross_entropy")))

@@ -193,6 +193,6 @@ def _examples(make: Make) -> Iterator[LSTMCall]:
 LSTM_SCAN = OPERATIONS.add(Operation(
     "lstm_scan", "the LSTM's recurrence over a chunk",
     Form(REFERENCE, _steps, "step by step"),
-    Form("scan", _scan, "one operator, whose backward pass makes one product for the weight's gradient",
+    Form("scan", _scan, "one operator; one product per weight gradient",
          transformed=False, worth=one_step, flops=scan_flops("lstm")),
     subject="projected", examples=_examples, known_as=("lstm",)))

@@ -112,6 +112,6 @@ def _examples(make: Make) -> Iterator[PackedConvolutionCall]:
 PACKED_CONVOLUTION = OPERATIONS.add(Operation(
     "packed_convolution", "a convolution that begins anew with every document",
     Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
-    Form("groups", _groups, "documents of about one length together, as PyTorch's operators"),
-    Form("operator", _operator, "documents of about one length together, as one operator", transformed=False),
+    Form("groups", _groups, "documents grouped by length"),
+    Form("operator", _operator, "documents grouped by length, as one operator", transformed=False),
     subject="u", examples=_examples))

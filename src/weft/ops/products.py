@@ -162,8 +162,8 @@ def _switched(call: ProductCall) -> Tensor:
 
 def _built(call: ProductCall) -> str | None:
     if not torch.backends.mkldnn.is_available():
-        return "this PyTorch is built without oneDNN"
-    return None if call.a.numel() and call.b.numel() else "oneDNN multiplies no empty matrices"
+        return "PyTorch is built without oneDNN"
+    return None if call.a.numel() and call.b.numel() else "a matrix is empty"
 
 
 def _own(call: ProductCall) -> str | None:
@@ -176,8 +176,8 @@ def _by_switch(call: ProductCall) -> str | None:
 
 def _route(call: ProductCall, name: str) -> str | None:
     if ROUTING.routes is None:
-        return "no products have been measured"
-    return None if ROUTING.routes.of(call.product) == name else "another route was faster for its shape"
+        return "no products measured"
+    return None if ROUTING.routes.of(call.product) == name else "another was faster for this shape"
 
 
 def _examples(make: Make) -> Iterator[ProductCall]:
@@ -190,10 +190,10 @@ def _examples(make: Make) -> Iterator[ProductCall]:
 
 PRODUCT = OPERATIONS.add(Operation(
     "product", "the matrix products of a linear map and of its backward pass",
-    Form(REFERENCE, _library, "PyTorch's own, by the library that it chooses", known_as=("default", "mkl")),
+    Form(REFERENCE, _library, "PyTorch's own", known_as=("default", "mkl")),
     Form(ONEDNN, _onednn, "oneDNN's own call", devices=frozenset({"cpu"}), gradients="without",
          dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_built, worth=_own,
          known_as=("mkldnn",)),
-    Form(SWITCHED, _switched, "PyTorch's own, set to oneDNN in float32", devices=frozenset({"cpu"}), compiled=False,
+    Form(SWITCHED, _switched, "PyTorch's own, set to oneDNN", devices=frozenset({"cpu"}), compiled=False,
          dtypes=frozenset({torch.float32}), gradients="without", transformed=False, serves=_built, worth=_by_switch),
     subject="a", examples=_examples, known_as=("matmul", "mm", "gemm")))

@@ -46,7 +46,7 @@ class _Scanned(Protocol):
 
 def one_step(call: _Scanned) -> str | None:
     """Why a scan does not pay."""
-    return "one step is one step" if call.projected.shape[0] == 1 else None
+    return "a single step" if call.projected.shape[0] == 1 else None
 
 
 def scan_flops(name: str) -> Mapping[str, Formula]:

@@ -68,7 +68,7 @@ def _pair(call: RMSNormCall) -> Tensor:
 
 
 def _many(call: RMSNormCall) -> str | None:
-    return None if call.x.numel() <= FEW else f"it is for up to {FEW} numbers"
+    return None if call.x.numel() <= FEW else f"more than {FEW} numbers"
 
 
 def _normalised(x: Tensor, scale: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
@@ -118,10 +118,10 @@ def _examples(make: Make) -> Iterator[RMSNormCall]:
 RMS_NORM = OPERATIONS.add(Operation(
     "rms_norm", "scale x / sqrt(mean(x^2) + eps)",
     Form(REFERENCE, _written_out, "the formula, operator by operator"),
-    Form("library", _library, "PyTorch's own: fused, or a chain that a compiler fuses", known_as=("torch",)),
-    Form("lean", _lean, "one number a vector is kept for the backward pass", gradients="with", compiled=False,
+    Form("library", _library, "PyTorch's own", known_as=("torch",)),
+    Form("lean", _lean, "keeps its input and one number per vector", gradients="with", compiled=False,
          transformed=False),
-    Form("sweep", _sweep, "without a backward pass, in place", devices=frozenset({"cpu"}), gradients="without",
+    Form("sweep", _sweep, "in place, without a backward pass", devices=frozenset({"cpu"}), gradients="without",
          compiled=False, transformed=False),
     Form("pair", _pair, "one kernel, of layer normalisation", devices=frozenset({"cpu"}), gradients="without",
          compiled=False, transformed=False, worth=_many),

@@ -95,11 +95,11 @@ def _complex(call: RotaryCall) -> Tensor:
 
 
 def _half_split(call: RotaryCall) -> str | None:
-    return None if call.by.layout == "half_split" else "its pairs are those of neighbours"
+    return None if call.by.layout == "half_split" else "the pairs are interleaved"
 
 
 def _interleaved(call: RotaryCall) -> str | None:
-    return None if call.by.layout == "interleaved" else "its pairs are half-split"
+    return None if call.by.layout == "interleaved" else "the pairs are half-split"
 
 
 def _examples(make: Make) -> Iterator[RotaryCall]:
@@ -111,9 +111,9 @@ def _examples(make: Make) -> Iterator[RotaryCall]:
 
 ROTARY = OPERATIONS.add(Operation(
     "rotary", "pairs of features turned by angles",
-    Form(REFERENCE, _pairs, "in real arithmetic, pair by pair, which a compiler fuses"),
-    Form("halves", _halves, "in real arithmetic, both halves at once", serves=_half_split),
-    Form("complex", _complex, "as products of complex numbers", compiled=False, serves=_interleaved),
+    Form(REFERENCE, _pairs, "real arithmetic, pair by pair"),
+    Form("halves", _halves, "real arithmetic, both halves at once", serves=_half_split),
+    Form("complex", _complex, "products of complex numbers", compiled=False, serves=_interleaved),
     subject="x", examples=_examples, known_as=("rope", "position")))
 
 

@@ -79,7 +79,7 @@ def _documents(call: S4DCall) -> Chunk:
 
 
 def _whole(call: S4DCall) -> str | None:
-    return None if call.starts is None else "it cannot reset where a document begins"
+    return None if call.starts is None else "a document begins inside the chunk"
 
 
 def _packed(call: S4DCall) -> str | None:
@@ -87,7 +87,7 @@ def _packed(call: S4DCall) -> str | None:
 
 
 def _several(call: S4DCall) -> str | None:
-    return "one token is one step" if call.x.shape[1] == 1 else None
+    return "a single token" if call.x.shape[1] == 1 else None
 
 
 def _examples(make: Make) -> Iterator[S4DCall]:
@@ -106,7 +106,7 @@ def _examples(make: Make) -> Iterator[S4DCall]:
 
 S4D_CHUNK = OPERATIONS.add(Operation(
     "s4d", "a diagonal state-space model over a chunk",
-    Form(REFERENCE, _recurrence, "the recurrence, step by step", known_as=("steps",)),
-    Form("convolution", _convolution, "the chunk at once, by Fourier transforms", serves=_whole, worth=_several),
-    Form("documents", _documents, "documents apart, by Fourier transforms", serves=_packed, worth=_several),
+    Form(REFERENCE, _recurrence, "step by step", known_as=("steps",)),
+    Form("convolution", _convolution, "the whole chunk by FFT", serves=_whole, worth=_several),
+    Form("documents", _documents, "each document by FFT", serves=_packed, worth=_several),
     subject="x", examples=_examples, known_as=("ssm", "state_space")))

@@ -108,11 +108,11 @@ def _by_taps(call: ShortConvolutionCall) -> Tensor:
 
 
 def _unfenced(call: ShortConvolutionCall) -> str | None:
-    return None if call.age is None else "it cannot stop at a document that begins inside the chunk"
+    return None if call.age is None else "a document begins inside the chunk"
 
 
 def _several(call: ShortConvolutionCall) -> str | None:
-    return "a sum over taps is less work for one token" if call.steps() <= 1 else None
+    return "a single token" if call.steps() <= 1 else None
 
 
 def _examples(make: Make) -> Iterator[ShortConvolutionCall]:

@@ -14,8 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.operator import transformed
-
 PIECE_ENTRIES = 1 << 20
 """Wide numbers of a matrix that exist at once, 4 MiB: they stay in a cache, and leave no large holes in memory."""
 
@@ -36,9 +34,6 @@ def wide_linear(x: Float[Tensor, "... in"], weight: Float[Tensor, "out in"],
                 bias: Float[Tensor, " out"] | None = None) -> Float[Tensor, "... out"]:
     """x W^T + b, and its gradients, as products in float32 or wider, each rounded once to the dtype of what it belongs
     to. For the backward pass the narrow tensors are kept; wide ones exist for some rows at a time."""
-    if transformed():
-        wide = _wide(x)
-        return F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide)).to(x.dtype)
     y: Tensor = _WideLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return y
 
