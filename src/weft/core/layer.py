@@ -66,6 +66,11 @@ class Part(nn.Module, Declarations, ABC):
         them magnifies their rounding: a mode's angle is multiplied by the number of tokens."""
         return self.dynamics()
 
+    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
+        """Own parameters that training in narrow floats computes with in float32 or wider: those near 1, where a step
+        of an optimiser is less than bfloat16's spacing. They must not widen what the part returns."""
+        return ()
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What `to`, `bfloat16`, `half` and `cuda` come to."""
         kept = kept_dtypes(self)
@@ -214,10 +219,15 @@ def _kept_wide(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
     return tensor.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
 
 
+def wide_in_training(module: nn.Module) -> frozenset[int]:
+    """Identities of the parameters that the parts in a module declare as `Part.wide_in_training`."""
+    return frozenset(id(own) for part in module.modules() if isinstance(part, Part) for own in part.wide_in_training())
+
+
 def computing_dtype(module: nn.Module) -> torch.dtype | None:
     """The dtype that a module computes in: that of its first parameter that a cast does not leave as it is
-    (`Part.exact`), or of its first where there is no other; None without parameters."""
-    exact, own = kept_dtypes(module).exact, list(module.parameters())
+    (`Part.exact`, `Part.wide_in_training`), or of its first where there is no other; None without parameters."""
+    exact, own = kept_dtypes(module).exact | wide_in_training(module), list(module.parameters())
     return next((p.dtype for p in [*(p for p in own if id(p) not in exact), *own]), None)
 
 

@@ -25,10 +25,12 @@ from weft.heads.base import ClassifierConfig, HeadConfig
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.linear.linear import Linear
 from weft.linear.rewrite import rewritten
+from weft.linear.untouched import untouched
 from weft.models.stack import Blocks, build_stack
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
 from weft.ops.dropout import Dropout
+from weft.ops.embedding import embedding
 from weft.positions.base import PositionConfig, PositionScheme
 from weft.positions.none import NoPositionConfig
 
@@ -124,6 +126,14 @@ def _scheme(position: Any, shared: Any) -> PositionConfig | None:
 
 
 
+def looked_up(table: nn.Module, numbers: Tensor) -> Tensor:
+    """Rows of an embedding table in training; of a table that has been adapted, what it returns itself."""
+    if not untouched(table, nn.Embedding):
+        adapted: Tensor = table(numbers)
+        return adapted
+    return embedding(numbers, table.get_parameter("weight"))
+
+
 class Embedding(nn.Module):
     """Token embeddings with the positions that act on embeddings."""
 
@@ -147,7 +157,7 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, span: Span, more: Tensor | None = None) -> Tensor:
         """[B,T,D]; zero beyond each row's count. ``more`` [B,T,D] joins the sum before the norm (segments)."""
-        x = self.tokens(tokens)
+        x = looked_up(self.tokens, tokens) if self.training else self.tokens(tokens)
         x = x if self.scale == 1.0 else x * self._factor(x.dtype)
         x = x if self.projection is None else self.projection(x)
         x = self.position.embed(x, span.ticks)

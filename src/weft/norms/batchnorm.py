@@ -49,6 +49,9 @@ class BatchNorm(Norm):
         """The running statistics: a tenth of what is new in a batch is less than bfloat16 can add to them."""
         return self.running_mean, self.running_var
 
+    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
+        return self.weight, self.bias
+
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         wide = widen(x)
         mean, var = self._batch(wide, valid) if self.training else (widen(self.running_mean), widen(self.running_var))
