@@ -16,13 +16,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.thresholds import threshold
 
 Expert = Callable[[Tensor], Tensor]
-FEW_ROWS = 16
-"""Tokens up to which an expert costs what reading its weights costs, however many of them it is given."""
-SPARED_BYTES = 1 << 25
-"""Weights that can be read in the time that counting on the host takes, and that a step by the model's own code takes
-longer than one that is recorded, which counting rules out."""
+FEW_ROWS = int(threshold("expert_dispatch.few"))
+"""Tokens up to which an expert costs what reading its weights costs, however many of the tokens it is given."""
+SPARED_BYTES = int(threshold("expert_dispatch.spared_bytes"))
+"""Weights that can be read in the time that sorting tokens by expert costs. The group sizes are read on the host, so a
+decoding step that sorts cannot be recorded, and what recording would have saved is part of the cost."""
 
 
 class DispatchCall(NamedTuple):

@@ -14,12 +14,17 @@ from torch.nn import functional as F
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.linear import stored_token
 from weft.ops.operator import operator
+from weft.ops.thresholds import threshold
 
 LARGEST = 127
 """The largest whole number of a matrix; -128 is left out, so that the numbers are symmetric."""
 
 BLOCK = 16
 """Inputs that PyTorch's product takes at a time."""
+
+FEW_ROWS = int(threshold("int8_linear.few"))
+"""Rows up to which PyTorch's product with int8 weights is the faster one. It reads fewer bytes but multiplies more
+slowly; converting the matrix to floats costs the same for any number of rows."""
 
 
 class Int8Call(NamedTuple):
@@ -99,6 +104,11 @@ def _of_one(call: Int8Call) -> str | None:
     return None if call.x.numel() == call.x.shape[-1] else "it takes a single vector"
 
 
+def _few_rows(call: Int8Call) -> str | None:
+    rows = call.x.numel() // max(1, call.x.shape[-1])
+    return None if rows <= FEW_ROWS else f"more than {FEW_ROWS} rows"
+
+
 def _whole_blocks(call: Int8Call) -> str | None:
     # torch 2.13 reads beyond the rows of others in bfloat16, up to a segmentation fault.
     return None if call.values.shape[1] % BLOCK == 0 else f"inputs are no multiple of {BLOCK}"
@@ -117,7 +127,7 @@ INT8_LINEAR = OPERATIONS.add(Operation(
          gradients="with", transformed=False),
     Form("packed", _packed, "PyTorch's product with int8 weights",
          devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
-         gradients="without", transformed=False, serves=_whole_blocks),
+         gradients="without", transformed=False, serves=_whole_blocks, worth=_few_rows),
     Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
          serves=_of_one, eager=False),
     subject="x", examples=_examples, known_as=("quantised", "quantized", "int8")))

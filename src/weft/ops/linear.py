@@ -13,12 +13,13 @@ from torch.nn import functional as F
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.products import ROUTING
 from weft.ops.routed_linear import backward_flops, flops, routed_linear
+from weft.ops.thresholds import threshold
 from weft.ops.wide_linear import wide_linear, widens
 
-FEW_ROWS = 16
+FEW_ROWS = int(threshold("linear.few"))
 """Rows up to which an imitated product is cheaper than a wide one. The imitation takes three times as long for each
-multiplication; making the matrix wide writes and reads four bytes a number beside the two that are read anyway, once
-for all rows, and where gradients are wanted it is made wide again in any case."""
+multiplication; converting the matrix to float32 writes and reads four bytes per number beside the two that are read
+anyway, once for all rows. Where gradients are recorded the backward pass converts it again in any case."""
 
 
 class LinearCall(NamedTuple):

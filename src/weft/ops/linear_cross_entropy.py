@@ -178,7 +178,7 @@ def _gradient(ctx: Any, _nats: None, dloss: Tensor | None, *twice: Tensor | None
     if any(x is not None for x in twice):
         raise UnsupportedError("the fused cross-entropy has no second derivatives.", where="linear_cross_entropy",
                                remedy="Differentiate `linear_log_prob`.")
-    # Not dloss.to(x.dtype): one over the number of tokens, rounded to bfloat16, would scale all gradients by up to 0.4 %.
+    # Not dloss.to(x.dtype): one over the count of tokens, rounded to bfloat16, would be wrong by up to 0.4 % for all.
     scaled = [None if kind is None or dloss is None else (x * dloss).to(kind)
               for x, kind in zip(ctx.saved_tensors, ctx.kinds, strict=True)]
     return (*scaled, *[None] * 9)
