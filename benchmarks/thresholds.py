@@ -27,10 +27,11 @@ from torch.nn import functional as F
 
 from weft.core.clock import Keys
 from weft.core.config import parse_part
+from weft.core.part_config import Dims
 from weft.core.span import WHOLE
 from weft.decoding.rows import Row
 from weft.decoding.session import Session
-from weft.masks import Window
+from weft.masks import Causal, Window
 from weft.masks.visible import Rule, visible
 from weft.ops.attention import AttentionCall
 from weft.ops.banded_attention import ROWS
@@ -42,6 +43,7 @@ from weft.ops.processor import processor_name
 from weft.ops.rms_norm import RMSNormCall
 from weft.ops.thresholds import FILE
 from weft.ops.wide_linear import lacks_bfloat16
+from weft.positions.base import PositionTerm
 
 WINDOW, EXPERTS = 128, 8
 ROWS_OF_A_MAP = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256)
@@ -94,6 +96,28 @@ def windowed() -> Iterator[tuple[int, AttentionCall]]:
         x = torch.randn(1, steps, 4, 64)
         span = WHOLE.resolve(None, x)
         yield steps, AttentionCall(x, x, x, 0.125, visible(Rule.of(Window(WINDOW), 4), Keys.of(span.ticks), span))
+
+
+def biased() -> Iterator[tuple[int, AttentionCall]]:
+    """Causal attention of four heads with ALiBi, in rows that grow."""
+    scheme = parse_part(("position",), "alibi").build_for_heads(Dims(256), 4, 64)
+    for steps in (256, 384, 512, 768, 1024, 1536, 2048):
+        x = torch.randn(1, steps, 4, 64, requires_grad=True)
+        span = WHOLE.resolve(None, x)
+        keys = Keys.of(span.ticks)
+        yield steps, AttentionCall(x, x, x, 0.125, visible(Rule.of(Causal(), 4), keys, span),
+                                   (PositionTerm(scheme, x, x, span.ticks, keys),))
+
+
+def trained(operation: str, form: str) -> Callable[[Any], None]:
+    """A call forward and backward."""
+    run = OPERATIONS.get(operation).form(form).run
+
+    @torch.enable_grad()
+    def both(call: Any) -> None:
+        run(call).sum().backward()
+
+    return both
 
 
 def band() -> float:
@@ -162,6 +186,7 @@ def step(operation: str, form: str) -> Callable[[dict[str, Session]], None]:
 
 THRESHOLDS: Mapping[str, Callable[[], float]] = {
     "attention.band": band,
+    "attention.bias": lambda: crossing("attention", "sdpa", "banded", biased(), trained),
     "expert_dispatch.few": lambda: crossing("expert_dispatch", "reference", "grouped", dispatched()),
     "expert_dispatch.spared_bytes": lambda: crossing("expert_dispatch", "reference", "grouped", decoded(), step),
     "int8_linear.few": lambda: crossing("int8_linear", "packed", "reference", int8_maps()),

@@ -23,6 +23,7 @@ from weft.mixers.key_value import RollingState, Stored
 from weft.ops.attention import ATTENTION
 from weft.ops.banded_attention import ROWS
 from weft.ops.forms import forced
+from weft.ops.thresholds import threshold
 
 D = 6
 LONG = 2 * ROWS + 45
@@ -76,7 +77,7 @@ def test_every_form_is_the_naive_one(mask: str, span: str) -> None:
 def test_first_tokens_of_several_documents_are_not_in_front() -> None:
     layer = build("banded", mask="causal & (window(4) | global(0))")
     with pytest.raises(UnsupportedError, match=r"kernels.attention: the form 'banded' of 'attention' cannot serve this "
-                                               r"call: the keys do not lie in the order of tokens. Those that can: "
+                                               r"call: the keys are not in the order of tokens. Those that can: "
                                                r"sdpa, reference."):
         layer(vectors(), None, spans(LONG)["packed"])
 
@@ -186,6 +187,20 @@ def test_the_form_follows_the_mask(fields: dict[str, Any], steps: int, name: str
     form, reason, passed = ATTENTION.choose(call)
     assert form.name == name
     assert why in (reason, *passed)
+
+
+@pytest.mark.parametrize(("dtype", "gradients", "position", "name"), [
+    (torch.float32, True, "alibi", "banded"), (torch.float32, False, "alibi", "sdpa"),
+    (torch.bfloat16, True, "alibi", "sdpa"), (torch.float32, True, "rope", "sdpa"),
+    (torch.float32, True, {"kind": "alibi", "rounding": "bfloat16"}, "sdpa")])
+def test_blocks_train_a_bias_by_distance_in_long_rows(dtype: torch.dtype, gradients: bool, position: Any,
+                                                      name: str) -> None:
+    for steps, expected in ((max(2 * ROWS, int(threshold("attention.bias")) + 1), name), (2 * ROWS - 1, "sdpa")):
+        layer, tokens = build("auto", mask="causal", position=position), torch.empty(1, steps, 2, 4, dtype=dtype)
+        span = WHOLE.resolve(None, tokens)
+        with torch.set_grad_enabled(gradients):
+            call = layer.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span)
+            assert ATTENTION.choose(call).form.name == expected
 
 
 def test_a_window_with_first_tokens_keeps_as_many_slots() -> None:

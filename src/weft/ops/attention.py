@@ -189,10 +189,20 @@ def _wide_band(call: AttentionCall) -> str | None:
         return "too few queries"
     if _beyond_library(call) is not None or _slow_in_library(call) is not None:
         return None
-    size = call.visible.band().size
-    if size is None or threshold("attention.band") * (size + ROWS) > keys:
-        return "the mask hides too few keys"
-    return None
+    band = call.visible.band()
+    if band.size is not None and threshold("attention.band") * (band.size + ROWS) <= keys:
+        return None
+    return None if band.ahead == 0 and _biased_training(call) else "the mask hides too few keys"
+
+
+def _biased_training(call: AttentionCall) -> bool:
+    """Whether this is training with a bias by distance in a row that is long enough for blocks. With a bias the
+    library's kernel needs a mask of all pairs for each head, from memory, and computes later keys as well; the blocks
+    share one tile of the bias and leave out later keys. In bfloat16 they would round the scores, which the library
+    keeps in float32."""
+    return (torch.is_grad_enabled() and call.q.device.type == "cpu" and call.q.dtype != torch.bfloat16
+            and bool(call.terms) and all(term.by_distance for term in call.terms)
+            and call.q.shape[1] > threshold("attention.bias"))
 
 
 def _examples(make: Make) -> Iterator[AttentionCall]:

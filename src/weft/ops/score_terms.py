@@ -13,9 +13,16 @@ from weft.masks.grid import Block, Grid, Parts, picked
 
 
 class ScoreTerm(ABC):
-    """Base. ``learns`` is True where a gradient flows into it."""
+    """Base of terms.
+
+    Attributes:
+        learns: a gradient flows into it.
+        by_distance: it has one number for each distance of two tokens and head, so that it is the same for all blocks
+            of a grid.
+    """
 
     learns: bool = False
+    by_distance: bool = False
 
     @abstractmethod
     def dense(self) -> Float[Tensor, "#B #H T S"]:
