@@ -1,5 +1,5 @@
-"""Products with a matrix of whole numbers of eight bits, one scale for each of its rows: a quarter of float32's bytes,
-half of bfloat16's."""
+"""Products with a matrix of 8-bit integers and one scale for each of its rows: a quarter of float32's bytes, half of
+bfloat16's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.ops.operator import operator
 from weft.ops.thresholds import threshold
 
 LARGEST = 127
-"""The largest whole number of a matrix; -128 is left out, so that the numbers are symmetric."""
+"""The largest integer of a matrix; -128 is left out, so that the range is symmetric."""
 
 BLOCK = 16
 """Inputs that PyTorch's product takes at a time."""
@@ -28,7 +28,7 @@ slowly; converting the matrix to floats costs the same for any number of rows.""
 
 
 class Int8Call(NamedTuple):
-    """s * (x Q^T), s one number for each output, in float32 or wider."""
+    """s * (x Q^T); s has one number for each output, in float32 or wider."""
 
     x: Float[Tensor, "... in"]
     values: Int8[Tensor, "out in"]
@@ -36,7 +36,7 @@ class Int8Call(NamedTuple):
 
 
 def quantised(weight: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], Float[Tensor, " out"]]:
-    """Whole numbers q and scales s with |w - s q| <= s / 2, s the largest entry of a row over 127."""
+    """Integers q and scales s with |w - s q| <= s / 2, where s is the largest entry of a row over 127."""
     wide = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
     largest = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(wide.shape[0])
     scale = torch.where(largest > 0, largest / LARGEST, 1.0)
@@ -45,8 +45,8 @@ def quantised(weight: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], 
 
 def int8_linear(x: Float[Tensor, "... in"], values: Int8[Tensor, "out in"],
                 scale: Float[Tensor, " out"]) -> Float[Tensor, "... out"]:
-    """s * (x Q^T), in the dtype of ``x``. The whole numbers are exact in every dtype; the product is rounded before
-    and after it is scaled."""
+    """s * (x Q^T), in the dtype of ``x``. The integers are exact in every dtype; the product is rounded before and
+    after it is scaled."""
     return INT8_LINEAR(Int8Call(x, values, scale))
 
 
@@ -65,7 +65,7 @@ def _lean(call: Int8Call) -> Tensor:
 
 @final
 class _Product(torch.autograd.Function):
-    """x Q^T, which keeps Q for its backward pass and not the floats made of it."""
+    """x Q^T, which keeps Q for its backward pass, and not Q converted to floats."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def _few_rows(call: Int8Call) -> str | None:
 
 
 def _whole_blocks(call: Int8Call) -> str | None:
-    # torch 2.13 reads beyond the rows of others in bfloat16, up to a segmentation fault.
+    # For other numbers of inputs torch 2.13 reads beyond the rows in bfloat16, up to a segmentation fault.
     return None if call.values.shape[1] % BLOCK == 0 else f"inputs are no multiple of {BLOCK}"
 
 

@@ -37,7 +37,7 @@ def _written_out(call: LayerNormCall) -> Tensor:
 
 
 def _library(call: LayerNormCall) -> Tensor:
-    # The recipe holds the wide input, which autograd keeps.
+    # The recipe may hold the wide input, since the fused operator keeps it for its backward pass anyway.
     x, weight, bias, eps = call
     again = partial(_fused, x if x.dtype == torch.float32 else widen(x), weight, bias, eps, x.dtype)
     return cheap(again(), again)

@@ -1,4 +1,4 @@
-"""A linear map, y = x W^T + b, and the ways to multiply it out."""
+"""A linear map, y = x W^T + b, and the forms that compute it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.ops.thresholds import threshold
 from weft.ops.wide_linear import wide_linear, widens
 
 FEW_ROWS = int(threshold("linear.few"))
-"""Rows up to which an imitated product is cheaper than a wide one. The imitation takes three times as long for each
+"""Rows up to which an emulated product is cheaper than a wide one. The emulation takes three times as long for each
 multiplication; converting the matrix to float32 writes and reads four bytes per number beside the two that are read
 anyway, once for all rows. Where gradients are recorded the backward pass converts it again in any case."""
 
@@ -72,8 +72,8 @@ def _one_token(call: LinearCall) -> Tensor:
 
 
 def stored_token(x: Float[Tensor, "... in"], dtype: torch.dtype) -> Float[Tensor, "1 in"]:
-    """One vector, for a product that the compiler writes as one loop. A view by strides makes it store the vector,
-    whose making it would else repeat for every output."""
+    """One vector, for a product that the compiler writes as one loop. The view by strides makes the compiler store the
+    vector; it would otherwise fuse what computes the vector into the loop and repeat it for every output."""
     return x.reshape(-1).to(dtype).contiguous().as_strided((1, x.shape[-1]), (x.shape[-1], 1))
 
 
@@ -81,7 +81,7 @@ def _of_one(call: LinearCall) -> str | None:
     return None if call.x.numel() == call.x.shape[-1] else "it takes a single vector"
 
 
-def _imitated(call: LinearCall) -> str | None:
+def _emulated(call: LinearCall) -> str | None:
     if not widens(call.x):
         return "the processor has instructions for the dtype"
     rows = call.x.numel() // max(1, call.x.shape[-1])
@@ -99,7 +99,7 @@ LINEAR = OPERATIONS.add(Operation(
     Form(REFERENCE, _written_out, "a product and a sum"),
     Form("library", _library, "PyTorch's own", known_as=("torch", "default")),
     Form("wide", _wide, "products in float32, each rounded once", devices=frozenset({"cpu"}),
-         pays_for=frozenset({torch.bfloat16}), transformed=False, worth=_imitated),
+         pays_for=frozenset({torch.bfloat16}), transformed=False, worth=_emulated),
     # The compiler makes one loop of it, which reads the matrix once and as it is; libraries lay out and widen narrow
     # matrices for products of many rows.
     Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 
 CHUNK_ENTRIES = 1 << 22
-"""Logits held at once. Above it tokens go in pieces, and the pieces are computed again in the backward pass."""
+"""Logits held at once. Beyond that tokens are processed in pieces, which the backward pass computes again."""
 
 
 class LogProbCall(NamedTuple):

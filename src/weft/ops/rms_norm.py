@@ -3,7 +3,7 @@
     y = scale x r,   r = 1 / sqrt(mean(x^2) + eps)
     dx = r (scale dy - n mean(scale dy n)),   dscale = sum over vectors of dy n,   n = x r
 
-`torch.nn.functional.rms_norm` is on a CPU a chain of a dozen operators that keep three copies of x.
+On a CPU `torch.nn.functional.rms_norm` is a chain of a dozen operators that keep three copies of x.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.ops.rematerialize import cheap
 from weft.ops.thresholds import threshold
 
 FEW = int(threshold("rms_norm.few"))
-"""Numbers up to which the count of operations costs more than their work."""
+"""Numbers in x up to which the calls of operators cost more than their arithmetic, so that one kernel is faster."""
 
 
 class RMSNormCall(NamedTuple):
@@ -34,8 +34,8 @@ class RMSNormCall(NamedTuple):
 
 
 def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, " D"] | None, eps: float) -> Float[Tensor, "... D"]:
-    """The normalised vectors, worked out in the dtype of ``scale`` or in float32 if that is wider, and rounded once to
-    that of ``x``."""
+    """The normalised vectors, computed in the dtype of ``scale`` or in float32 if that is wider, and rounded once to
+    the dtype of ``x``."""
     return RMS_NORM(RMSNormCall(x, scale, eps))
 
 
@@ -59,8 +59,8 @@ def _sweep(call: RMSNormCall) -> Tensor:
 
 
 def _pair(call: RMSNormCall) -> Tensor:
-    """Layer normalisation of x beside -x, whose mean is 0 and whose variance is mean(x^2): one kernel in place of a
-    chain, which also takes narrow floats and rounds them once."""
+    """Layer normalisation of x concatenated with -x, whose mean is 0 and whose variance is mean(x^2): one kernel in
+    place of a chain, which takes narrow floats too and rounds once."""
     x, scale, eps = call
     size = x.shape[-1]
     twice = None if scale is None else torch.cat([scale, scale])
@@ -99,14 +99,13 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, r = ctx.saved_tensors
-        if torch.is_grad_enabled():  # second derivatives are wanted: the chain has them
+        if torch.is_grad_enabled():  # the backward pass is differentiated itself: the chain has second derivatives
             return (*again(_plain(x, scale, ctx.eps), [x, scale], dy), None)
         n, dy = widen(x) * r, widen(dy)
         product = dy * n
         along = product.mean(-1, keepdim=True) if scale is None else (product @ scale)[..., None] / x.shape[-1]
         dx = (dy.clone() if scale is None else dy * scale).addcmul_(n, along, value=-1).mul_(r)
         return dx.to(x.dtype), None if scale is None else product.flatten(0, -2).sum(0), None
-
 
 
 def _examples(make: Make) -> Iterator[RMSNormCall]:

@@ -23,7 +23,7 @@ class S4DCall(NamedTuple):
     Attributes:
         x: inputs, in the dtype of the modes.
         modes: the discrete system.
-        before: the modes' state before the chunk; None: zero, and none is wanted after it.
+        before: the modes' state before the chunk; None: zero, and no state is returned.
         fresh: ``before`` is zero.
         starts: where a document begins; None: nowhere inside the rows.
         counts: tokens of each row; None: all.
@@ -64,7 +64,8 @@ def _convolution(call: S4DCall) -> Chunk:
 
 
 def _documents(call: S4DCall) -> Chunk:
-    """The carried state is heard until the first document begins, and what is left is of the last one."""
+    """The carried state adds to the outputs until the first document begins; the state after the chunk is that of the
+    last document."""
     x, modes, before, _, starts, count = call
     assert starts is not None, "without documents it does not serve"
     before = None if before is None else before.masked_fill(starts[:, :1, None, None], 0)
@@ -72,10 +73,10 @@ def _documents(call: S4DCall) -> Chunk:
     if before is None:
         return y, None
     begun = starts.cumsum(1)
-    heard = response(modes, before, x.shape[1]).transpose(1, 2)
+    carried = response(modes, before, x.shape[1]).transpose(1, 2)
     last = x.masked_fill((begun < begun[:, -1:])[..., None], 0).transpose(1, 2)
-    found = absorb(modes, last, before.masked_fill((begun[:, -1:] > 0)[..., None, None], 0), count)
-    return y + heard.masked_fill((begun > 0)[..., None], 0), found
+    after = absorb(modes, last, before.masked_fill((begun[:, -1:] > 0)[..., None, None], 0), count)
+    return y + carried.masked_fill((begun > 0)[..., None], 0), after
 
 
 def _whole(call: S4DCall) -> str | None:

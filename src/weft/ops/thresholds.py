@@ -56,7 +56,8 @@ def measured(processor: str | None = None) -> Measured:
 def threshold(name: str) -> float:
     """A threshold of this processor, such as ``rms_norm.few``; that of the file's first where it was not measured, and
     the assumed one where it was measured on neither."""
-    return {**_content()["assumed"], **measured("").values, **measured().values}[name]
+    values: Mapping[str, float] = {**_content()["assumed"], **measured("").values, **measured().values}
+    return values[name]
 
 
 @cache
