@@ -185,7 +185,7 @@ def test_a_named_form_serves_or_refuses() -> None:
     assert ATTENTION.choose(inputs(), "reference").form.name == "reference"
     assert ATTENTION.choose(inputs(queries=1), "sdpa").form.name == "sdpa"
     with pytest.raises(UnsupportedError, match=r"kernels.attention: the form 'sdpa' of 'attention' cannot serve this "
-                                               r"call: it knows no softcap. Those that can: reference."):
+                                               r"call: it has no softcap. Those that can: reference."):
         ATTENTION(inputs(softcap=1.0), "sdpa")
     with pytest.raises(UnsupportedError, match=r"'banded' of 'attention' cannot serve this call: the keys do not lie "
                                                r"in the order of tokens. Those that can: sdpa, reference."):

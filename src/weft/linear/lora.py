@@ -24,7 +24,8 @@ class LowRank(Rewritten):
     """y = base(x) + s B A dropout(x), s = alpha / rank, or alpha / sqrt(rank) where it is rank-stabilised.
 
     x [...,in], y [...,out]; ``a.weight`` is A [rank,in], ``b.weight`` is B [out,rank]. B starts at zero, so that the
-    map starts equal to its base; A starts as `torch.nn.Linear` does, as in Hu's code (the paper draws it from a Gaussian).
+    map starts equal to its base; A starts as `torch.nn.Linear` does, as in Hu's code (the paper draws it from a
+    Gaussian).
 
     Args:
         base: a `Linear`, or another map, such as a quantised one.
