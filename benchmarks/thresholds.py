@@ -1,6 +1,7 @@
 """Renew src/weft/ops/thresholds.json for this processor: where one form of an operation becomes faster than another.
 
-    python benchmarks/thresholds.py            # on an idle machine; a minute
+    python benchmarks/thresholds.py                         # on an idle machine; two minutes
+    python benchmarks/thresholds.py --only int8_linear.few  # one of them, the others stay
 
 For every threshold two forms are timed in turns on calls of growing size. The threshold is the size up to which taking
 the first, and the second beyond it, costs the least over all sizes. The entry of this processor is replaced or added;
@@ -16,36 +17,52 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from weft.core.clock import Keys
+from weft.core.config import parse_part
+from weft.core.part_config import Dims
 from weft.core.span import WHOLE
-from weft.masks import Window
+from weft.decoding.rows import Row
+from weft.decoding.session import Session
+from weft.masks import Causal, Window
 from weft.masks.visible import Rule, visible
 from weft.ops.attention import AttentionCall
 from weft.ops.banded_attention import ROWS
-from weft.ops.forms import OPERATIONS
+from weft.ops.expert_dispatch import DispatchCall
+from weft.ops.forms import OPERATIONS, forced
+from weft.ops.int8_linear import Int8Call, quantised
+from weft.ops.linear import LinearCall
 from weft.ops.processor import processor_name
 from weft.ops.rms_norm import RMSNormCall
 from weft.ops.thresholds import FILE
+from weft.ops.wide_linear import lacks_bfloat16
+from weft.positions.base import PositionTerm
 
-WINDOW = 128
+WINDOW, EXPERTS = 128, 8
+ROWS_OF_A_MAP = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 TURNS, SECONDS = 15, 0.01
 """Turns for each size, and the least time that a form is repeated for in a turn."""
 
 
-def crossing(operation: str, first: str, second: str, calls: Iterator[tuple[int, Any]]) -> int:
+def crossing(operation: str, first: str, second: str, calls: Iterator[tuple[int, Any]],
+             running: Callable[[str, str], Callable[[Any], Any]] | None = None) -> int:
     """The size up to which to take ``first`` in place of ``second``; 0 for none.
 
     Args:
         operation: by its name, as the forms are.
+        first, second: forms.
         calls: sizes and calls, growing.
+        running: returns the function of a call that is timed, of an operation and a form; None: the form alone.
     """
-    one, other = (OPERATIONS.get(operation).form(name).run for name in (first, second))
+    one, other = ((OPERATIONS.get(operation).form(name).run if running is None else running(operation, name))
+                  for name in (first, second))
     best, least, cost = 0, 0.0, 0.0
     for size, call in calls:
         ratio = statistics.median(seconds(one, call) / seconds(other, call) for _ in range(TURNS))
@@ -81,21 +98,108 @@ def windowed() -> Iterator[tuple[int, AttentionCall]]:
         yield steps, AttentionCall(x, x, x, 0.125, visible(Rule.of(Window(WINDOW), 4), Keys.of(span.ticks), span))
 
 
+def biased() -> Iterator[tuple[int, AttentionCall]]:
+    """Causal attention of four heads with ALiBi, in rows that grow."""
+    scheme = parse_part(("position",), "alibi").build_for_heads(Dims(256), 4, 64)
+    for steps in (256, 384, 512, 768, 1024, 1536, 2048):
+        x = torch.randn(1, steps, 4, 64, requires_grad=True)
+        span = WHOLE.resolve(None, x)
+        keys = Keys.of(span.ticks)
+        yield steps, AttentionCall(x, x, x, 0.125, visible(Rule.of(Causal(), 4), keys, span),
+                                   (PositionTerm(scheme, x, x, span.ticks, keys),))
+
+
+def trained(operation: str, form: str) -> Callable[[Any], None]:
+    """A call forward and backward."""
+    run = OPERATIONS.get(operation).form(form).run
+
+    @torch.enable_grad()
+    def both(call: Any) -> None:
+        run(call).sum().backward()
+
+    return both
+
+
 def band() -> float:
     """How many times the keys of a block there must be."""
     return round(crossing("attention", "sdpa", "banded", windowed()) / (WINDOW + ROWS), 2)
 
 
+def narrow_maps() -> Iterator[tuple[int, LinearCall]]:
+    """A map of 512 to 512 features in bfloat16, of one vector to 256."""
+    weight = torch.randn(512, 512).bfloat16()
+    for rows in ROWS_OF_A_MAP:
+        yield rows, LinearCall(torch.randn(rows, 512).bfloat16(), weight)
+
+
+def int8_maps() -> Iterator[tuple[int, Int8Call]]:
+    """A map of 512 to 512 features by int8 weights, of one vector to 256."""
+    values, scale = quantised(torch.randn(512, 512))
+    for rows in ROWS_OF_A_MAP:
+        yield rows, Int8Call(torch.randn(rows, 512), values, scale)
+
+
+def dispatched() -> Iterator[tuple[int, DispatchCall]]:
+    """Tokens of two experts each, all of eight experts being chosen, from four tokens to 128."""
+    experts = [expert(256) for _ in range(EXPERTS)]
+    for rows in (4, 8, 12, 16, 24, 32, 48, 64, 96, 128):
+        chosen = torch.arange(2 * rows).view(rows, 2) % EXPERTS
+        yield rows, DispatchCall(torch.randn(rows, 256), experts, chosen, torch.full((rows, 2), 0.5), None)
+
+
+def expert(width: int) -> Callable[[Tensor], Tensor]:
+    """A gated feed-forward of 12 width^2 weights."""
+    up, down = torch.randn(8 * width, width), torch.randn(width, 4 * width)
+
+    def run(rows: Tensor) -> Tensor:
+        gate, value = F.linear(rows, up).chunk(2, -1)
+        return F.linear(F.silu(gate) * value, down)
+
+    return run
+
+
+def decoded() -> Iterator[tuple[int, dict[str, Session]]]:
+    """One token a step of models whose experts grow, by the bytes of the experts that no token chose in a layer: one
+    session for each form. Several layers, so that weights are read from memory and not from a cache."""
+    for width in (64, 128, 192, 256, 384, 512):
+        moe = {"kind": "moe", "n_experts": EXPERTS, "top_k": 2, "expert": {"kind": "glu", "d_ff": 4 * width}}
+        blocks = [{"repeat": 4, "of": [{"kind": "pre", "layers": [moe]}]}]
+        config = {"kind": "decoder", "vocab_size": 257, "d_model": width, "blocks": blocks}
+        model = parse_part(("model",), config).build(None).eval()
+        sessions = {form: Session(model, [Row((1,))], max_new_tokens=1 << 20) for form in ("reference", "grouped")}
+        for form in sessions:
+            for _ in range(8):  # a tape is recorded and checked
+                step("expert_dispatch", form)(sessions)
+        yield 12 * width * width * (EXPERTS - 2) * 4, sessions
+
+
+def step(operation: str, form: str) -> Callable[[dict[str, Session]], None]:
+    """A decoding step by a form of an operation."""
+    token = torch.ones(1, dtype=torch.int64)
+
+    def run(sessions: dict[str, Session]) -> None:
+        with forced({operation: form}):
+            sessions[form].advance(token)
+
+    return run
+
+
 THRESHOLDS: Mapping[str, Callable[[], float]] = {
     "attention.band": band,
+    "attention.bias": lambda: crossing("attention", "sdpa", "banded", biased(), trained),
+    "expert_dispatch.few": lambda: crossing("expert_dispatch", "reference", "grouped", dispatched()),
+    "expert_dispatch.spared_bytes": lambda: crossing("expert_dispatch", "reference", "grouped", decoded(), step),
+    "int8_linear.few": lambda: crossing("int8_linear", "packed", "reference", int8_maps()),
     "rms_norm.few": lambda: crossing("rms_norm", "pair", "sweep", normalised()),
+    # Elsewhere the form `wide` is never chosen.
+    **({"linear.few": lambda: crossing("linear", "library", "wide", narrow_maps())} if lacks_bfloat16() else {}),
 }
 
 
-def entry() -> dict[str, Any]:
+def entry(names: Sequence[str]) -> dict[str, Any]:
     """This processor's, measured."""
     with torch.no_grad():
-        values = {name: measure() for name, measure in THRESHOLDS.items()}
+        values = {name: THRESHOLDS[name]() for name in names}
     return {"processor": processor_name(), "threads": torch.get_num_threads(), "torch": torch.__version__,
             "date": datetime.date.today().isoformat(), "values": values}
 
@@ -109,16 +213,17 @@ def renewed(content: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     orders = ",\n".join(f"    {json.dumps(name)}: {json.dumps(forms)}" for name, forms in content["orders"].items())
     entries = ",\n".join(f"    {json.dumps(each)}" for each in [*others, new])
     return (f'{{\n  "script": {json.dumps(content["script"])},\n  "orders": {{\n{orders}\n  }},\n'
-            f'  "measured": [\n{entries}\n  ]\n}}\n')
+            f'  "assumed": {json.dumps(content["assumed"])},\n  "measured": [\n{entries}\n  ]\n}}\n')
 
 
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", type=Path, default=FILE)
+    parser.add_argument("--only", nargs="+", choices=sorted(THRESHOLDS), default=sorted(THRESHOLDS))
     options = parser.parse_args()
     content = json.loads(options.file.read_text(encoding="utf-8"))
-    options.file.write_text(renewed(content, entry()), encoding="utf-8")
+    options.file.write_text(renewed(content, entry(options.only)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -102,11 +102,11 @@ def notes(source: ModelConfig) -> str:
 
 def test_forms_are_listed_with_their_reasons_and_notes_do_not_repeat_them() -> None:
     found = plan(config(ATTENTION, {**ATTENTION, "scores": {"softcap": 5.0}}), context=16, contexts=(4,))
-    forms = {(each.form, phase): each.reason for each in found.forms if each.operation == "attention"
+    forms = {(each.form, phase): (each.reason, *each.passed) for each in found.forms if each.operation == "attention"
              for phase in each.phases}
-    assert forms["sdpa", "training"].startswith("PyTorch's fused")
-    assert "one query: the queries of a group as rows read each key once" in forms["grouped_rows", "single tokens"]
-    assert "not sdpa: it knows no softcap" in forms["reference", "training"]
+    assert forms["sdpa", "training"][0] == "PyTorch's fused kernel"
+    assert forms["grouped_rows", "single tokens"] == ("each key read once for a group of query heads",)
+    assert "sdpa: it has no softcap" in forms["reference", "training"]
     text = "\n".join(found.notes)
     assert not any(form in text for form, _ in forms)
     assert "element-wise work" in text

@@ -21,10 +21,15 @@ def test_plan_shows_the_form_of_every_phase_with_its_reason_and_what_is_forced(w
     told = weft("plan", file, "--json")
     assert told.code == 0, told.err
     assert forms(told)["lstm_scan", "training"] == "scan" and forms(told)["lstm_scan", "single tokens"] == "reference"
-    reasons = {each["form"]: each["reason"] for each in told.json()["forms"] if each["operation"] == "lstm_scan"}
-    assert reasons["reference"] == "step by step (not scan: one step is one step)"
+    reasons = {each["form"]: (each["reason"], each["passed"]) for each in told.json()["forms"]
+               if each["operation"] == "lstm_scan"}
+    assert reasons["reference"] == ("step by step", ["scan: a single step"])
     told = weft("plan", file)
-    assert "How operations are computed here" in told.out and "training, prompts" in told.out
+    assert "How operations are computed here" in told.out
+    lines = told.out.splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("lstm_scan") and "reference" in line)
+    assert lines[at].split() == ["lstm_scan", "reference", "single", "tokens", "step", "by", "step"]
+    assert lines[at + 1].strip() == "scan: a single step"
     told = weft("plan", file, "--json", "--kernels", "lstm_scan=reference")
     assert {form for (name, _), form in forms(told).items() if name == "lstm_scan"} == {"reference"}
     assert all(operation._forced is None for operation in OPERATIONS.all()), "given back when the command ends"

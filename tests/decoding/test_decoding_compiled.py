@@ -46,7 +46,7 @@ def test_one_token_is_multiplied_as_many_are(dtype: torch.dtype, bias: bool) -> 
     x = torch.randn(6, 4, dtype=dtype).t()[2].reshape(1, 1, 6)  # not side by side in memory
     with forced({"linear": "one_token"}):
         found = linear(x)
-        with pytest.raises(UnsupportedError, match=r"cannot serve this call: it multiplies one vector.*library"):
+        with pytest.raises(UnsupportedError, match=r"cannot serve this call: it takes a single vector.*library"):
             linear(torch.randn(2, 3, 6, dtype=dtype))
     torch.testing.assert_close(found, linear(x))
 

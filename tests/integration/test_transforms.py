@@ -19,9 +19,10 @@ from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
 from weft.laws import subject_of
 from weft.laws.subject import Subject
+from weft.ops import wide_linear
+from weft.ops.linear import LINEAR, LinearCall, linear
 from weft.ops.linear_cross_entropy import linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob
-from weft.ops.wide_linear import wide_linear
 
 STEPS = 4
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
@@ -151,11 +152,13 @@ def test_the_losses_of_a_readout_are_differentiated_by_sample() -> None:
             assert_close(found[row], wanted, **EXACT)
 
 
-def test_wide_products_are_differentiated_by_sample() -> None:
+def test_linear_maps_whose_products_are_wide_are_differentiated_by_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_linear, "lacks_bfloat16", lambda: True)
     x, weight = torch.randn(3, 2, 5).bfloat16(), torch.randn(4, 5).bfloat16()
-    found = vmap(grad(lambda w, row: wide_linear(row, w).float().square().sum()), in_dims=(None, 0))(weight, x)
+    found = vmap(grad(lambda w, row: linear(row, w).float().square().sum()), in_dims=(None, 0))(weight, x)
     leaf = weight.clone().requires_grad_()
-    wanted, = torch.autograd.grad(wide_linear(x[1], leaf).float().square().sum(), leaf)
+    assert LINEAR.choose(LinearCall(x[1], leaf)).form.name == "wide"
+    wanted, = torch.autograd.grad(linear(x[1], leaf).float().square().sum(), leaf)
     assert_close(found[1], wanted, rtol=2e-2, atol=2e-2)  # each is rounded to eight bits once or twice
 
 

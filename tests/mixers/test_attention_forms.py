@@ -23,6 +23,7 @@ from weft.mixers.key_value import RollingState, Stored
 from weft.ops.attention import ATTENTION
 from weft.ops.banded_attention import ROWS
 from weft.ops.forms import forced
+from weft.ops.thresholds import threshold
 
 D = 6
 LONG = 2 * ROWS + 45
@@ -76,7 +77,7 @@ def test_every_form_is_the_naive_one(mask: str, span: str) -> None:
 def test_first_tokens_of_several_documents_are_not_in_front() -> None:
     layer = build("banded", mask="causal & (window(4) | global(0))")
     with pytest.raises(UnsupportedError, match=r"kernels.attention: the form 'banded' of 'attention' cannot serve this "
-                                               r"call: the keys do not lie in the order of tokens. Those that can: "
+                                               r"call: the keys are not in the order of tokens. Those that can: "
                                                r"sdpa, reference."):
         layer(vectors(), None, spans(LONG)["packed"])
 
@@ -171,20 +172,35 @@ def test_neither_masks_nor_biases_of_all_pairs_are_made() -> None:
 
 
 @pytest.mark.parametrize(("fields", "steps", "name", "why"), [
-    ({"mask": "causal & window(16)"}, 1024, "banded", "blocks of queries"),
-    ({"mask": "causal & window(900)"}, 1024, "sdpa", "not banded: the mask hides too few keys"),
-    ({"mask": "causal & window(16)"}, 100, "sdpa", "not banded: the chunk is short"),
-    ({"mask": "causal"}, 1024, "sdpa", "not banded: the mask hides too few keys"),
-    ({"mask": "causal", "scores": {"softcap": 1.0}}, 1024, "banded", "blocks of queries"),
-    ({"mask": "bidirectional"}, 1024, "sdpa", "not banded: the keys do not lie in the order of tokens"),
-    ({"mask": "causal | prefix"}, 1024, "sdpa", "not banded: the mask does not bound the later keys that are seen"),
+    ({"mask": "causal & window(16)"}, 1024, "banded", "blocks of queries, each with its band of keys"),
+    ({"mask": "causal & window(900)"}, 1024, "sdpa", "banded: the mask hides too few keys"),
+    ({"mask": "causal & window(16)"}, 100, "sdpa", "banded: too few queries"),
+    ({"mask": "causal"}, 1024, "sdpa", "banded: the mask hides too few keys"),
+    ({"mask": "causal", "scores": {"softcap": 1.0}}, 1024, "banded", "blocks of queries, each with its band of keys"),
+    ({"mask": "bidirectional"}, 1024, "sdpa", "banded: the keys are not in the order of tokens"),
+    ({"mask": "causal | prefix"}, 1024, "sdpa", "banded: the mask does not bound later keys"),
 ])
 def test_the_form_follows_the_mask(fields: dict[str, Any], steps: int, name: str, why: str) -> None:
     layer, tokens = build("auto", **fields), torch.empty(1, steps, 2, 4)
     span = WHOLE.resolve(None, tokens)
     call = layer.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span)
-    form, reason = ATTENTION.choose(call)
-    assert (form.name, why in reason) == (name, True), reason
+    form, reason, passed = ATTENTION.choose(call)
+    assert form.name == name
+    assert why in (reason, *passed)
+
+
+@pytest.mark.parametrize(("dtype", "gradients", "position", "name"), [
+    (torch.float32, True, "alibi", "banded"), (torch.float32, False, "alibi", "sdpa"),
+    (torch.bfloat16, True, "alibi", "sdpa"), (torch.float32, True, "rope", "sdpa"),
+    (torch.float32, True, {"kind": "alibi", "rounding": "bfloat16"}, "sdpa")])
+def test_blocks_train_a_bias_by_distance_in_long_rows(dtype: torch.dtype, gradients: bool, position: Any,
+                                                      name: str) -> None:
+    for steps, expected in ((max(2 * ROWS, int(threshold("attention.bias")) + 1), name), (2 * ROWS - 1, "sdpa")):
+        layer, tokens = build("auto", mask="causal", position=position), torch.empty(1, steps, 2, 4, dtype=dtype)
+        span = WHOLE.resolve(None, tokens)
+        with torch.set_grad_enabled(gradients):
+            call = layer.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span)
+            assert ATTENTION.choose(call).form.name == expected
 
 
 @pytest.mark.parametrize("in_place", [False, True])  # buffers are written in place where gradients are off

@@ -202,3 +202,14 @@ def test_the_operator_passes_torchs_own_checks() -> None:
                                   (h.detach().flatten(0, 1), weight.detach(), bias.detach(), TARGETS.flatten(),
                                    SCORED.flatten(), *options))
     assert set(found.values()) == {"SUCCESS"}
+
+
+def test_the_gradient_of_the_sum_is_not_rounded_to_bfloat16_before_it_scales() -> None:
+    h, weight = random(2, 64, 64, seed=1, dtype=torch.bfloat16), random(V, 64, seed=2, dtype=torch.bfloat16)
+    targets = torch.arange(128).view(2, 64) % V
+    loss = linear_cross_entropy(h, weight, None, targets, torch.ones(2, 64, dtype=torch.bool)).loss
+    plain, = torch.autograd.grad(loss, h, retain_graph=True)
+    scaled, = torch.autograd.grad(1.3 * loss, h)
+    factor = (scaled.double() * plain.double()).sum() / plain.double().square().sum()
+    # 1.3 is 1.2969 in bfloat16; roundings of 8192 results, of up to 0.4 % each, cancel to 1e-4.
+    assert_close(factor, torch.tensor(1.3, dtype=torch.float64), rtol=5e-4, atol=0)

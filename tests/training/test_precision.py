@@ -81,7 +81,10 @@ def exact_of(model: torch.nn.Module) -> list[Tensor]:
 
 
 def model() -> Any:
-    block = {"kind": "pre", "layers": ["s4d", "mlp"], "norm": "batchnorm"}
+    return decoder({"kind": "pre", "layers": ["s4d", "mlp"], "norm": "batchnorm"})
+
+
+def decoder(block: dict[str, Any]) -> Any:
     return parse_part(("model",), {"kind": "decoder", "vocab_size": 11, "d_model": 8, "blocks": [block]}).build(None)
 
 
@@ -97,6 +100,22 @@ def test_what_a_part_needs_exact_is_left_wide_by_every_cast_and_by_training() ->
         assert found.embedding.tokens.weight.dtype in (torch.bfloat16, torch.float16)
     assert {tensor.dtype for tensor in exact_of(double)} == {torch.float64}
     assert {tensor.device.type for tensor in exact_of(copy.deepcopy(original).to("meta", torch.bfloat16))} == {"meta"}
+
+
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm", "batchnorm"])
+def test_weights_of_norms_move_in_training_by_less_than_bfloat16_can(norm: str) -> None:
+    original: Any = decoder({"kind": "pre", "layers": ["mlp"], "norm": norm})
+    precision = Precision(original, torch.bfloat16)
+    weight, copied = (each.get_submodule("stack.layers.0.norms.0").get_parameter("weight")
+                      for each in (original, precision.working))
+    with torch.no_grad():
+        weight.add_(3e-4)
+    precision.refresh()
+    assert torch.equal(weight, copied) and copied.dtype == torch.float32
+    assert precision.working(torch.zeros(1, 3, dtype=torch.int64)).y.dtype == torch.bfloat16
+    assert copy.deepcopy(original).bfloat16().stack.layers[0].norms[0].weight.dtype == torch.bfloat16
+    double = Precision(copy.deepcopy(original).double(), torch.bfloat16).working
+    assert double(torch.zeros(1, 3, dtype=torch.int64)).y.dtype == torch.bfloat16
 
 
 def test_gradients_are_cast_as_their_parameters() -> None:

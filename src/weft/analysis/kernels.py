@@ -27,6 +27,7 @@ class FormChoice(Record):
     """The form of an operation in a model.
 
     Attributes:
+        passed: the forms that come before it, each with why it was not chosen.
         phases: in which it is taken: "training", "prompts", "single tokens".
         calls: of the operation, in all these phases, that take it.
     """
@@ -34,6 +35,7 @@ class FormChoice(Record):
     operation: str
     form: str
     reason: str
+    passed: tuple[str, ...]
     phases: tuple[str, ...]
     calls: int
 
@@ -45,13 +47,15 @@ class KnownOperation(Record):
     Attributes:
         form: that the largest of its examples takes here, in float32, with gradients.
         reason: why.
-        others: its other forms, in the order in which they are asked.
+        passed: the forms that come before it, each with why it was not chosen.
+        others: its other forms, in the order of preference.
     """
 
     name: str
     about: str
     form: str
     reason: str
+    passed: tuple[str, ...]
     others: tuple[str, ...]
 
 
@@ -88,10 +92,10 @@ def single_token(model: LanguageModel, mode: FakeTensorMode, batch: int) -> list
 
 def choices(phases: Mapping[str, Iterable[Decision]]) -> tuple[FormChoice, ...]:
     """What was observed, phase by phase, with equal choices together."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
     for phase, decisions in phases.items():
         for each in decisions:
-            found.setdefault((each.operation, each.form, each.reason), []).append(phase)
+            found.setdefault((each.operation, each.form, each.reason, each.passed), []).append(phase)
     return tuple(FormChoice(*key, tuple(dict.fromkeys(told)), len(told)) for key, told in sorted(found.items()))
 
 
@@ -99,9 +103,9 @@ def known_operations() -> tuple[KnownOperation, ...]:
     """Every operation, and the form that its first example takes here."""
     found = []
     for operation in OPERATIONS.all():
-        form, reason = operation.choose(example(operation, torch.float32))
+        form, reason, passed = operation.choose(example(operation, torch.float32))
         names = tuple(each.name for each in operation.forms() if each.name != form.name)
-        found.append(KnownOperation(operation.name, operation.about, form.name, reason, names))
+        found.append(KnownOperation(operation.name, operation.about, form.name, reason, passed, names))
     return tuple(found)
 
 

@@ -83,9 +83,11 @@ def _borders(found: Diagnosis) -> str:
 
 
 def _operations(found: Diagnosis) -> Table:
-    rows = table("operation", "form", "why", "others")
+    rows = table("operation", "form", "how", "others, and why not chosen")
     for each in found.operations:
-        rows.add_row(each.name, each.form, each.reason, ", ".join(each.others))
+        passed = {line.split(":")[0] for line in each.passed}
+        rest = [name for name in each.others if name not in passed]
+        rows.add_row(each.name, each.form, each.reason, "\n".join([*each.passed, *([", ".join(rest)] if rest else [])]))
     return rows
 
 

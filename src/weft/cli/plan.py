@@ -128,9 +128,9 @@ def _states(found: Plan) -> Table:
 
 
 def _forms(found: Plan) -> Table:
-    rows = table("operation", "form", "in", "why")
+    rows = table("operation", "form", "in", "how, and why no other")
     for each in found.forms:
-        rows.add_row(each.operation, each.form, ", ".join(each.phases), each.reason)
+        rows.add_row(each.operation, each.form, ",\n".join(each.phases), "\n".join([each.reason, *each.passed]))
     return rows
 
 

@@ -22,7 +22,7 @@ Every message gives the place, what was wrong, and what to do.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class WeftError(Exception):
@@ -134,3 +134,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"Known names: {', '.join(options)}." if options else "There are none."
+
+
+def nearest_meaning(name: str, known: Mapping[str, Iterable[str]]) -> str:
+    """A hint that names the known name that ``name`` means, or else what `nearest` gives.
+
+    Args:
+        name: that is not known.
+        known: other words for each known name.
+
+    >>> nearest_meaning("Swish-GLU", {"gated_product": ["glu", "swish_glu"], "rotary": ["rope"]})
+    "Did you mean 'gated_product'?"
+    """
+    words = {word: each for each, others in known.items() for word in others} | {each: each for each in known}
+    word = name.lower().replace("-", "_").replace(" ", "_")
+    close = [word] if word in words else difflib.get_close_matches(name, sorted(words), n=1, cutoff=0.6)
+    return f"Did you mean {words[close[0]]!r}?" if close else nearest(name, known)

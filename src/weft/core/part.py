@@ -49,6 +49,11 @@ class Part(Direct, Declarations, ABC):
         magnifies their rounding error: the angle of a mode is multiplied by the number of tokens."""
         return self.dynamics()
 
+    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
+        """Its parameters that training in narrow floats keeps in float32 or wider for computing: those near 1, where a
+        step of an optimiser is smaller than the spacing of bfloat16. They must not widen what the part returns."""
+        return ()
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Override the method that `to`, `bfloat16`, `half` and `cuda` call."""
         kept = kept_dtypes(self)
@@ -112,8 +117,13 @@ def _kept_wide(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
     return tensor.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
 
 
+def wide_in_training(module: nn.Module) -> frozenset[int]:
+    """Identities of the parameters that the parts in a module declare as `Part.wide_in_training`."""
+    return frozenset(id(own) for part in module.modules() if isinstance(part, Part) for own in part.wide_in_training())
+
+
 def computing_dtype(module: nn.Module) -> torch.dtype | None:
-    """The dtype that a module computes in: that of its first parameter that is not `Part.exact`, or of its first
-    parameter if all are; None without parameters."""
-    exact, parameters = kept_dtypes(module).exact, list(module.parameters())
+    """The dtype that a module computes in: that of its first parameter that a cast does not leave as it is
+    (`Part.exact`, `Part.wide_in_training`), or of its first parameter if there is no other; None without parameters."""
+    exact, parameters = kept_dtypes(module).exact | wide_in_training(module), list(module.parameters())
     return next((p.dtype for p in [*(p for p in parameters if id(p) not in exact), *parameters]), None)

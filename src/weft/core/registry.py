@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TypeVar, final
 
-from weft.core.errors import ConfigError, WeftError, nearest
+from weft.core.errors import ConfigError, WeftError, nearest_meaning
 from weft.core.part_config import PartConfig
 
 P = TypeVar("P", bound=PartConfig)
@@ -58,14 +58,8 @@ class Registry:
         for group in groups:
             if kind in self._parts.get(group, {}):
                 return self._parts[group][kind]
-        raise KeyError(f"no {' or '.join(groups)} of kind {kind!r}. {self._hint(groups, kind)}")
-
-    def _hint(self, groups: tuple[str, ...], kind: str) -> str:
-        """The kind that is also called by that word, or the nearest by its letters."""
-        word = kind.lower().replace("-", "_").replace(" ", "_")
-        meant = [part.kind for group in groups for part in self._parts.get(group, {}).values()
-                 if word in part.also_called]
-        return f"Did you mean {meant[0]!r}?" if meant else nearest(kind, self.kinds(groups))
+        known = {part.kind: part.also_called for group in groups for part in self._parts.get(group, {}).values()}
+        raise KeyError(f"no {' or '.join(groups)} of kind {kind!r}. {nearest_meaning(kind, known)}")
 
     def kinds(self, groups: tuple[str, ...]) -> list[str]:
         """Known kinds in the groups, sorted."""

@@ -1,4 +1,4 @@
-"""`FeedForwardConfig`: base of the configurations of feed-forwards, the layers that work on each token's features."""
+"""`FeedForwardConfig`: base of the configurations of feed-forwards, the layers that map each token's features."""
 
 from __future__ import annotations
 

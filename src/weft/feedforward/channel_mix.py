@@ -38,7 +38,7 @@ class ChannelMix(Layer):
     x, y [B,T,D]; ``key.weight`` [F,D], ``value.weight`` [D,F], ``receptance.weight`` [D,D], no biases; ``mix_key`` and
     ``mix_receptance`` are the mu [D]. x_{t-1} is zero at a document's first token. State: x at the last token, [B,D].
 
-    The mu start as the released training code sets them: (i / D)^(1 - layer / n_layers) for feature i.
+    The initial mu are those of the released training code: (i / D)^(1 - layer / n_layers) for feature i.
     """
 
     state_type: type[LayerState] = ChannelMixState

@@ -36,11 +36,11 @@ class MixtureOfExperts(Chooser):
         g = softmax of the k chosen logits                 (``renormalise``)
         g = the chosen entries of softmax(l)               (otherwise; Switch for k = 1)
 
-    x, y [B,T,D]; ``router.weight`` [N,D], no bias; ``experts`` are N feed-forwards of one configuration, each with
-    weights of its own. No expert has a capacity: nothing is dropped, so a row never depends on its neighbours (up to
-    the last bits, where a matrix product's rounding depends on its number of rows). Among equal logits the lower expert
-    wins. Routing and gates are computed in float32 or wider; a router that somebody has adapted computes in its own
-    way. Its state is the clock alone.
+    x, y [B,T,D]; ``router.weight`` [N,D], no bias; ``experts`` are N feed-forwards of one configuration, each with its
+    own weights. No expert has a capacity: no token is dropped, so a row never depends on its neighbours (up to the last
+    bits, where a matrix product's rounding depends on its number of rows). Of equal logits the lower expert is chosen.
+    Routing and gates are computed in float32 or wider; an adapted router is called as it is, in its own dtype. The
+    state is the clock alone.
 
     Losses, over the real tokens of the call only, each times its coefficient (none for the coefficient 0):
 
@@ -51,8 +51,8 @@ class MixtureOfExperts(Chooser):
 
     ``dispatch``: ``grouped`` runs each expert on its own tokens and reads the group sizes on the host, which
     ``torch.compile(fullgraph=True)`` and CUDA graphs cannot do; ``dense`` runs every expert on every token, N/k times
-    the arithmetic, in static shapes. ``auto`` is grouped, and dense while compiling and in `torch.func.vmap` and its
-    like.
+    the arithmetic, in static shapes. ``auto`` is grouped where that pays (`weft.ops.expert_dispatch`), and dense under
+    `torch.compile` and the transforms of `torch.func`.
 
     Points: ``choices``, the experts of each token [B,T,k], best first, and their ``gates`` [B,T,k].
     """
@@ -119,7 +119,7 @@ class MixtureOfExperts(Chooser):
 
 
 def _single(expert: nn.Module) -> Expert:
-    """An expert as a map of rows; called as a module, so that hooks on it run."""
+    """An expert as a map of rows; it is called as a module, so that its hooks run."""
     def apply(rows: Tensor) -> Tensor:
         y: Tensor = expert(rows[None]).y
         return y[0]

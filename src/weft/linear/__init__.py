@@ -1,4 +1,4 @@
-"""The one seam of linear maps: what a model projects by, what may be made of it, and what is put in its place."""
+"""Linear maps: the class by which every part projects, what may be done with a map, and what replaces it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whole models in the form that is fastest without gradients: `Part.inference` of every part, and linear maps as the
-caller wants them. What somebody has adapted keeps its form, and the model itself stays as it is."""
+"""Whole models in the form that is fastest without gradients: `Part.inference` of every part, and linear maps laid out
+as the caller chooses. Modules that have been adapted keep their form, and the model itself is not changed."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ def inference_form(model: M, lay: Lay | None = None) -> M:
 
     Args:
         model: a language model or a layer.
-        lay: given a linear map that may be laid out, an equal one, perhaps with its weights laid out otherwise in
-            memory; None: all stay as they are.
+        lay: returns for a linear map that may be laid out an equal one, perhaps with another memory layout of its
+            weights; None: all maps keep theirs.
     """
     return _form(model, lay).model
 
 
 def checked_inference_form(model: M, lay: Lay | None = None, *, where: str) -> M:
-    """`inference_form`, once what was put in computes what it replaced, on a row of a few tokens.
+    """`inference_form`, checked on a row of a few tokens: every module that was put in computes what it replaced.
 
     Raises:
-        LawError: naming the layer that does not.
+        LawError: a layer does not; the message names it.
     """
-    found = _form(model, lay)
-    require_same(found.model, found.replacements, where=where, runs=lambda: runs(model))
-    return found.model
+    form = _form(model, lay)
+    require_same(form.model, form.replacements, where=where, runs=lambda: runs(model))
+    return form.model
 
 
 def _form(model: M, lay: Lay | None) -> Replaced[M]:
-    """The model in that form, with what was put in the place of what."""
+    """The model in that form, with the list of replacements."""
     def form_of(path: str, module: nn.Module) -> nn.Module:
         form = _fused(module)
         return lay(form) if lay is not None and isinstance(form, nn.Linear) and "lay_out" in allowed(form) else form
 
-    found = replaced_copy(model, form_of)
+    result = replaced_copy(model, form_of)
     frozen: dict[int, nn.Parameter] = {}
-    for module in found.model.modules():
+    for module in result.model.modules():
         for name, own in module.named_parameters(recurse=False):
             setattr(module, name, frozen.setdefault(id(own), nn.Parameter(own.detach(), requires_grad=False)))
-    found.model.eval()
-    return found
+    result.model.eval()
+    return result
 
 
 def _fused(module: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Maps whose matrix is kept in eight bits an entry."""
+"""Linear maps whose matrix is stored in eight bits per entry."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from weft.ops.int8_linear import int8_linear, quantised
 
 @final
 class Int8Matrix(Part):
-    """W as s Q: ``values`` Q [out,in], whole numbers from -127 to 127, and ``scale`` s [out], a row's largest entry
-    over 127, in float32 or wider whatever the model computes in. No entry of s Q is farther than s / 2 from W's.
+    """W as s Q: ``values`` Q [out,in], integers from -127 to 127, and ``scale`` s [out], the largest entry of each row
+    over 127, in float32 or wider in every dtype of the model. Each entry of s Q is within s / 2 of that of W.
 
-    Neither is a parameter: they do not train. What shares a matrix shares this module. ``like``, which is empty, has
-    the dtype that the matrix is to have as floats, and goes with the model's casts and files.
+    Neither is a parameter: they do not train. Parts that share a matrix share this module. ``like``, an empty buffer,
+    has the dtype of the matrix as floats, so that casts of the model and its files keep that dtype.
     """
 
     def __init__(self, weight: Float[Tensor, "out in"]) -> None:
@@ -73,7 +73,7 @@ class Int8Linear(Rewritten):
         return self.matrix.weight(), self.bias
 
     def bound(self, x: Tensor) -> Tensor:
-        """Half of s for each entry of x, at the worst."""
+        """At most s / 2 for each entry of the matrix, times the entry of x."""
         return x.detach().abs().to(self.matrix.scale.dtype).sum(-1, keepdim=True) * (self.matrix.scale / 2)
 
 
@@ -104,8 +104,8 @@ class Int8Embedding(Rewritten):
 
 @register
 class Int8Config(RewriteConfig):
-    """Weights in eight bits: each row of a matrix as whole numbers from -127 to 127 times one number, rounded to the
-    nearest. What is multiplied stays in the model's floats. The matrices do not train; LoRA may be laid on them. A tied
+    """Weights in eight bits: each row of a matrix as integers from -127 to 127 times one number, rounded to the
+    nearest. Activations stay in the model's floats. The matrices do not train; LoRA may be applied to them. A tied
     embedding is quantised with its readout."""
 
     kind: ClassVar[str] = "int8"
@@ -117,7 +117,7 @@ class Int8Config(RewriteConfig):
         made: dict[int, Int8Matrix] = {}
 
         def rewrite(module: nn.Module) -> nn.Module:
-            assert isinstance(module, nn.Linear | nn.Embedding), "what may be quantised"
+            assert isinstance(module, nn.Linear | nn.Embedding), "only these may be quantised"
             if id(module.weight) not in made:
                 made[id(module.weight)] = Int8Matrix(module.weight)
             matrix = made[id(module.weight)]

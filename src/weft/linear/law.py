@@ -1,8 +1,9 @@
-"""The law of rewriting: what stands in the place of a map or a part computes what that did.
+"""The law of rewriting: a module that replaces a map or a part computes what that did.
 
-It is run once by whatever rewrites the model at hand, on a row of a few tokens: whatever was put in and is called there
-is given the same inputs as what it replaced, and so is, on random vectors, every map that is not called. In exact
-arithmetic they are equal; what keeps a matrix in fewer bits says by how much it may miss it (`Rewritten.bound`).
+Every rewrite of a model checks it once, on a row of a few tokens: each new module that is called there gets the same
+inputs as the module that it replaced, and their outputs are compared; maps that are not called are compared on random
+vectors. In exact arithmetic they are equal; a module that keeps a matrix in fewer bits declares by how much it may
+differ (`Rewritten.bound`).
 """
 
 from __future__ import annotations
@@ -22,26 +23,27 @@ from weft.linear.linear import Rewritten
 from weft.linear.replacing import Replacement
 
 TOKENS = 5
-"""Of the row: enough that a convolution, a shift or an expert sees more than one."""
+"""Length of the row: enough that a convolution, a shift or an expert reads more than one token."""
 
 ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""By how much two ways of summing the same products may differ in a dtype, relative to the largest output: its spacing
-(1e-16, 6e-8, 5e-4, 4e-3) times the rounding of some thousand terms that cancel, or of a gated unit's dozen
-roundings."""
+"""By how much two orders of summing the same products may differ, relative to the largest output: the spacing of the
+dtype (1e-16, 6e-8, 5e-4, 4e-3) times the roundings of some thousand terms that cancel, or of a gated unit's dozen
+operations."""
 
 
 def require_same(model: nn.Module, replacements: Sequence[Replacement], *, where: str,
                  runs: Callable[[], bool]) -> None:
-    """Compare what was put into a model with what it replaced.
+    """Compare the modules that were put into a model with those that they replaced.
 
     Args:
-        model: as it is now. One without storage is taken at its word.
-        replacements: those that are to be compared.
-        where: what rewrote it, for the error.
-        runs: whether the model before ran on a row of tokens alone, which decides whose fault it is if this does not.
+        model: after the rewrite. One without storage cannot be compared and passes.
+        replacements: to compare.
+        where: the rewrite, for the error.
+        runs: whether the model ran on a row of tokens alone before the rewrite; if it did not, a failure now is not the
+            rewrite's and is ignored.
 
     Raises:
-        LawError: naming the first layer that is off.
+        LawError: an output differs, or the model does not run any more; the message names the first layer.
     """
     if not replacements or any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         return
@@ -59,7 +61,7 @@ def require_same(model: nn.Module, replacements: Sequence[Replacement], *, where
 
 
 def runs(model: nn.Module) -> bool:
-    """Whether a model runs on a row of tokens alone, as one that reads a memory from outside does not."""
+    """Whether a model runs on a row of tokens alone; one that needs an encoder's output does not."""
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         return False
     try:
@@ -72,7 +74,7 @@ def runs(model: nn.Module) -> bool:
 
 @final
 class _Comparison:
-    """What is compared, and what has been."""
+    """The replacements of a model, and which of them have been compared."""
 
     def __init__(self, replacements: Sequence[Replacement], where: str) -> None:
         self._pairs = {id(each.after): each for each in replacements}
@@ -80,7 +82,8 @@ class _Comparison:
         self._seen: set[int] = set()
 
     def run(self, model: nn.Module) -> None:
-        """Call the model, and compare whatever is called in it, and readouts, which are not called."""
+        """Call the model and compare every new module that is called in it, and readouts, which are not called as
+        modules."""
         handles = [each.after.register_forward_hook(self._compare) for each in self._pairs.values()]
         try:
             h = _hidden(model)
@@ -100,43 +103,43 @@ class _Comparison:
                 x = torch.randn(2, each.before.in_features, generator=generator, dtype=torch.float64).to(weight)
                 self._compare(each.after, (x,), each.after(x))
 
-    def _compare(self, module: nn.Module, inputs: tuple[Any, ...], found: Any) -> None:
+    def _compare(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         each = self._pairs[id(module)]
         self._seen.add(id(module))
         bound = each.after.bound(inputs[0]) if isinstance(each.after, Rewritten) else None
-        self._require_close(each, _tensor(found), _tensor(each.before(*inputs)), bound)
+        self._require_close(each, _tensor(output), _tensor(each.before(*inputs)), bound)
 
-    def _require_close(self, each: Replacement, found: Tensor | None, wanted: Tensor | None,
+    def _require_close(self, each: Replacement, actual: Tensor | None, expected: Tensor | None,
                        bound: Tensor | None) -> None:
-        if found is None or wanted is None or not wanted.numel():
+        if actual is None or expected is None or not expected.numel():
             return
-        off = (found.double() - wanted.double()).abs()
-        largest = wanted.double().abs().amax()
-        room = ROUNDING.get(wanted.dtype, ROUNDING[torch.float32]) * largest
+        off = (actual.double() - expected.double()).abs()
+        largest = expected.double().abs().amax()
+        room = ROUNDING.get(expected.dtype, ROUNDING[torch.float32]) * largest
         room = room if bound is None else room + bound.double()
-        if not bool((off <= room).all()):  # what is no number is not within anything
+        if not bool((off <= room).all()):  # written so that NaN fails
             worst = (off - room).flatten().nan_to_num(nan=torch.inf).argmax()
             raise LawError(f"{each.path}: rewritten, it does not compute what it did: off by "
                            f"{float(off.flatten()[worst]):.2e} where {float(room.expand_as(off).flatten()[worst]):.2e} "
                            "is allowed.", where=self._where, remedy="Leave it out of the rewrite, and see weft check.")
 
 
-def _tensor(found: Any) -> Tensor | None:
-    """What a part gives: a tensor, or the tensor of an `Output`."""
-    given = found.y if isinstance(found, Output) else found
-    return given if isinstance(given, Tensor) else None
+def _tensor(result: Any) -> Tensor | None:
+    """The tensor that a part returned, by itself or in an `Output`; None where it returned something else."""
+    y = result.y if isinstance(result, Output) else result
+    return y if isinstance(y, Tensor) else None
 
 
 def _hidden(model: nn.Module) -> Tensor | None:
-    """What a short call of a model gives, whose head and readout are called too; None where it is none that takes
-    tokens."""
+    """The hidden vectors of a short call of a model, whose head and readout are called too; None for a module that
+    takes no tokens."""
     if not isinstance(model, Model) or "tokens" not in model.reads():
         return None
     device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
     if isinstance(model, LanguageModel) and model.takes_source:
         memory = model.encode(_inputs(model.source_vocab_size, device))
         tokens = _inputs(model.vocab_size, device).tokens
-        assert tokens is not None, "made so"
+        assert tokens is not None, "_inputs sets them"
         h = model.hidden(tokens, None, Span(memory=memory)).y
     else:
         h = model.vectors(_inputs(model.reads()["tokens"], device)).y
@@ -154,7 +157,7 @@ def _inputs(size: int, device: torch.device) -> EncoderInputs:
 
 @contextmanager
 def _in_evaluation(roots: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside, these are in evaluation mode; afterwards each module is in the mode it was in."""
+    """Inside, these modules are in evaluation mode; afterwards each is in its former mode."""
     before = [(module, module.training) for root in roots for module in root.modules()]
     for root in roots:
         root.eval()

@@ -1,5 +1,5 @@
 """Linear maps laid out for steps of few tokens. Which layout is fastest depends on the processor, the shape and the
-number of rows, by factors of up to two, so it is measured, and against the map as it is."""
+number of rows, by factors of up to two, so each is measured against the map as it is."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ L = TypeVar("L", bound=LanguageModel)
 WORTH = 1.15
 """How many times faster than plain a layout must be, by the median of its turns, to be chosen."""
 TURNS = 7
-"""Of each layout, taken in turns; a layout is chosen only if it is faster than plain in all but one."""
+"""Measurements of each layout, interleaved; a layout is chosen only if it is faster than plain in all but one."""
 SAMPLE_BYTES = 1 << 28
-"""Matrices of one shape that are multiplied one after another: more than a cache holds, so that they come from memory
-as they do in a step of a whole model. Where a shape has fewer, as many as the model has."""
+"""Bytes of matrices of one shape that are multiplied one after another: more than a cache holds, so that they are read
+from memory as in a step of a whole model. All matrices of a shape where the model has fewer."""
 
 
 @final
 class LaidLinear(Rewritten):
     """A linear map with a layout for ``rows`` tokens.
 
-    ``columns``: the matrix has its columns side by side. ``packed``: beside the matrix stands a float32 copy in the
-    form that MKL multiplies fastest with ``rows`` tokens; other numbers of tokens use the matrix. Products of narrower
-    floats are then summed in float32 and rounded once.
+    ``columns``: the matrix is stored column by column. ``packed``: besides the matrix there is a float32 copy in the
+    layout that MKL multiplies fastest with ``rows`` tokens; for other numbers of tokens the matrix is used. Products of
+    narrower floats are then summed in float32 and rounded once.
     """
 
     def __init__(self, linear: nn.Linear, layout: Layout, rows: int) -> None:
@@ -68,12 +68,12 @@ class LaidLinear(Rewritten):
 @final
 @dataclass(frozen=True)
 class Measured:
-    """What was tried for matrices of one shape.
+    """The layouts that were measured for matrices of one shape.
 
     Attributes:
         shape: outputs and inputs.
-        count: such matrices in the model.
-        seconds: of one product in each layout that this machine has, the median of its turns.
+        count: matrices of the shape in the model.
+        seconds: of one product in each layout that this machine supports, the median of its turns.
         chosen: the fastest, or ``plain`` where none is clearly faster.
     """
 
@@ -89,9 +89,9 @@ class DecodingForm(Generic[L]):
     """A model laid out for decoding.
 
     Attributes:
-        model: equal in law to the original, with the same state; it shares what is not laid out anew.
-        rows: rows of a batch that it was laid out for; others work too.
-        measured: what was tried for each shape.
+        model: computes what the original does, with the same state, and shares the weights that keep their layout.
+        rows: rows of the batch that it was laid out for; other batches work too.
+        measured: the layouts measured for each shape.
     """
 
     model: L
@@ -102,9 +102,9 @@ class DecodingForm(Generic[L]):
 def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
     """The model in the form that this machine decodes fastest, after some seconds of measuring.
 
-    On other devices than a CPU matrices stay as they are, and so does what may not be laid out
-    (`weft.linear.linear.allowed`). Those that do not are held twice while the original is held too; ``packed`` ones
-    need two float32 copies beside the original matrix.
+    On devices other than a CPU matrices keep their layout, and so do maps that may not be laid out
+    (`weft.linear.linear.allowed`). The others are in memory twice as long as the original is; ``packed`` ones need two
+    float32 copies beside the original matrix.
 
     Args:
         model: any language model.
@@ -120,8 +120,8 @@ def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
     measured = {shape: _measure(shape, maps, rows) for shape, maps in groups.items()}
 
     def lay(linear: nn.Linear) -> nn.Module:
-        found = measured.get((linear.out_features, linear.in_features))
-        return linear if found is None or found.chosen == "plain" else LaidLinear(linear, found.chosen, rows)
+        shape = measured.get((linear.out_features, linear.in_features))
+        return linear if shape is None or shape.chosen == "plain" else LaidLinear(linear, shape.chosen, rows)
 
     return DecodingForm(checked_inference_form(model, lay, where="layout"), rows, tuple(measured.values()))
 
@@ -143,7 +143,7 @@ def _measure(shape: tuple[int, int], maps: Sequence[nn.Linear], rows: int) -> Me
     for _ in range(TURNS):
         for layout, timed in tried.items():
             turns[layout].append(timed())
-    return Measured(shape, len(maps), {layout: statistics.median(found) for layout, found in turns.items()},
+    return Measured(shape, len(maps), {layout: statistics.median(each) for layout, each in turns.items()},
                     chosen(turns))
 
 

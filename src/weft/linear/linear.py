@@ -1,5 +1,5 @@
-"""`Linear`: the linear map that every part projects by. It says what may be made of it, and what rewrites put in its
-place (`Rewritten`) says so too."""
+"""`Linear`: the linear map by which every part projects. It declares what may be done with it, and so do the modules
+that rewrites put in its place (`Rewritten`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from weft.linear.untouched import untouched
 from weft.ops.linear import LINEAR, LinearCall
 
 Use: TypeAlias = Literal["fuse", "lay_out", "widen", "quantise", "adapt"]
-"""What may be done with a map: put into one matrix with its neighbours; laid out otherwise in memory; multiplied in
-wider numbers than it is given; kept in fewer bits, so that its weight is no matrix of floats any more; given a term of
-its own beside its matrix."""
+"""What may be done with a map: joined with its neighbours into one matrix; laid out otherwise in memory; multiplied in
+wider numbers than its input; stored in fewer bits, so that its weight is no longer a matrix of floats; extended by a
+trained term beside its matrix."""
 
 EVERYTHING: frozenset[Use] = frozenset(get_args(Use))
 
@@ -27,15 +27,15 @@ EVERYTHING: frozenset[Use] = frozenset(get_args(Use))
 class Linear(Direct, nn.Linear):
     """y = x W^T + b.
 
-    x [...,in], y [...,out]; ``weight`` [out,in] and ``bias`` [out], as in `torch.nn.Linear`, whose initial values it
-    has. A part whose map is more than what the module computes when it is called (one that reads its matrix elsewhere,
-    or that decides by its sign) says what is still allowed.
+    x [...,in], y [...,out]; ``weight`` [out,in] and ``bias`` [out], with the initial values of `torch.nn.Linear`. A
+    part that uses a map otherwise than by calling it (it reads the matrix, or a choice depends on the sign of an
+    output) restricts what is allowed.
 
     Args:
         in_features: of x.
         out_features: of y.
-        bias: whether there is one.
-        device: of the parameters; ``meta`` where they are put in afterwards.
+        bias: whether there is a bias.
+        device: of the parameters; ``meta`` where they are assigned afterwards.
         allows: what may be done with it.
     """
 
@@ -46,13 +46,13 @@ class Linear(Direct, nn.Linear):
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None = None, *, allows: frozenset[Use] = EVERYTHING) -> Self:
-        """The map that has these very parameters."""
+        """The map with these parameters themselves, not copies."""
         assert isinstance(weight, nn.Parameter) and isinstance(bias, nn.Parameter | None), "parameters"
-        made = cls(weight.shape[1], weight.shape[0], bias is not None, "meta", allows=allows)
-        made.weight = weight
+        linear = cls(weight.shape[1], weight.shape[0], bias is not None, "meta", allows=allows)
+        linear.weight = weight
         if bias is not None:
-            made.bias = bias
-        return made
+            linear.bias = bias
+        return linear
 
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
         own: Any = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's
@@ -80,54 +80,54 @@ class Rewritten(Part, ABC):
 
     @abstractmethod
     def merged(self) -> Linear:
-        """A map of one matrix, equal to this one in evaluation mode, with parameters of its own where they differ."""
+        """A plain map that computes what this one does in evaluation mode; it shares the parameters that are equal."""
 
     @abstractmethod
     def dense(self) -> tuple[Tensor, Tensor | None] | None:
-        """Its matrix and bias as they are now, with their gradients, for a computation that takes both in place of a
-        map; None where what it computes now is no product with a matrix."""
+        """The matrix and bias by which it multiplies now, through which gradients flow, for computations that take
+        both in place of a map; None where its output is not the product with one matrix, as under dropout."""
 
     def perturb(self, generator: torch.Generator) -> None:
-        """Take it away from the map that it replaced and starts as, if it can learn to be another: a law that compares
-        it with its matrix sees nothing while both are the base's."""
+        """Change its trained term at random, if it has one: the term starts at zero, so that a law that compares the
+        map with its merged matrix would compare the base with itself."""
 
     def draws(self) -> tuple[str, ...]:
-        """Names of its parameters that are drawn at random and not made from the map that it replaces."""
+        """Names of its parameters that are initialised at random and not derived from the map that it replaces."""
         return ()
 
     def bound(self, x: Tensor) -> Tensor | None:
-        """By how much its output for ``x`` may differ from that of the map it replaced, besides rounding; None: not at
-        all."""
+        """By how much its output for ``x`` may differ from that of the map that it replaced, besides rounding; None:
+        not at all."""
         return None
 
 
 class HoldsMatrix(Part, ABC):
-    """A part that multiplies by a matrix of its own, so that its name in files is the part's; rewrites reach it all the
-    same."""
+    """A part that multiplies by a parameter of its own and not by a `Linear`, so that checkpoints name the matrix
+    after the part. Rewrites reach the matrix through `opened`."""
 
     @abstractmethod
     def opened(self) -> HoldsMatrix:
-        """An equal part in which the matrix is a child `Linear` called ``map``, of the same parameters; itself where it
-        is that part."""
+        """An equal part in which the matrix is a child `Linear` called ``map`` with the same parameters; the part
+        itself where it is of that kind."""
 
 
 def opens(module: nn.Module) -> bool:
-    """Whether a module is a part with a matrix of its own that has not been opened, and nothing has been made of it: a
-    subclass may compute something else, so it is asked only for what it says itself."""
+    """Whether a module is an unadapted part with a matrix of its own that has not been opened. A subclass may compute
+    something else, so it counts only where its own class defines `opened`."""
     own = isinstance(module, HoldsMatrix) and "opened" in vars(type(module)) and untouched(module, type(module))
     return own and isinstance(module, HoldsMatrix) and module.opened() is not module
 
 
 def dense(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
-    """The matrix and the bias of a map, as `Rewritten.dense` gives them; None where it may be more than they."""
+    """The matrix and the bias of a map, as `Rewritten.dense` returns them; None where its output may depend on more."""
     if isinstance(module, Rewritten):
         return module.dense() if _itself(module) else None
     return (module.weight, module.bias) if isinstance(module, nn.Linear) and allowed(module) else None
 
 
 def allowed(module: nn.Module) -> frozenset[Use]:
-    """What may be done with a module as a linear map; nothing where it is none, or where something is made of it that
-    a rewrite would lose (`untouched`). A plain `torch.nn.Linear` allows everything."""
+    """What may be done with a module as a linear map: nothing where it is none, or where it has been adapted in a way
+    that a rewrite would lose (`untouched`). A plain `torch.nn.Linear` allows everything."""
     if untouched(module, nn.Linear):
         return EVERYTHING
     known = untouched(module, Linear) if isinstance(module, Linear) else _itself(module)
@@ -135,5 +135,6 @@ def allowed(module: nn.Module) -> frozenset[Use]:
 
 
 def _itself(module: nn.Module) -> bool:
-    """Whether it is a `Rewritten` of which all is known: a parametrisation makes a subclass that says no map itself."""
+    """Whether a module is an unadapted `Rewritten`. A parametrisation makes a subclass, which has no `forward` in its
+    own class."""
     return isinstance(module, Rewritten) and "forward" in vars(type(module)) and untouched(module, type(module))

@@ -1,4 +1,4 @@
-"""LoRA: maps that are trained in few directions, beside a matrix that stays as it is."""
+"""LoRA: a trained map of low rank beside a matrix that is frozen."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from weft.ops.linear import linear
 class LowRank(Rewritten):
     """y = base(x) + s B A dropout(x), s = alpha / rank, or alpha / sqrt(rank) where it is rank-stabilised.
 
-    x [...,in], y [...,out]; ``a.weight`` is A [rank,in], ``b.weight`` is B [out,rank], which starts at zero, so that
-    the map starts as its base; A starts as `torch.nn.Linear` does, as in Hu's code (the paper draws it from a
+    x [...,in], y [...,out]; ``a.weight`` is A [rank,in], ``b.weight`` is B [out,rank]. B starts at zero, so that the
+    map starts equal to its base; A starts as `torch.nn.Linear` does, as in Hu's code (the paper draws it from a
     Gaussian).
 
     Args:
-        base: a `Linear`, or another map, such as one of whole numbers.
+        base: a `Linear`, or another map, such as a quantised one.
         rank: of B A.
         scale: s.
         dropout: of the inputs of A, in training.
@@ -36,7 +36,7 @@ class LowRank(Rewritten):
 
     def __init__(self, base: nn.Module, rank: int, scale: float, dropout: float) -> None:
         super().__init__()
-        assert isinstance(base, nn.Linear | Rewritten), "a map"
+        assert isinstance(base, nn.Linear | Rewritten), "only maps are adapted"
         self.in_features, self.out_features = base.in_features, base.out_features
         like = next(tensor for tensor in (*base.parameters(), *base.buffers()) if tensor.is_floating_point())
         self.base, self.scale, self.dropout = base, scale, Dropout(dropout)
@@ -64,11 +64,11 @@ class LowRank(Rewritten):
     def dense(self) -> tuple[Tensor, Tensor | None] | None:
         if self.training and self.dropout.dropout_rate > 0:
             return None
-        found = self.base.dense() if isinstance(self.base, Rewritten) else (self.base.weight, self.base.bias)
-        return None if found is None else (self._dense(found[0]), found[1])
+        base = self.base.dense() if isinstance(self.base, Rewritten) else (self.base.weight, self.base.bias)
+        return None if base is None else (self._dense(base[0]), base[1])
 
     def _dense(self, weight: Tensor) -> Tensor:
-        """W + s B A, added up in float32 or wider and rounded once."""
+        """W + s B A, computed in float32 or wider and rounded once."""
         wide = torch.promote_types(weight.dtype, torch.float32)
         return (weight.to(wide) + self.scale * linear(self.b.weight.to(wide), self.a.weight.to(wide).t())).to(
             weight.dtype)
@@ -78,9 +78,9 @@ class LowRank(Rewritten):
 class LoRAConfig(RewriteConfig):
     """Low-rank adaptation: W x becomes W x + (alpha / rank) B A x, and of the whole model only A and B train.
 
-    ``alpha``: its size beside W; ``dropout``: of the inputs of A; ``rank_stabilised``: alpha / sqrt(rank), which keeps
-    the size of B A x as the rank grows; ``also_train``: patterns of further parameters that train, such as ``head.*``
-    or ``*.norm*``."""
+    ``alpha``: scale of the term; ``dropout``: on the inputs of A; ``rank_stabilised``: alpha / sqrt(rank), so that the
+    size of B A x does not shrink as the rank grows; ``also_train``: patterns of further parameters that train, such as
+    ``head.*`` or ``*.norm*``."""
 
     kind: ClassVar[str] = "lora"
     source: ClassVar[str] = ("Hu et al. 2022 (arXiv:2106.09685), section 4.1; Kalajdzievski 2023 (arXiv:2312.03732), "
@@ -95,7 +95,7 @@ class LoRAConfig(RewriteConfig):
 
     @property
     def scale(self) -> float:
-        """What B A x is multiplied by."""
+        """The factor on B A x."""
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
 
     def rewriter(self) -> Rewriter:
@@ -120,13 +120,13 @@ class LoRAConfig(RewriteConfig):
 
 
 def _adapted_before(model: nn.Module, made: Sequence[nn.Module]) -> bool:
-    """Whether an earlier rewrite of this kind has said what trains."""
+    """Whether an earlier rewrite of this kind has chosen which parameters train."""
     new = {id(module) for module in made}
     return any(isinstance(module, LowRank) and id(module) not in new for module in model.modules())
 
 
 def kept_apart(model: nn.Module) -> bool:
-    """Whether a matrix that two parts share was adapted in one of them, so that no plain model is equal to this one."""
+    """Whether a shared matrix was adapted in only one of its parts, so that no plain model is equal to this one."""
     shared = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
     return any(isinstance(module, LowRank) and any(shared.count(id(p)) > 1 for p in module.base.parameters())
                for module in model.modules())

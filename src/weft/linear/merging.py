@@ -1,4 +1,4 @@
-"""Rewritten models as plain ones: each map one matrix again, for formats that know no others."""
+"""Rewritten models as plain ones, with one matrix for each map, for formats that have no rewrites."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def merged(model: M) -> M:
     """A model without rewrites that computes what ``model`` does in evaluation mode; itself where it has none.
 
     Raises:
-        UnsupportedError: a matrix that two parts share is no longer the same in both.
-        LawError: a merged map does not compute what it did.
+        UnsupportedError: two parts shared a matrix that is no longer the same in both.
+        LawError: a merged map does not compute what the rewritten one does.
     """
     if not model.config.rewrites:
         return model
     config = model.config.model_copy(update={"rewrites": []})
     with torch.random.fork_rng(devices=[]):
         plain = config.build()
-    assert isinstance(plain, type(model)), "a configuration of this kind"
+    assert isinstance(plain, type(model)), "built by the same kind of configuration"
     _fill(plain, _tensors(model))
     places = [*_opened(model), *_rewritten(model)]
     pairs = [Replacement(path, module, plain.get_submodule(path)) for path, module in places if not _within(
@@ -39,21 +39,21 @@ def merged(model: M) -> M:
 
 
 def put_in(replacements: Iterable[Replacement]) -> Iterator[tuple[str, Rewritten]]:
-    """What rewrites have put in the place of maps, with the paths."""
+    """The modules that rewrites have put in the place of maps, with their paths."""
     return ((each.path, each.after) for each in replacements if isinstance(each.after, Rewritten))
 
 
 def _opened(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Parts whose matrix has been opened."""
+    """Parts whose matrix has been opened (`HoldsMatrix.opened`), with their paths."""
     return ((path, module) for path, module in model.named_modules()
             if isinstance(module, HoldsMatrix) and module.opened() is module)
 
 
 def _rewritten(model: nn.Module) -> Iterator[tuple[str, Rewritten]]:
-    """Maps that have been rewritten, the outermost where one stands in another."""
-    found = [(path, module) for path, module in model.named_modules(remove_duplicate=False)
+    """Maps that have been rewritten, with their paths; of nested ones the outermost."""
+    every = [(path, module) for path, module in model.named_modules(remove_duplicate=False)
              if isinstance(module, Rewritten)]
-    return ((path, module) for path, module in found if not _within(path, [other for other, _ in found]))
+    return ((path, module) for path, module in every if not _within(path, [other for other, _ in every]))
 
 
 def _within(path: str, others: list[str]) -> bool:
@@ -61,30 +61,30 @@ def _within(path: str, others: list[str]) -> bool:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of the model without rewrites, by its name there."""
+    """Every tensor of the model without rewrites, by its name in that model."""
     outer = dict(_rewritten(model))
-    found = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items()
-             if not _within(name, list(outer))}
+    tensors = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items()
+               if not _within(name, list(outer))}
     for path, module in outer.items():
         one = module.merged()
-        found |= {f"{path}.{name}": p for name, p in (("weight", one.weight), ("bias", one.bias)) if p is not None}
+        tensors |= {f"{path}.{name}": p for name, p in (("weight", one.weight), ("bias", one.bias)) if p is not None}
     opened = [path for path, _ in _opened(model)]
-    return {_closed(name, opened): tensor for name, tensor in found.items()}
+    return {_closed(name, opened): tensor for name, tensor in tensors.items()}
 
 
 def _closed(name: str, opened: list[str]) -> str:
-    """The name of a tensor once the part that holds its matrix is closed again."""
+    """The name of a tensor in the model where the part that holds its matrix is not opened."""
     inside = next((path for path in opened if name.startswith(f"{path}.map.")), None)
     return name if inside is None else f"{inside}.{name.removeprefix(f'{inside}.map.')}"
 
 
 @torch.no_grad()
 def _fill(plain: nn.Module, tensors: dict[str, Tensor]) -> None:
-    wanted = plain.state_dict(keep_vars=True)
-    assert set(wanted) == set(tensors), f"names that differ: {sorted(set(wanted) ^ set(tensors))}"
-    given: dict[int, tuple[str, Tensor]] = {}
-    for name, place in wanted.items():
-        first, value = given.setdefault(id(place), (name, tensors[name]))
+    places = plain.state_dict(keep_vars=True)
+    assert set(places) == set(tensors), f"names that differ: {sorted(set(places) ^ set(tensors))}"
+    filled: dict[int, tuple[str, Tensor]] = {}  # of a shared parameter, by whose name it was filled first
+    for name, place in places.items():
+        first, value = filled.setdefault(id(place), (name, tensors[name]))
         if value is not tensors[name] and not torch.equal(value, tensors[name]):
             raise UnsupportedError(f"{name!r} shares its matrix with {first!r}, and only one of them was adapted, so "
                                    "the two cannot be one matrix.", where="rewrites",

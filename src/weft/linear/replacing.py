@@ -1,5 +1,4 @@
-"""Putting modules in the place of others: the one walk that every rewrite takes, in a model or in a copy of it that
-shares its tensors."""
+"""Replacing modules: the walk through a model that all rewrites use, in place or in a copy that shares its tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from weft.linear.untouched import untouched
 
 M = TypeVar("M", bound=nn.Module)
 FormOf: TypeAlias = Callable[[str, nn.Module], nn.Module]
-"""From a module and its path in the model to what takes its place, which may be itself."""
+"""From a module and its path in the model to its replacement, which may be the module itself."""
 
 
 @final
@@ -23,9 +22,9 @@ class Replacement:
     """A module that was put in the place of another.
 
     Attributes:
-        path: where it stands, the first of its places.
-        before: what stood there.
-        after: what stands there now.
+        path: of the module, the first where it has several.
+        before: the module that was replaced.
+        after: its replacement.
     """
 
     path: str
@@ -36,49 +35,51 @@ class Replacement:
 @final
 @dataclass(frozen=True, eq=False)
 class Replaced(Generic[M]):
-    """A model after a walk: with ``replacements``, outermost first."""
+    """A model after the walk, and its ``replacements``, outermost first."""
 
     model: M
     replacements: tuple[Replacement, ...]
 
 
 def replaced(model: M, form_of: FormOf) -> Replaced[M]:
-    """``model`` with ``form_of`` of every module in the place of it, from the outside in: what comes is walked through
-    in turn, but for the module that it replaces, which may stand in it. A module that stands in several places is one
-    module afterwards, and parameters are what they were."""
+    """Replace every module of ``model`` by its ``form_of``, from the outside in.
+
+    The walk goes on inside a replacement, but not into the module that it replaces, which it may contain. A module with
+    several paths has one replacement at all of them, and shared parameters stay shared.
+    """
     return _walk(model, form_of, copies=False)
 
 
 def replaced_copy(model: M, form_of: FormOf) -> Replaced[M]:
-    """What `replaced` gives, made of copies that share the tensors; ``model`` stays as it is."""
+    """`replaced` in a copy of ``model`` that shares its tensors; ``model`` is not changed."""
     return _walk(model, form_of, copies=True)
 
 
 def _walk(model: Any, form_of: FormOf, *, copies: bool) -> Replaced[Any]:
-    made: list[Replacement] = []
+    replacements: list[Replacement] = []
     done: dict[int, tuple[nn.Module, nn.Module]] = {}
 
     def visit(path: str, module: nn.Module) -> nn.Module:
         if id(module) in done:
             return done[id(module)][1]
         form = form_of(path, module)
-        # The form has itself as form, where it comes again; and what it was made from is held with it: of a module that
-        # is no more another may take the identity.
-        found = _shallow(form) if copies else form
-        done[id(module)] = done[id(found)] = module, found
+        # A replacement that the walk reaches again is its own replacement. The original is stored beside it: if it were
+        # freed, a new module could get the same id().
+        result = _shallow(form) if copies else form
+        done[id(module)] = done[id(result)] = module, result
         if form is not module:
-            made.append(Replacement(path, module, found))
-        children = vars(found)["_modules"]  # `named_children` leaves out a module that stands there twice
+            replacements.append(Replacement(path, module, result))
+        children = vars(result)["_modules"]  # `named_children` would leave out a module that has two names
         children.update({name: visit(f"{path}.{name}" if path else name, child)
                          for name, child in children.items() if child is not None and child is not module})
-        return found
+        return result
 
-    return Replaced(visit("", model), tuple(made))
+    return Replaced(visit("", model), tuple(replacements))
 
 
 def _shallow(module: nn.Module) -> nn.Module:
-    """What `copy.copy` gives, which modules with parametrisations refuse, with lists of children and tensors of its
-    own."""
+    """A copy of a module that shares its tensors and children, with dictionaries of its own to hold them; `copy.copy`
+    refuses modules with parametrisations."""
     copied = object.__new__(type(module))
     vars(copied).update(vars(module))
     for registry in ("_modules", "_parameters", "_buffers"):
@@ -92,9 +93,9 @@ class Site:
     """A linear map in a model.
 
     Attributes:
-        path: of the map; of a matrix that a part holds itself, where it stands once that part is opened.
+        path: of the map; of the matrix of a `HoldsMatrix`, its path once that part is opened.
         module: the map, or the part that holds the matrix.
-        own: the matrix is a part's own, such as a readout's.
+        own: whether the matrix is a part's own, such as a readout's.
     """
 
     path: str
@@ -108,7 +109,7 @@ class Site:
 
 
 def sites(model: nn.Module) -> Iterator[Site]:
-    """Every linear map of a model of which all is known, once, in order; not what stands inside of one."""
+    """Every unadapted linear map of a model, once, in order, without the maps inside a rewritten one."""
     held = {id(module.get_submodule("map")) for module in model.modules()
             if isinstance(module, HoldsMatrix) and module.opened() is module}
     inside: set[int] = {id(part) for module in model.modules() if isinstance(module, Rewritten)
@@ -123,6 +124,6 @@ def sites(model: nn.Module) -> Iterator[Site]:
 
 
 def as_ours(module: nn.Module) -> nn.Module:
-    """A plain `torch.nn.Linear` as a `Linear` of the same parameters; anything else as it is."""
+    """A plain `torch.nn.Linear` as a `Linear` with the same parameters; any other module unchanged."""
     return Linear.of(module.weight, module.bias) if isinstance(module, nn.Linear) and untouched(
         module, nn.Linear) else module

@@ -1,7 +1,8 @@
-"""Which modules a rewrite may take apart: those of which all is known.
+"""Which modules a rewrite may replace: those that nothing from outside has changed.
 
-Rewrites put another module in the place of one, with the same parameters: matrices side by side, laid out anew, with a
-term beside them, in fewer bits. What somebody has made of a module is in none of its parameters, and would be lost.
+A rewrite replaces a module by another with the same parameters: matrices joined, laid out anew, extended by a term, in
+fewer bits. Whatever else has been done to a module (a subclass, a hook, a patched method) is not in its parameters and
+would be lost.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Where `torch.nn.Module` keeps what else is called with a module."""
+"""Where `torch.nn.Module` stores the hooks that are called with a module."""
 
 
 def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether ``module`` does what ``kind`` says and nothing else: a rewrite that knows ``kind`` may replace it.
+    """Whether ``module`` behaves as its class ``kind`` defines, so that a rewrite of ``kind`` may replace it.
 
-    It does not where it is of a subclass (an adapter; a parametrisation makes one too), has hooks, holds a function of
-    its own in the place of one of the class's, or has parameters of a kind of their own (quantised ones).
+    It does not where it is of a subclass (an adapter; a parametrisation makes one too), has hooks, has an attribute
+    that shadows a method of the class, or has parameters of a special class (quantised ones).
     """
     own = vars(module)
     if type(module) is not kind or any(own[hooks] for hooks in HOOKS):

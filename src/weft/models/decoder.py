@@ -26,10 +26,12 @@ from weft.heads.base import ClassifierConfig, HeadConfig
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.linear.linear import Linear
 from weft.linear.rewrite import rewritten
+from weft.linear.untouched import untouched
 from weft.models.stack import Blocks, build_stack
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
 from weft.ops.dropout import Dropout
+from weft.ops.embedding import embedding
 from weft.positions.base import PositionConfig, PositionScheme
 from weft.positions.none import NoPositionConfig
 
@@ -130,6 +132,14 @@ def _scheme(position: Any, shared: Any) -> PositionConfig | None:
     return scheme if isinstance(scheme, PositionConfig) else None
 
 
+def looked_up(table: nn.Module, numbers: Tensor) -> Tensor:
+    """Rows of an embedding table in training; of a table that has been adapted, what it returns itself."""
+    if not untouched(table, nn.Embedding):
+        adapted: Tensor = table(numbers)
+        return adapted
+    return embedding(numbers, table.get_parameter("weight"))
+
+
 class Embedding(Direct):
     """Token embeddings with the positions that act on embeddings."""
 
@@ -160,7 +170,7 @@ class Embedding(Direct):
             more: added before the norm, [B,T,D] (embeddings of segments).
         """
         children: Any = self._modules  # by name torch looks a child up in a function of Python's
-        x = children["tokens"](tokens)
+        x = looked_up(children["tokens"], tokens) if self.training else children["tokens"](tokens)
         x = x if self.scale == 1.0 else x * self._factor(x.dtype)
         x = x if self.projection is None else self.projection(x)
         position = children["position"]

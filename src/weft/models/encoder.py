@@ -17,7 +17,7 @@ from weft.core.registry import register
 from weft.core.span import WHOLE, Span
 from weft.linear.rewrite import rewritten
 from weft.masks.facts import GLOBALS, TYPES
-from weft.models.decoder import StackedConfig, build_embedding
+from weft.models.decoder import StackedConfig, build_embedding, looked_up
 from weft.models.stack import build_stack
 
 
@@ -99,8 +99,7 @@ class TokenEncoder(Encoder):
         types, count = span.clean(types), self.types.num_embeddings  # padding may hold values that are no ids
         require((types >= 0) & (types < count), InputError, f"a segment id outside 0 to {count - 1}.",
                 where="inputs.types", remedy="Give ids below n_types, or declare more types.")
-        embeddings: Tensor = self.types(types)
-        return embeddings
+        return looked_up(self.types, types)
 
     def _tokens(self, inputs: EncoderInputs) -> Tensor:
         known = self.reads()

@@ -16,6 +16,7 @@ from weft.core.registry import register
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.linear.linear import Linear
 from weft.linear.rewrite import rewritten
+from weft.models.decoder import looked_up
 from weft.models.fixed_context import FixedContextModel
 from weft.ops.dropout import Dropout
 
@@ -81,7 +82,7 @@ class FeedForwardLM(FixedContextModel):
         self.readout = config.readout.build(dims.at("readout"))
 
     def represent(self, contexts: Int64[Tensor, "B T P"]) -> Float[Tensor, "B T D"]:
-        known = self.tokens(contexts.clamp(max=self.vocab_size - 1))
+        known = looked_up(self.tokens, contexts.clamp(max=self.vocab_size - 1))
         x = torch.where((contexts == self.start_id)[..., None], self.start_embedding, known).flatten(2)
         x = self.dropout(x)
         a = self.dropout(torch.tanh(self.hidden_layer(x)))

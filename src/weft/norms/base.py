@@ -1,4 +1,4 @@
-"""`Norm`: what stands between a residual stream and a layer; `NormConfig`: base of the norms' configurations."""
+"""`Norm`: base of normalisations between a residual stream and its layers; `NormConfig`: of their configurations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Norm(Part):
 
         Args:
             x: any leading dimensions; [B,T,...,D] when ``valid`` is given.
-            valid: False for padding. Only norms whose statistics run over tokens read it.
+            valid: False for padding; only norms whose statistics are over tokens read it.
         """
 
 

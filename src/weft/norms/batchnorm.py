@@ -22,14 +22,14 @@ class BatchNorm(Norm):
                      running <- (1 - momentum) running + momentum batch   mean, and var with divisor n - 1
         evaluation:  the same with the running statistics
 
-    It suits sequences badly, which is why it is here. In training the statistics of a token come from every row and
-    every *later* token of the batch, so the map is not causal, a row depends on its neighbours, and a long row
-    outvotes short ones. Evaluation then uses other numbers than training did, and text, whose statistics shift with
-    position and topic, is far from them. In evaluation the map is a fixed affine one and every law holds.
+    It suits sequences badly and is here for comparison. In training the statistics of a token are those of every row
+    and every *later* token of the batch, so the map is not causal, a row depends on its neighbours, and long rows weigh
+    more than short ones. Evaluation uses other statistics than training did, and those of text shift with position and
+    topic. In evaluation the map is a fixed affine one and every law holds.
 
     ``weight``, ``bias`` and the buffers ``running_mean``, ``running_var`` are [D]. Padding enters no statistic (usual
-    implementations count it). Computed in float32 or wider. A batch without real tokens leaves the running statistics
-    as they are; one real token counts with variance 0 (torch raises). Statistics are of this process's rows alone.
+    implementations count it). Computed in float32 or wider. A batch without real tokens does not change the running
+    statistics; a single real token has variance 0 (torch raises). Statistics are of this process's rows alone.
     """
 
     running_mean: Tensor
@@ -46,8 +46,11 @@ class BatchNorm(Norm):
         return frozenset({Trait.BATCH_STATISTICS})
 
     def exact(self) -> tuple[Tensor, ...]:
-        """The running statistics: a tenth of what is new in a batch is less than bfloat16 can add to them."""
+        """The running statistics: a tenth of their change in a batch is less than bfloat16 can add to them."""
         return self.running_mean, self.running_var
+
+    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
+        return self.weight, self.bias
 
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         wide = widen(x)
@@ -56,7 +59,7 @@ class BatchNorm(Norm):
         return ((wide - mean) * scale + widen(self.bias)).to(x.dtype)
 
     def _batch(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the real tokens; the running statistics take their share of them."""
+        """Mean and variance of the real tokens, which also update the running statistics."""
         rows = x.flatten(0, -2)
         real = torch.ones_like(rows[:, :1], dtype=torch.bool) if valid is None else _per_row(valid, x)
         count = real.sum().to(x.dtype)

@@ -29,6 +29,9 @@ class LayerNorm(Norm):
         self.weight = nn.Parameter(torch.ones(size)) if weight else None
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
+    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
+        return tuple(each for each in (self.weight, self.bias) if each is not None)
+
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         own = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's
         if "weight" in own and "bias" in own:

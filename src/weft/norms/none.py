@@ -1,4 +1,4 @@
-"""No normalisation, for the study of what norms are good for and for blocks that need none at some place."""
+"""No normalisation, for studies without norms and for blocks that need none at some place."""
 
 from __future__ import annotations
 

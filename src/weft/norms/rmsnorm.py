@@ -36,6 +36,9 @@ class RMSNorm(Norm):
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         return rms_norm(x, self._scale(), self.eps)
 
+    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
+        return () if self.weight is None else (self.weight,)
+
     def inference(self) -> Norm:
         return ScaledRMSNorm(self._scale(), self.eps)
 

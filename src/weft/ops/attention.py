@@ -2,9 +2,8 @@
 
     softcap(scale * q.k + bias) -> mask -> softmax -> weighted values          (Vaswani et al. 2017, equation 1)
 
-The call is symbolic: what may be seen and what is added to the scores are written out by the form that is chosen, as
-far as it needs them. Query heads share key/value heads in consecutive groups (Ainslie et al. 2023); no form repeats
-keys.
+The call is symbolic: the chosen form writes out the mask and the terms that are added to the scores, as far as it needs
+them. Query heads share key/value heads in consecutive groups (Ainslie et al. 2023); no form repeats keys.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from weft.ops.thresholds import threshold
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One call.
+    """The arguments of the operation.
 
     Attributes:
         q, k, v: queries [B,T,H,E], keys [B,S,K,E], values [B,S,K,F]; H is a multiple of K.
         scale: factor on q.k.
-        visible: which keys each query may see.
+        visible: which keys each query may attend to.
         terms: added to the scaled scores.
         softcap: c in c * tanh(score / c); None for none.
-        sinks: a further score of each head, of a key that has no value: it takes weight and adds nothing to the
-            output (gpt-oss; Xiao et al. 2024, section 3.3, have a learned key).
+        sinks: one more score for each head, of a key without a value: it takes weight and adds nothing to the output
+            (gpt-oss; Xiao et al. 2024, section 3.3, have a learned key).
         dropout: probability with which a weight is dropped.
-        value_terms: what a position scheme adds to the output, from the weights [B,H,T,S].
-        record: takes the weights [B,H,T,S], before any are dropped.
+        value_terms: computes from the weights [B,H,T,S] what a position scheme adds to the output.
+        record: called with the weights [B,H,T,S], before any are dropped.
     """
 
     q: Float[Tensor, "B T H E"]
@@ -58,12 +57,12 @@ class AttentionCall:
     record: Callable[[Tensor], None] | None = None
 
     def needs_weights(self) -> bool:
-        """Something reads the weights of all pairs."""
+        """Whether something reads the weights of all pairs."""
         return self.value_terms is not None or self.record is not None
 
 
 def reference(call: AttentionCall) -> Float[Tensor, "B T H F"]:
-    """Every stage written out; the query heads of a group are rows against their one key head."""
+    """Every stage written out; the query heads of a group are rows of one product with their key head."""
     heads, groups = call.q.shape[2], call.k.shape[2]
     q = call.q.unflatten(2, (groups, heads // groups))
     scores = torch.einsum("btkge,bske->bkgts", q, call.k).flatten(1, 2) * call.scale
@@ -88,25 +87,26 @@ def sdpa(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     bias = joined(call.terms)
     plain = call.visible.causal and bias is None
     allowed = None if plain else _allowed(call)
-    seen = None if allowed is None or call.visible.causal else allowed.any(-1, keepdim=True)
-    if allowed is not None and seen is not None:
-        allowed = allowed | ~seen
+    # A query without any visible key would get NaN from a softmax over -inf alone: it attends to all, and is zeroed.
+    sighted = None if allowed is None or call.visible.causal else allowed.any(-1, keepdim=True)
+    if allowed is not None and sighted is not None:
+        allowed = allowed | ~sighted
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=_additive(bias, allowed, q.dtype), dropout_p=call.dropout,
                                        is_causal=plain, scale=call.scale, enable_gqa=shared)
-    if seen is not None:
-        y = torch.where(seen, y, torch.zeros((), dtype=y.dtype, device=y.device))
+    if sighted is not None:
+        y = torch.where(sighted, y, torch.zeros((), dtype=y.dtype, device=y.device))
     return y.transpose(1, 2)
 
 
 def grouped_rows(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
-    """SDPA for one query a head, without a backward pass: the H/K query heads of a group are the rows of one query
-    matrix, so that their keys are read once, for all of them."""
+    """SDPA for one query per head, without a backward pass: the H/K query heads of a group are the rows of one query
+    matrix, so that the keys of the group are read once."""
     batch, _, heads, size = call.q.shape
     groups = call.k.shape[2]
     rows = call.q.reshape(batch, groups, heads // groups, size)
     allowed = None if call.visible.causal or call.visible.everything else call.visible.dense()
     mask = _additive(joined(call.terms), allowed, call.q.dtype) if call.terms else allowed
-    if mask is not None and mask.dtype == torch.bool:  # the kernel would do it, for every layer
+    if mask is not None and mask.dtype == torch.bool:  # else the kernel converts it in every layer
         mask = torch.zeros((), dtype=call.q.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
     if mask is not None and mask.shape[1] > 1:
         mask = mask.reshape(mask.shape[0], groups, heads // groups, mask.shape[-1])
@@ -131,7 +131,7 @@ def _allowed(call: AttentionCall) -> Tensor | None:
 
 
 def _normalise(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Tensor:
-    """Softmax over the visible keys, in float32 or better; a query that sees none gets zero weights."""
+    """Softmax over the visible keys, in float32 or wider; a query without any gets zero weights."""
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if sinks is not None:
         column = sinks.to(wide.dtype)[:, None, None].expand(*wide.shape[:-1], 1)
@@ -152,47 +152,57 @@ def _additive(bias: Tensor | None, allowed: Tensor | None, dtype: torch.dtype) -
 
 
 def _beyond_library(call: AttentionCall) -> str | None:
-    """Why PyTorch's fused attention cannot serve."""
+    """Why PyTorch's fused attention cannot serve; None where it can."""
     if call.softcap is not None:
-        return "it knows no softcap"
+        return "it has no softcap"
     if call.sinks is not None:
-        return "it knows no sinks"
-    return "it gives no weights" if call.value_terms is not None or call.record is not None else None
+        return "it has no sinks"
+    return "it returns no weights" if call.value_terms is not None or call.record is not None else None
 
 
 def _slow_in_library(call: AttentionCall) -> str | None:
     if call.q.device.type == "cpu" and torch.is_grad_enabled() and any(term.learns for term in call.terms):
-        return "on a CPU a bias that needs a gradient takes its slow path"
+        return "a learned bias is slow in it on a CPU"
     return None
 
 
 def _beyond_rows(call: AttentionCall) -> str | None:
     if call.q.shape[1] != 1:
-        return "there are several queries"
-    return "it drops no weights" if call.dropout else _beyond_library(call)
+        return "it takes a single query"
+    return "it has no dropout" if call.dropout else _beyond_library(call)
 
 
 def _beyond_blocks(call: AttentionCall) -> str | None:
     if call.needs_weights():
-        return "it never holds all weights"
+        return "it returns no weights"
     if call.visible.offset is None:
-        return "the keys do not lie in the order of tokens"
+        return "the keys are not in the order of tokens"
     if call.visible.band().ahead is None:
-        return "the mask does not bound the later keys that are seen"
+        return "the mask does not bound later keys"
     return "there are no queries" if call.q.shape[1] == 0 else None
 
 
 def _wide_band(call: AttentionCall) -> str | None:
-    """Blocks pay for bands that hide most keys, and where the library's kernel does not serve."""
+    """Why blocks do not pay: they do for bands that hide most keys, and where the library's kernel does not serve."""
     steps, keys = call.q.shape[1], call.k.shape[1]
     if steps < 2 * ROWS:
-        return "the chunk is short"
+        return "too few queries"
     if _beyond_library(call) is not None or _slow_in_library(call) is not None:
         return None
-    size = call.visible.band().size
-    if size is None or threshold("attention.band") * (size + ROWS) > keys:
-        return "the mask hides too few keys"
-    return None
+    band = call.visible.band()
+    if band.size is not None and threshold("attention.band") * (band.size + ROWS) <= keys:
+        return None
+    return None if band.ahead == 0 and _biased_training(call) else "the mask hides too few keys"
+
+
+def _biased_training(call: AttentionCall) -> bool:
+    """Whether this is training with a bias by distance in a row that is long enough for blocks. With a bias the
+    library's kernel needs a mask of all pairs for each head, from memory, and computes later keys as well; the blocks
+    share one tile of the bias and leave out later keys. In bfloat16 they would round the scores, which the library
+    keeps in float32."""
+    return (torch.is_grad_enabled() and call.q.device.type == "cpu" and call.q.dtype != torch.bfloat16
+            and bool(call.terms) and all(term.by_distance for term in call.terms)
+            and call.q.shape[1] > threshold("attention.bias"))
 
 
 def _examples(make: Make) -> Iterator[AttentionCall]:
@@ -217,9 +227,9 @@ def _examples(make: Make) -> Iterator[AttentionCall]:
 ATTENTION = OPERATIONS.add(Operation(
     "attention", "softmax(scale q.k + bias, masked) v",
     Form(REFERENCE, reference, "every stage written out", known_as=("naive", "eager", "math")),
-    Form("grouped_rows", grouped_rows, "one query: the queries of a group as rows read each key once",
+    Form("grouped_rows", grouped_rows, "each key read once for a group of query heads",
          devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
-    Form("banded", by_blocks, "blocks of queries against the keys of their band", transformed=False,
+    Form("banded", by_blocks, "blocks of queries, each with its band of keys", transformed=False,
          serves=_beyond_blocks, worth=_wide_band, flops={"weft.banded_attention": banded_flops,
                                                          "weft.banded_attention_backward": banded_backward_flops},
          known_as=("window", "local", "sliding", "blocks")),

@@ -1,8 +1,8 @@
-"""Attention by blocks of queries, each against the keys that its band lets it see.
+"""Attention by blocks of queries, each with the keys inside its band.
 
-Time and memory grow with the tokens times the width of the band, in the backward pass too, which works the weights of a
-block out again. It is plain PyTorch: any device and dtype, heads of any sizes, biases that learn, sinks and softcaps.
-A product of a block of queries with a few hundred keys is large enough for a library's speed and small enough for a
+Time and memory grow with the tokens times the width of the band, in the backward pass too, which recomputes the weights
+of a block. It is plain PyTorch: any device and dtype, heads of any size, learned biases, sinks and softcaps. The
+product of a block of queries with a few hundred keys is large enough for a library's speed and small enough for a
 processor's cache.
 """
 
@@ -29,11 +29,12 @@ class Operands(NamedTuple):
 
     Attributes:
         q, k, v: queries [B,T,H,E], keys [B,S,K,E], values [B,S,K,F].
-        bias: added to the scores, laid on the grid for one block or for all; with -inf for what is hidden, unless a
-            softcap stands between.
-        hidden: what may not be seen, laid likewise.
-        sinks: a further score of each head, [H].
+        bias: added to the scores, laid on the grid for one block or for all; without a softcap it holds -inf for
+            hidden keys. With one the mask is applied after the cap, since the cap of -inf is -c.
+        hidden: True for hidden keys, laid likewise; None where the bias holds them.
+        sinks: one more score for each head, [H].
         kept: False for weights that are dropped, [B,H,T,width].
+        scale: factor on q.k.
     """
 
     q: Tensor
@@ -53,17 +54,18 @@ def banded(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Te
 
     Args:
         q, k, v: the call's.
-        visible: what may be seen.
+        visible: which keys each query may attend to.
         terms: added to the scaled scores.
         offset: index of the first query's own key.
         scale: factor on q.k.
         softcap: c in c tanh(score / c).
-        sinks: a further score of each head.
+        sinks: one more score for each head.
         rate: probability with which a weight is dropped.
     """
     grid = Grid.of(visible.band(), steps=q.shape[1], keys=k.shape[1], offset=offset, rows=ROWS)
     hidden, bias = visible.hidden(grid), joined(terms, grid)
-    # A query that sees nothing weighs all keys alike, and its output is zero.
+    # A query without any visible key would get NaN from a softmax over -inf alone: it weighs all keys alike, and its
+    # output is set to zero below.
     blind = hidden.all(-1, keepdim=True) if hidden.shape[2] == q.shape[1] else None
     if blind is not None:
         hidden = hidden & ~blind
@@ -96,7 +98,8 @@ def _grid(q: Tensor, k: Tensor, numbers: tuple[int, ...]) -> Grid:
 
 
 class _Tile(NamedTuple):
-    """One block: rows are the queries of a group's heads, [B K,g t,E]; its keys [B K,s,E] and values [B K,s,F]."""
+    """One block: q [B K,g t,E], keys [B K,s,E], values [B K,s,F]. The query heads of a group share their keys, so their
+    queries are the rows of one matrix."""
 
     q: Tensor
     k: Tensor
@@ -106,7 +109,7 @@ class _Tile(NamedTuple):
 
 
 def _of_block(x: Tensor | None, block: Block, grid: Grid) -> Tensor | None:
-    """What is laid on the grid, for one block, [#B,#H,t,s]."""
+    """The part of a tensor laid on the grid that belongs to one block, [#B,#H,t,s]."""
     if x is None:
         return None
     at = block.queries
@@ -115,10 +118,14 @@ def _of_block(x: Tensor | None, block: Block, grid: Grid) -> Tensor | None:
 
 
 def _tile(ops: Operands, by_head: tuple[Tensor, Tensor], block: Block, grid: Grid, softcap: float | None) -> _Tile:
-    """The weights of a block.
+    """The weights of a block, before any are dropped; the backward pass computes them again.
 
     Args:
+        ops: of the call.
         by_head: keys and values, [B K,S,E] and [B K,S,F].
+        block: which queries and keys.
+        grid: of the call.
+        softcap: c in c tanh(score / c).
     """
     batch, _, heads, _ = ops.q.shape
     rows = block.queries.stop - block.queries.start
@@ -135,6 +142,8 @@ def _tile(ops: Operands, by_head: tuple[Tensor, Tensor], block: Block, grid: Gri
         scores = scores.masked_fill(hidden, -torch.inf)
     if ops.sinks is None:
         return _Tile(q, k, v, scores.softmax(-1), capped)
+    # The sink is one more term of the softmax's denominator: exp(total) / (exp(total) + exp(sink)) is the share of the
+    # keys, a sigmoid of the difference.
     wide = torch.promote_types(scores.dtype, torch.float32)
     total = scores.to(wide).logsumexp(-1, keepdim=True)
     share = torch.sigmoid(total - ops.sinks.to(wide)[:, None, None]).to(scores.dtype)
@@ -149,13 +158,13 @@ def _by_head(x: Tensor) -> Tensor:
 def _forward(ops: Operands, softcap: float | None, rate: float, grid: Grid) -> Tensor:
     batch, _, heads, _ = ops.q.shape
     by_head = _by_head(ops.k), _by_head(ops.v)
-    found = []
+    outputs = []
     for block in grid.blocks():
         tile = _tile(ops, by_head, block, grid, softcap)
         weights = _dropped(tile.weights, _of_block(ops.kept, block, grid), rate)
         y = torch.bmm(weights.view(len(tile.k), -1, tile.k.shape[1]), tile.v)
-        found.append(y.view(batch, heads, -1, y.shape[2]).transpose(1, 2))
-    return torch.cat(found, 1)
+        outputs.append(y.view(batch, heads, -1, y.shape[2]).transpose(1, 2))
+    return torch.cat(outputs, 1)
 
 
 def _dropped(x: Tensor, kept: Tensor | None, rate: float) -> Tensor:
@@ -177,7 +186,11 @@ def _backward_kernel(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor |
                      sinks: Tensor | None, kept: Tensor | None, scale: float, softcap: float | None,
                      rate: float, learns: bool, offset: int, size: int, ahead: int, first: int,
                      rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, of the bias where it learns, of the sinks; empty ones of what there is not."""
+    """Gradients of q, k, v, of a learned bias and of the sinks; empty tensors where there is none.
+
+    Blocks overlap in their keys, so dk and dv are added up over blocks. ``rising`` is the gradient of a block's output,
+    ``falling`` that of its weights.
+    """
     ops, grid = Operands(q, k, v, bias, hidden, sinks, kept, scale), _grid(q, k, (offset, size, ahead, first, rows))
     by_head = _by_head(k), _by_head(v)
     dq, dk, dv = torch.empty(q.shape, dtype=q.dtype, device=q.device), *(x.new_zeros(x.shape) for x in (k, v))
@@ -218,7 +231,7 @@ def _add(total: Tensor, parts: tuple[slice, ...], x: Tensor) -> None:
 
 
 def _to_sinks(weights: Tensor, falling: Tensor) -> Tensor:
-    """[H]: the weight of the sink times the sum of all weights' gradients, which the others lose to it."""
+    """[H]: of a softmax, d(weight_j)/d(sink) = -weight_j weight_sink, summed over keys with their gradients."""
     rest = 1 - weights.sum(-1)
     return (rest * (weights * falling).sum(-1)).sum((0, 2))
 
@@ -250,7 +263,7 @@ def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     scale, softcap, rate, *numbers = ctx.rest
     q, k, v, bias, hidden, sinks, kept = tensors
     ops = Operands(q, k, v, bias, hidden, sinks, kept, scale)
-    if torch.is_grad_enabled():  # second derivatives are wanted
+    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
         y = _forward(ops, softcap, rate, _grid(ops.q, ops.k, tuple(numbers)))
         return (*again(y, tensors, dy), *[None] * len(ctx.rest))
     learns = ctx.needs_input_grad[3]
@@ -275,12 +288,12 @@ def banded_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) 
 
 
 def banded_skipped(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
-    """Of these operations, those of keys that stand in no block."""
+    """Of these operations, those for pairs outside all blocks, which are not done."""
     return _products(q, _outside(q, k, rest), _widths(q, v))
 
 
 def banded_backward_skipped(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
-    """Of the backward pass's operations, those of keys that stand in no block."""
+    """Of the backward pass's operations, those for pairs outside all blocks, which are not done."""
     return _products(q, _outside(q, k, rest), _widths(q, v, backward=True))
 
 

@@ -1,8 +1,8 @@
-"""Documents packed into rows, taken apart into rows of their own, for operators that cannot be fenced inside a row.
+"""Documents packed into rows, unpacked into one row each, for operators that cannot stop at a boundary inside a row.
 
-Documents go together with others of about their length (within a factor of two, or up to `SHORTEST` tokens), so that
-padding at most doubles the work on long ones. How many there are and how long, is read on the host: this belongs inside
-an operator, where neither a compiler nor a recorded step sees it.
+Documents of similar length (within a factor of two, or up to `SHORTEST` tokens) form a group, so that padding at most
+doubles the work on long ones. The number of documents and their lengths are read on the host. Use this inside an
+operator only: neither a compiler nor a recorded step may depend on numbers in a tensor.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 SHORTEST = 16
-"""Documents of up to this many tokens are run together."""
+"""Tokens: all documents up to this length form one group."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Documents of about one length, L the longest's.
+    """Documents of similar length; L is the length of the longest.
 
     Attributes:
-        row: the row each stands in.
-        index: of each token in its row; any token's where there is none.
-        inside: which entries hold a token.
+        row: the row of each document.
+        index: the place of each token in its row; an arbitrary place where the document has ended.
+        inside: which entries hold a token of the document.
     """
 
     row: Int64[Tensor, " R"]
@@ -42,7 +42,7 @@ class Group:
 
 
 def groups_of(starts: Bool[Tensor, "B T"], count: Int64[Tensor, " B"] | None) -> Iterator[Group]:
-    """The pieces of documents in a chunk of at least one token; a row's first token begins one.
+    """Group the pieces of documents in a chunk of at least one token; a row's first token begins a piece.
 
     Args:
         starts: where a document begins.

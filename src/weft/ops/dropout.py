@@ -2,10 +2,10 @@
 
     y = x m / (1 - p),   m independent, 0 with probability p and else 1
 
-(Srivastava et al. 2014, section 4, scaled in training as in section 10.) torch draws a mask on a CPU entry by entry, in
-one thread, which costs more than a small layer's products. Here 16 random bits are an entry's lot: a 64-bit number of
-the same generator serves four, p is met to 2^-17, and what is kept is scaled by the share that is really met, so that
-the mean of y is x.
+(Srivastava et al. 2014, section 4, scaled in training as in section 10.) On a CPU PyTorch draws a mask entry by entry,
+in one thread, which costs more than a small layer's products. Here each entry gets 16 random bits: a 64-bit number of
+the same generator serves four entries, p is rounded to a multiple of 2^-16, and what is kept is scaled by the rounded
+probability, so that the mean of y is x.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from weft.core.layer import Part
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 
 LOTS = 1 << 16
+"""Values of 16 random bits."""
 RARE = 1 / 1024
-"""Probabilities nearer to 0 or 1 would be met too roughly, by one part in a hundred."""
+"""Nearer to 0 or 1 the rounding of p would be off by one part in a hundred."""
 
 
 class DropoutCall(NamedTuple):
@@ -34,7 +35,8 @@ class DropoutCall(NamedTuple):
 
 
 def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
-    """``x`` with entries set to zero at random, the others scaled up. On a CPU the backward pass keeps a byte an entry.
+    """``x`` with entries set to zero at random, the others scaled up. On a CPU the backward pass keeps one byte
+    per entry.
 
     Args:
         x: any shape.
@@ -59,7 +61,7 @@ def _lots(call: DropoutCall) -> Tensor:
 
 
 def _common(call: DropoutCall) -> str | None:
-    return None if RARE <= call.p <= 1 - RARE else f"{call.p:g} is too near to 0 or 1 to be met by lots of 16 bits"
+    return None if RARE <= call.p <= 1 - RARE else f"16 bits are too few for p = {call.p:g}"
 
 
 def _examples(make: Make) -> Iterator[DropoutCall]:
@@ -78,16 +80,16 @@ def _shares(call: DropoutCall, y: Tensor) -> Tensor:
 
 DROPOUT = OPERATIONS.add(Operation(
     "dropout", "entries set to zero at random",
-    Form(REFERENCE, _drawn, "a number in [0, 1) is drawn for each entry"),
-    Form("library", _library, "PyTorch's own, which the compiler draws within its kernels", known_as=("torch",)),
-    Form("lots", _lots, "16 random bits an entry, four entries from a number", devices=frozenset({"cpu"}),
+    Form(REFERENCE, _drawn, "one uniform random number per entry"),
+    Form("library", _library, "PyTorch's own, fused by torch.compile", known_as=("torch",)),
+    Form("lots", _lots, "16 random bits per entry", devices=frozenset({"cpu"}),
          compiled=False, transformed=False, serves=_common),
     # Shares of 99,300 entries scatter by 0.0016, their differences by 0.0023.
     subject="x", examples=_examples, summary=(_shares, 0.01)))
 
 
 def _kept(x: Tensor, dropped: int) -> Bool[Tensor, "*shape"]:
-    """True for what stays: a lot is among the ``dropped`` lowest of ``LOTS`` or not."""
+    """True for entries that stay: those whose 16 bits are not among the ``dropped`` lowest of `LOTS` values."""
     count = x.numel()
     numbers = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-2**63, None)
     return (numbers.view(torch.int16)[:count] >= dropped - LOTS // 2).view(x.shape)

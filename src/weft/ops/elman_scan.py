@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.operator import Kernel, differentiate, operator
-from weft.ops.recurrence import found, one_step, resets, scan_flops, some_starts
+from weft.ops.recurrence import entering, one_step, resets, scan_flops, some_starts
 
 Activation = Literal["tanh", "sigmoid", "relu"]
 
@@ -67,13 +67,14 @@ def _activate(x: Tensor, activation: str) -> Tensor:
 
 
 def _slope(h: Tensor, activation: str) -> Tensor:
-    """f' where f had the value h."""
+    """f' in terms of h, the value of f."""
     if activation == "tanh":
         return 1 - h * h
     return h * (1 - h) if activation == "sigmoid" else (h > 0).to(h.dtype)
 
 
 def _run(projected: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | None, activation: str) -> Tensor:
+    # Operators run without gradients, so results may be written into the outputs in place.
     outputs, transposed = projected.new_empty(projected.shape), weight.t().contiguous()
     h = h0
     for step, place, reset in zip(projected.unbind(0), outputs.unbind(0), resets(starts, len(outputs)), strict=True):
@@ -88,7 +89,7 @@ def _run_shapes(projected: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | 
 
 def _run_backward(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | None, outputs: Tensor,
                   activation: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of projected, weight and h0."""
+    """Gradients of projected, weight and h0. The loop over steps makes only dh; the gradient of W is one product."""
     slopes, grad_projected = _slope(outputs, activation), outputs.new_empty(outputs.shape)
     buffers = list(zip(grad_outputs.unbind(0), slopes.unbind(0), grad_projected.unbind(0),
                        resets(starts, len(outputs)), strict=True))
@@ -96,20 +97,20 @@ def _run_backward(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tens
     for grad, slope, place, reset in reversed(buffers):
         dh = torch.mul(dh + grad, slope, out=place) @ weight
         dh = dh if reset is None else dh.masked_fill(reset, 0)
-    return grad_projected, grad_projected.flatten(0, 1).t() @ found(h0, outputs, starts).flatten(0, 1), dh
+    return grad_projected, grad_projected.flatten(0, 1).t() @ entering(h0, outputs, starts).flatten(0, 1), dh
 
 
 def _backward_steps(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | None, outputs: Tensor,
                     activation: str) -> tuple[Tensor, Tensor, Tensor]:
-    """`_run_backward` in operators that can be differentiated again."""
-    slopes, found_grads, dh = _slope(outputs, activation), list[Tensor](), torch.zeros_like(h0)
+    """`_run_backward` without writing in place, so that autograd can differentiate it again."""
+    slopes, gradients, dh = _slope(outputs, activation), list[Tensor](), torch.zeros_like(h0)
     steps = list(zip(grad_outputs.unbind(0), slopes.unbind(0), resets(starts, len(outputs)), strict=True))
     for grad, slope, reset in reversed(steps):
-        found_grads.append((dh + grad) * slope)
-        dh = found_grads[-1] @ weight
+        gradients.append((dh + grad) * slope)
+        dh = gradients[-1] @ weight
         dh = dh if reset is None else dh.masked_fill(reset, 0)
-    grad_projected = torch.stack(found_grads[::-1])
-    return grad_projected, grad_projected.flatten(0, 1).t() @ found(h0, outputs, starts).flatten(0, 1), dh
+    grad_projected = torch.stack(gradients[::-1])
+    return grad_projected, grad_projected.flatten(0, 1).t() @ entering(h0, outputs, starts).flatten(0, 1), dh
 
 
 def _backward_shapes(grad_outputs: Tensor, weight: Tensor, h0: Tensor, starts: Tensor | None, outputs: Tensor,
@@ -142,6 +143,6 @@ def _examples(make: Make) -> Iterator[ElmanCall]:
 ELMAN_SCAN = OPERATIONS.add(Operation(
     "elman_scan", "the Elman network's recurrence over a chunk",
     Form(REFERENCE, _steps, "step by step"),
-    Form("scan", _scan, "one operator, whose backward pass makes one product for the weight's gradient",
+    Form("scan", _scan, "one operator; one product per weight gradient",
          transformed=False, worth=one_step, flops=scan_flops("elman")),
     subject="projected", examples=_examples, known_as=("elman",)))

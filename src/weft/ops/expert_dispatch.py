@@ -3,7 +3,7 @@
     y_t = sum over the chosen experts n of gate_tn expert_n(x_t)
 
 The naive form runs every expert on every token, N/k times the work, in static shapes. ``grouped`` sorts the choices by
-expert, runs each expert once on its own contiguous rows, and puts the results back. Neither has a capacity.
+expert, runs each expert once on its own contiguous rows, and restores the order of the tokens. Neither has a capacity.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.thresholds import threshold
 
 Expert = Callable[[Tensor], Tensor]
-FEW_ROWS = 16
-"""Tokens up to which an expert costs what reading its weights costs, however many of them it is given."""
-SPARED_BYTES = 1 << 25
-"""Weights that can be read in the time that counting on the host takes, and that a step by the model's own code takes
-longer than one that is recorded, which counting rules out."""
+FEW_ROWS = int(threshold("expert_dispatch.few"))
+"""Tokens up to which an expert costs what reading its weights costs, however many of the tokens it is given."""
+SPARED_BYTES = int(threshold("expert_dispatch.spared_bytes"))
+"""Weights that can be read in the time that sorting tokens by expert costs. The group sizes are read on the host, so a
+decoding step that sorts cannot be recorded, and what recording would have saved is part of the cost."""
 
 
 class DispatchCall(NamedTuple):
-    """One call.
+    """The arguments of the operation.
 
     Attributes:
         x: the tokens.
-        experts: a map of rows each.
+        experts: each a map of rows.
         chosen, gates: the experts of each token, and their weights.
-        valid: False for padding, which is given no weight; None: all are tokens.
+        valid: False for padding, which gets no weight; None: all rows are tokens.
     """
 
     x: Float[Tensor, "rows D"]
@@ -59,10 +60,10 @@ def _dense(call: DispatchCall) -> Tensor:
 
 
 def _grouped(call: DispatchCall) -> Tensor:
-    """Each expert on the tokens that chose it; padding is given to none and gets zero.
+    """Each expert on the tokens that chose it; padding goes to no expert, and its output is zero.
 
-    The sizes of the groups are read on the host, once. Every expert is called, on no rows if need be, so that its
-    parameters always get a gradient.
+    The sizes of the groups are read on the host, once. Every expert is called, with no rows where no token chose it, so
+    that its parameters always get a gradient.
     """
     x, experts, chosen, gates, valid = call
     k, n_experts = chosen.shape[1], len(experts)
@@ -78,13 +79,13 @@ def _grouped(call: DispatchCall) -> Tensor:
 
 
 def _many(call: DispatchCall) -> str | None:
-    """Without gradients and for few tokens, what is spared are the weights of experts that nobody chose: of 12 D^2
-    numbers each, where more is not known."""
+    """Why grouping does not pay. Without gradients and for few tokens it spares reading the weights of experts that no
+    token chose, 12 D^2 numbers each: experts are functions here, and a gated unit of width 4 D has as many."""
     rows, width = call.x.shape
     idle = max(0, len(call.experts) - rows * call.chosen.shape[1])
     if torch.is_grad_enabled() or rows > FEW_ROWS or 12 * width * width * idle * call.x.element_size() > SPARED_BYTES:
         return None
-    return "counting a few tokens on the host costs more than the experts that it spares"
+    return "sorting a few tokens costs more than it saves"
 
 
 def _examples(make: Make) -> Iterator[DispatchCall]:
@@ -92,13 +93,13 @@ def _examples(make: Make) -> Iterator[DispatchCall]:
         return lambda rows: (rows @ weight).tanh()
 
     for rows, valid in ((1, None), (9, None), (9, torch.arange(9) % 4 != 2)):
-        chosen = torch.stack([torch.arange(rows) % 3, (torch.arange(rows) + 1) % 3], 1)  # nobody chooses the fourth
+        chosen = torch.stack([torch.arange(rows) % 3, (torch.arange(rows) + 1) % 3], 1)  # no token chooses the fourth
         yield DispatchCall(make(rows, 5), [expert(make(5, 5)) for _ in range(4)], chosen, make(rows, 2), valid)
 
 
 EXPERT_DISPATCH = OPERATIONS.add(Operation(
     "expert_dispatch", "tokens to the experts that they chose, and back",
-    Form(REFERENCE, _dense, "every expert on every token, in static shapes", known_as=("dense",)),
-    Form("grouped", _grouped, "each expert on its own tokens, counted on the host", compiled=False, transformed=False,
+    Form(REFERENCE, _dense, "every expert on every token", known_as=("dense",)),
+    Form("grouped", _grouped, "each expert on its own tokens", compiled=False, transformed=False,
          worth=_many),
     subject="x", examples=_examples, known_as=("moe", "experts", "dispatch")))

@@ -33,8 +33,8 @@ def fft_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) -> 
     """y_t = sum_{l <= t} k_l u_{t-l}, by the Fourier transform, zero-padded so that nothing wraps around.
 
     The error is about machine epsilon times the largest output, not times each output: far smaller ones are lost.
-    Computes in the dtype given, which must be float32 or float64. One operator to the compiler, which makes no code
-    for complex numbers; the backward transforms again, so that no spectrum is kept.
+    Computed in the dtype of ``u``, which must be float32 or float64. One operator to the compiler, which generates no
+    code for complex numbers; the backward pass transforms again, so that no spectrum is kept.
     """
     return FFT_CONVOLUTION(ConvolutionCall(u, kernel))
 
@@ -131,7 +131,7 @@ def _examples(make: Make) -> Iterator[ConvolutionCall]:
 FFT_CONVOLUTION = OPERATIONS.add(Operation(
     "fft_convolution", "a causal convolution with a kernel as long as the sequence",
     Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
-    Form("transforms", _transforms, "Fourier transforms, as PyTorch's operators"),
-    Form("operator", _operator, "Fourier transforms, as one operator that keeps no spectrum", transformed=False,
+    Form("transforms", _transforms, "FFT, as PyTorch's operators"),
+    Form("operator", _operator, "FFT, as one operator that keeps no spectrum", transformed=False,
          flops={"weft.fft_convolution": _flops, "weft.fft_convolution_backward": _backward_flops}),
     subject="u", examples=_examples, known_as=("fft", "long_convolution")))

@@ -1,4 +1,4 @@
-"""Holding the forms of an operation to its naive one: values and gradients, on every example that a form can serve."""
+"""Comparing the forms of an operation with its reference: values and gradients, on every example that a form serves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Difference(NamedTuple):
 
     Attributes:
         form: its name.
-        example: which of the operation's.
+        example: index among the operation's examples.
         values: the largest difference of a result, relative to the largest entry of the reference's.
         gradients: likewise of the gradients of everything that the example made; 0 where none is recorded.
         allowed: how far it may be off.
@@ -36,20 +36,20 @@ gradients are rounded once or twice each, eight roundings."""
 
 
 def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterator[Difference]:
-    """The form against the reference, on those of the operation's examples that it can serve on a CPU."""
+    """Compare the form with the reference, on those of the operation's examples that it can serve on a CPU."""
     dtype = torch.float64 if form.dtypes is None or torch.float64 in form.dtypes else sorted(form.dtypes, key=str)[0]
     recorded = form.gradients != "without"
     for index in range(len(list(operation.examples(_Maker(dtype))))):
-        found = []
+        outcomes = []
         with torch.set_grad_enabled(recorded):
             for each in (operation.form(REFERENCE), form):
                 maker = _Maker(dtype)
                 call = list(operation.examples(maker))[index]
                 if not operation.can(form, call):
                     break
-                found.append(_outcome(operation, each, call, maker.made, recorded))
-        if len(found) == 2:
-            (naive, slopes), (values, own) = found
+                outcomes.append(_outcome(operation, each, call, maker.made, recorded))
+        if len(outcomes) == 2:
+            (naive, slopes), (values, own) = outcomes
             allowed = BOUNDS[dtype] if operation.summary is None else operation.summary[1]
             yield Difference(form.name, index, _farthest(naive, values), _farthest(slopes, own), allowed)
 
@@ -60,7 +60,7 @@ def example(operation: Operation[Any, Any], dtype: torch.dtype) -> Any:
 
 
 class _Maker:
-    """Random numbers that require a gradient, the same for every maker."""
+    """Makes random numbers that require a gradient, the same numbers for every maker."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self.made = dtype, list[Tensor]()
@@ -74,7 +74,7 @@ class _Maker:
 
 def _outcome(operation: Operation[Any, Any], form: Form[Any, Any], call: Any, made: list[Tensor],
              recorded: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Results, and gradients of a sum of all of them with random weights; of a random operation its summary."""
+    """Results, and gradients of their sum with random weights; for a random operation its summary alone."""
     torch.manual_seed(1)
     result = form.run(call)
     if operation.summary is not None:
@@ -88,10 +88,10 @@ def _outcome(operation: Operation[Any, Any], form: Form[Any, Any], call: Any, ma
     return values, [torch.zeros_like(x) if slope is None else slope for x, slope in zip(made, slopes, strict=True)]
 
 
-def _farthest(expected: list[Tensor], found: list[Tensor]) -> float:
-    """NaN where a number is none, infinity where shapes or dtypes differ."""
-    if [(x.shape, x.dtype) for x in expected] != [(x.shape, x.dtype) for x in found]:
+def _farthest(expected: list[Tensor], actual: list[Tensor]) -> float:
+    """The largest relative difference; NaN where a result is NaN, infinity where shapes or dtypes differ."""
+    if [(x.shape, x.dtype) for x in expected] != [(x.shape, x.dtype) for x in actual]:
         return float("inf")
-    pairs = [(a.detach().double(), b.detach().double()) for a, b in zip(found, expected, strict=True) if b.numel()]
+    pairs = [(a.detach().double(), b.detach().double()) for a, b in zip(actual, expected, strict=True) if b.numel()]
     off = [float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs]
     return max(off, key=lambda each: (each != each, each), default=0.0)

@@ -1,5 +1,5 @@
-"""f(gate) * up, keeping for the backward pass only its two inputs: f(gate) is worked out again, which costs less than
-to write it to memory and read it back. For the same reason the product itself is `cheap`."""
+"""f(gate) * up, which keeps only its two inputs for the backward pass: computing f(gate) again costs less than writing
+it to memory and reading it back. For the same reason the product itself is `cheap`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _GatedProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         gate, up = ctx.saved_tensors
-        if torch.is_grad_enabled():  # second derivatives are wanted
+        if torch.is_grad_enabled():  # the backward pass is differentiated itself
             return (*again(ctx.activation(gate) * up, [gate, up], dy), None)
         with torch.enable_grad():
             leaf = gate.detach().requires_grad_()
@@ -77,7 +77,7 @@ def _examples(make: Make) -> Iterator[GatedProductCall]:
 
 GATED_PRODUCT = OPERATIONS.add(Operation(
     "gated_product", "activation(gate) up",
-    Form(REFERENCE, _plain, "the two operators, which a compiler fuses"),
-    Form("lean", _lean, "only the two inputs are kept for the backward pass", gradients="with", compiled=False,
+    Form(REFERENCE, _plain, "activation and product, two operators"),
+    Form("lean", _lean, "keeps only its two inputs for backward", gradients="with", compiled=False,
          transformed=False),
     subject="gate", examples=_examples, known_as=("glu", "swiglu")))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.operator import Kernel, differentiate, operator
-from weft.ops.recurrence import found, one_step, resets, scan_flops, some_starts
+from weft.ops.recurrence import entering, one_step, resets, scan_flops, some_starts
 
 
 class GRUCall(NamedTuple):
@@ -63,7 +63,7 @@ def _scan(call: GRUCall) -> Tensor:
 
 def _run(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor,
          starts: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Outputs and, for the backward, r, z, U_n h + b and n, [T,B,4,H]."""
+    """Outputs and, for the backward pass, r, z, U_n h + b and n, [T,B,4,H]."""
     steps, (batch, size) = projected.shape[0], h0.shape
     outputs, gates = projected.new_empty(steps, batch, size), projected.new_empty(steps, batch, 4, size)
     shift, transposed = torch.cat([bias.new_zeros(2 * size), bias]), weight.t().contiguous()
@@ -89,13 +89,13 @@ def _run_shapes(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor,
 
 def _run_backward(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
                   outputs: Tensor, gates: Tensor, grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of projected, weight, bias and h0. The factors of a step's gradient are worked out for all steps at
-    once, so that the loop is left with one product and four element-wise operations. ``grad_gates`` is of what the
-    backward pass keeps: it has a gradient where that pass is differentiated."""
+    """Gradients of projected, weight, bias and h0. The factors of each step's gradient are computed for all steps at
+    once, so that one product and four element-wise operations are left in the loop. ``grad_gates`` is the gradient of
+    the gates, which are kept for the backward pass and so have one where that pass is differentiated."""
     if grad_gates is not None:
         return _backward_steps(grad_outputs, weight, bias, h0, starts, outputs, gates, grad_gates)
     steps = len(outputs)
-    slopes, to_n = _slopes(found(h0, outputs, starts), gates)
+    slopes, to_n = _slopes(entering(h0, outputs, starts), gates)
     z = gates[:, :, 1]
     grad_recurrent, grad_h = slopes.new_empty(slopes.shape), outputs.new_empty(outputs.shape)
     buffers = list(zip(grad_outputs.unbind(0), slopes.unbind(0), z.unbind(0), grad_recurrent.unbind(0),
@@ -106,7 +106,7 @@ def _run_backward(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor
         torch.mul(slope, total[:, None], out=place)
         dh = torch.addmm(total * keep, d_recurrent, weight)
         dh = dh if reset is None else dh.masked_fill(reset, 0)
-    return *_of_parameters(grad_recurrent, grad_h * to_n, found(h0, outputs, starts)), dh
+    return *_of_parameters(grad_recurrent, grad_h * to_n, entering(h0, outputs, starts)), dh
 
 
 def _slopes(before: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,8 +125,8 @@ def _of_parameters(grad_recurrent: Tensor, grad_n: Tensor, before: Tensor) -> tu
 
 def _backward_steps(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None,
                     outputs: Tensor, gates: Tensor, grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`_run_backward` in operators that can be differentiated again."""
-    before = found(h0, outputs, starts)
+    """`_run_backward` without writing in place, so that autograd can differentiate it again."""
+    before = entering(h0, outputs, starts)
     slopes, to_n = _slopes(before, gates)
     more, more_n = _of_gates(torch.zeros_like(gates) if grad_gates is None else grad_gates, gates)
     totals, recurrent, dh = list[Tensor](), list[Tensor](), torch.zeros_like(h0)
@@ -181,6 +181,6 @@ def _examples(make: Make) -> Iterator[GRUCall]:
 GRU_SCAN = OPERATIONS.add(Operation(
     "gru_scan", "the GRU's recurrence over a chunk",
     Form(REFERENCE, _steps, "step by step"),
-    Form("scan", _scan, "one operator, whose backward pass makes one product for the weight's gradient",
+    Form("scan", _scan, "one operator; one product per weight gradient",
          transformed=False, worth=one_step, flops=scan_flops("gru")),
     subject="projected", examples=_examples, known_as=("gru",)))

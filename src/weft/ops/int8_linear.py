@@ -1,5 +1,5 @@
-"""Products with a matrix of whole numbers of eight bits, one scale for each of its rows: a quarter of float32's bytes,
-half of bfloat16's."""
+"""Products with a matrix of 8-bit integers and one scale for each of its rows: a quarter of float32's bytes, half of
+bfloat16's."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from torch.nn import functional as F
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.linear import stored_token
 from weft.ops.operator import operator
+from weft.ops.thresholds import threshold
 
 LARGEST = 127
-"""The largest whole number of a matrix; -128 is left out, so that the numbers are symmetric."""
+"""The largest integer of a matrix; -128 is left out, so that the range is symmetric."""
 
 BLOCK = 16
 """Inputs that PyTorch's product takes at a time."""
 
+FEW_ROWS = int(threshold("int8_linear.few"))
+"""Rows up to which PyTorch's product with int8 weights is the faster one. It reads fewer bytes but multiplies more
+slowly; converting the matrix to floats costs the same for any number of rows."""
+
 
 class Int8Call(NamedTuple):
-    """s * (x Q^T), s one number for each output, in float32 or wider."""
+    """s * (x Q^T); s has one number for each output, in float32 or wider."""
 
     x: Float[Tensor, "... in"]
     values: Int8[Tensor, "out in"]
@@ -31,7 +36,7 @@ class Int8Call(NamedTuple):
 
 
 def quantised(weight: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], Float[Tensor, " out"]]:
-    """Whole numbers q and scales s with |w - s q| <= s / 2, s the largest entry of a row over 127."""
+    """Integers q and scales s with |w - s q| <= s / 2, where s is the largest entry of a row over 127."""
     wide = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
     largest = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(wide.shape[0])
     scale = torch.where(largest > 0, largest / LARGEST, 1.0)
@@ -40,8 +45,8 @@ def quantised(weight: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], 
 
 def int8_linear(x: Float[Tensor, "... in"], values: Int8[Tensor, "out in"],
                 scale: Float[Tensor, " out"]) -> Float[Tensor, "... out"]:
-    """s * (x Q^T), in the dtype of ``x``. The whole numbers are exact in every dtype; the product is rounded before
-    and after it is scaled."""
+    """s * (x Q^T), in the dtype of ``x``. The integers are exact in every dtype; the product is rounded before and
+    after it is scaled."""
     return INT8_LINEAR(Int8Call(x, values, scale))
 
 
@@ -60,7 +65,7 @@ def _lean(call: Int8Call) -> Tensor:
 
 @final
 class _Product(torch.autograd.Function):
-    """x Q^T, which keeps Q for its backward pass and not the floats made of it."""
+    """x Q^T, which keeps Q for its backward pass, and not Q converted to floats."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor) -> Tensor:
@@ -96,12 +101,17 @@ def _one_token(call: Int8Call) -> Tensor:
 
 
 def _of_one(call: Int8Call) -> str | None:
-    return None if call.x.numel() == call.x.shape[-1] else "it multiplies one vector"
+    return None if call.x.numel() == call.x.shape[-1] else "it takes a single vector"
+
+
+def _few_rows(call: Int8Call) -> str | None:
+    rows = call.x.numel() // max(1, call.x.shape[-1])
+    return None if rows <= FEW_ROWS else f"more than {FEW_ROWS} rows"
 
 
 def _whole_blocks(call: Int8Call) -> str | None:
-    # torch 2.13 reads beyond the rows of others in bfloat16, up to a segmentation fault.
-    return None if call.values.shape[1] % BLOCK == 0 else f"it takes inputs in blocks of {BLOCK}"
+    # For other numbers of inputs torch 2.13 reads beyond the rows in bfloat16, up to a segmentation fault.
+    return None if call.values.shape[1] % BLOCK == 0 else f"inputs are no multiple of {BLOCK}"
 
 
 def _examples(make: Make) -> Iterator[Int8Call]:
@@ -112,12 +122,12 @@ def _examples(make: Make) -> Iterator[Int8Call]:
 
 INT8_LINEAR = OPERATIONS.add(Operation(
     "int8_linear", "x Q^T, each output scaled, with Q in whole numbers of eight bits",
-    Form(REFERENCE, _written_out, "the whole numbers as floats, and a product"),
-    Form("lean", _lean, "the same, keeping the whole numbers for the backward pass in place of the floats",
+    Form(REFERENCE, _written_out, "integers converted to floats, then a product"),
+    Form("lean", _lean, "the same, keeping only the integers for backward",
          gradients="with", transformed=False),
-    Form("packed", _packed, "PyTorch's product with whole numbers, which makes no floats of them",
+    Form("packed", _packed, "PyTorch's product with int8 weights",
          devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
-         gradients="without", transformed=False, serves=_whole_blocks),
-    Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
+         gradients="without", transformed=False, serves=_whole_blocks, worth=_few_rows),
+    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
          serves=_of_one, eager=False),
     subject="x", examples=_examples, known_as=("quantised", "quantized", "int8")))

@@ -1,4 +1,4 @@
-"""A linear map, y = x W^T + b, and the ways to multiply it out."""
+"""A linear map, y = x W^T + b, and the forms that compute it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from torch.nn import functional as F
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.products import ROUTING
 from weft.ops.routed_linear import backward_flops, flops, routed_linear
+from weft.ops.thresholds import threshold
 from weft.ops.wide_linear import wide_linear, widens
 
-FEW_ROWS = 16
-"""Rows up to which an imitated product is cheaper than a wide one. The imitation takes three times as long for each
-multiplication; making the matrix wide writes and reads four bytes a number beside the two that are read anyway, once
-for all rows, and where gradients are wanted it is made wide again in any case."""
+FEW_ROWS = int(threshold("linear.few"))
+"""Rows up to which an emulated product is cheaper than a wide one. The emulation takes three times as long for each
+multiplication; converting the matrix to float32 writes and reads four bytes per number beside the two that are read
+anyway, once for all rows. Where gradients are recorded the backward pass converts it again in any case."""
 
 
 class LinearCall(NamedTuple):
@@ -55,8 +56,8 @@ def _routed(call: LinearCall) -> Tensor:
 
 def _same_dtype(call: LinearCall) -> str | None:
     if torch.is_autocast_enabled(call.x.device.type):
-        return "autocast converts for PyTorch's own products"
-    return None if call.x.dtype == call.weight.dtype else "vectors and matrix are of two dtypes"
+        return "autocast is on"
+    return None if call.x.dtype == call.weight.dtype else "vectors and matrix differ in dtype"
 
 
 def _one_token(call: LinearCall) -> Tensor:
@@ -67,21 +68,20 @@ def _one_token(call: LinearCall) -> Tensor:
 
 
 def stored_token(x: Float[Tensor, "... in"], dtype: torch.dtype) -> Float[Tensor, "1 in"]:
-    """One vector, for a product that the compiler writes as one loop. A view by strides makes it store the vector,
-    whose making it would else repeat for every output."""
+    """One vector, for a product that the compiler writes as one loop. The view by strides makes the compiler store the
+    vector; it would otherwise fuse what computes the vector into the loop and repeat it for every output."""
     return x.reshape(-1).to(dtype).contiguous().as_strided((1, x.shape[-1]), (x.shape[-1], 1))
 
 
 def _of_one(call: LinearCall) -> str | None:
-    return None if call.x.numel() == call.x.shape[-1] else "it multiplies one vector"
+    return None if call.x.numel() == call.x.shape[-1] else "it takes a single vector"
 
 
-def _imitated(call: LinearCall) -> str | None:
+def _emulated(call: LinearCall) -> str | None:
     if not widens(call.x):
-        return "this processor multiplies the dtype itself"
+        return "the processor has instructions for the dtype"
     rows = call.x.numel() // max(1, call.x.shape[-1])
-    return None if torch.is_grad_enabled() or rows > FEW_ROWS else (
-        f"for {FEW_ROWS} rows or fewer, making the matrix wide costs more than multiplying by it")
+    return None if torch.is_grad_enabled() or rows > FEW_ROWS else f"at most {FEW_ROWS} rows"
 
 
 def _examples(make: Make) -> Iterator[LinearCall]:
@@ -93,14 +93,14 @@ def _examples(make: Make) -> Iterator[LinearCall]:
 LINEAR = OPERATIONS.add(Operation(
     "linear", "x W^T + b",
     Form(REFERENCE, _written_out, "a product and a sum"),
-    Form("library", _library, "PyTorch's own, by the library that it chooses", known_as=("torch", "default")),
-    Form("wide", _wide, "the products of bfloat16 numbers in float32, each rounded once", devices=frozenset({"cpu"}),
-         pays_for=frozenset({torch.bfloat16}), worth=_imitated),
+    Form("library", _library, "PyTorch's own", known_as=("torch", "default")),
+    Form("wide", _wide, "products in float32, each rounded once", devices=frozenset({"cpu"}),
+         pays_for=frozenset({torch.bfloat16}), transformed=False, worth=_emulated),
     # The compiler makes one loop of it, which reads the matrix once and as it is; libraries lay out and widen narrow
     # matrices for products of many rows.
-    Form("one_token", _one_token, "the sums of products of one vector, in float32 or wider", devices=frozenset({"cpu"}),
+    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
          serves=_of_one, eager=False, known_as=("gemv", "vector")),
-    Form("routed", _routed, "each product by the library that was measured to be the fastest", transformed=False,
+    Form("routed", _routed, "each product by its fastest measured library", transformed=False,
          devices=frozenset({"cpu"}), serves=_same_dtype, offer=ROUTING.offer,
          flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),
     subject="x", examples=_examples, known_as=("projection",)))

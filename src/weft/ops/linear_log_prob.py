@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 
 CHUNK_ENTRIES = 1 << 22
-"""Logits held at once. Above it tokens go in pieces, and the pieces are computed again in the backward pass."""
+"""Logits held at once. Beyond that tokens are processed in pieces, which the backward pass computes again."""
 
 
 class LogProbCall(NamedTuple):
@@ -84,7 +84,7 @@ def _piece(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, soft
 
 
 def _many(call: LogProbCall) -> str | None:
-    return "the logits of all tokens are few" if call.targets.numel() <= call.step() else None
+    return "few logits" if call.targets.numel() <= call.step() else None
 
 
 def _examples(make: Make) -> Iterator[LogProbCall]:
@@ -95,5 +95,5 @@ def _examples(make: Make) -> Iterator[LogProbCall]:
 LOG_PROB = OPERATIONS.add(Operation(
     "log_prob", "log-probabilities of targets under a linear readout",
     Form(REFERENCE, _at_once, "all logits at once"),
-    Form("pieces", _pieces, "some tokens at a time, again in the backward pass", transformed=False, worth=_many),
+    Form("pieces", _pieces, "some tokens at a time, recomputed in backward", transformed=False, worth=_many),
     subject="h", examples=_examples, known_as=("linear_log_prob", "scores")))

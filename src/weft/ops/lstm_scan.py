@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.operator import Kernel, differentiate, operator
-from weft.ops.recurrence import found, one_step, resets, scan_flops, some_starts
+from weft.ops.recurrence import entering, one_step, resets, scan_flops, some_starts
 
 
 class LSTMCall(NamedTuple):
@@ -67,7 +67,7 @@ def _scan(call: LSTMCall) -> tuple[Tensor, Tensor]:
 
 def _run(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
          starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, cells and, for the backward, the gates after their activations."""
+    """Outputs, cells and, for the backward pass, the gates after their activations."""
     steps, (batch, size) = projected.shape[0], h0.shape
     gates, transposed = projected.new_empty(projected.shape), weight.t().contiguous()
     outputs, cells = (projected.new_empty(steps, batch, size) for _ in range(2))
@@ -98,14 +98,14 @@ def _run_shapes(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
 def _run_backward(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
                   starts: Tensor | None, outputs: Tensor, cells: Tensor, gates: Tensor,
                   grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of projected, weight, h0 and c0. The factors of a step's gradient are worked out for all steps at
-    once, so that the loop is left with one product and five element-wise operations. ``grad_gates`` is of what the
-    backward pass keeps: it has a gradient where that pass is differentiated."""
+    """Gradients of projected, weight, h0 and c0. The factors of each step's gradient are computed for all steps at
+    once, so that one product and five element-wise operations are left in the loop. ``grad_gates`` is the gradient of
+    the gates, which are kept for the backward pass and so have one where that pass is differentiated."""
     if grad_gates is not None:
         return _backward_steps(grad_outputs, grad_cells, weight, h0, c0, starts, outputs, cells, gates, grad_gates)
     steps, batch, size = outputs.shape
     forget = gates.view(steps, batch, 4, size)[:, :, 1]
-    to_cell, to_three, to_out = _slopes(found(c0, cells, starts), cells, gates.view(steps, batch, 4, size))
+    to_cell, to_three, to_out = _slopes(entering(c0, cells, starts), cells, gates.view(steps, batch, 4, size))
     grad_gates = gates.new_empty(gates.shape)
     views = grad_gates.view(steps, batch, 4, size)
     buffers = list(zip(grad_outputs.unbind(0), grad_cells.unbind(0), to_cell.unbind(0), to_three.unbind(0),
@@ -120,7 +120,7 @@ def _run_backward(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: 
         dh, dc = d_gates @ weight, dc * f
         if reset is not None:
             dh, dc = dh.masked_fill(reset, 0), dc.masked_fill(reset, 0)
-    grad_weight = grad_gates.flatten(0, 1).t() @ found(h0, outputs, starts).flatten(0, 1)
+    grad_weight = grad_gates.flatten(0, 1).t() @ entering(h0, outputs, starts).flatten(0, 1)
     return grad_gates, grad_weight, dh, dc
 
 
@@ -135,9 +135,9 @@ def _slopes(c_before: Tensor, cells: Tensor, gates: Tensor) -> tuple[Tensor, Ten
 def _backward_steps(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
                     starts: Tensor | None, outputs: Tensor, cells: Tensor, gates: Tensor,
                     grad_gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`_run_backward` in operators that can be differentiated again."""
+    """`_run_backward` without writing in place, so that autograd can differentiate it again."""
     split = gates.unflatten(2, (4, -1))
-    to_cell, to_three, to_out = _slopes(found(c0, cells, starts), cells, split)
+    to_cell, to_three, to_out = _slopes(entering(c0, cells, starts), cells, split)
     more = torch.zeros_like(gates) if grad_gates is None else grad_gates * _of_activations(split).flatten(2)
     parts, dh, dc = list[Tensor](), torch.zeros_like(h0), torch.zeros_like(c0)
     steps = list(zip(grad_outputs.unbind(0), grad_cells.unbind(0), to_cell.unbind(0), to_three.unbind(0),
@@ -151,7 +151,7 @@ def _backward_steps(grad_outputs: Tensor, grad_cells: Tensor, weight: Tensor, h0
         if reset is not None:
             dh, dc = dh.masked_fill(reset, 0), dc.masked_fill(reset, 0)
     grad_projected = torch.stack(parts[::-1])
-    grad_weight = grad_projected.flatten(0, 1).t() @ found(h0, outputs, starts).flatten(0, 1)
+    grad_weight = grad_projected.flatten(0, 1).t() @ entering(h0, outputs, starts).flatten(0, 1)
     return grad_projected, grad_weight, dh, dc
 
 
@@ -174,10 +174,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _gradient(ctx: Any, grad_outputs: Tensor | None, grad_cells: Tensor | None,
               grad_gates: Tensor | None) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
-    given = [torch.zeros_like(saved[-2]) if grad is None else grad for grad in (grad_outputs, grad_cells)]
+    saved = ctx.saved_tensors  # read once: activation checkpointing returns what it recomputes only once
+    incoming = [torch.zeros_like(saved[-2]) if grad is None else grad for grad in (grad_outputs, grad_cells)]
     work: Kernel = _backward_steps if torch.is_grad_enabled() else _backward
-    return *work(*given, *saved, grad_gates), None
+    return *work(*incoming, *saved, grad_gates), None
 
 
 _forward = operator("lstm_scan", _run, _run_shapes)
@@ -193,6 +193,6 @@ def _examples(make: Make) -> Iterator[LSTMCall]:
 LSTM_SCAN = OPERATIONS.add(Operation(
     "lstm_scan", "the LSTM's recurrence over a chunk",
     Form(REFERENCE, _steps, "step by step"),
-    Form("scan", _scan, "one operator, whose backward pass makes one product for the weight's gradient",
+    Form("scan", _scan, "one operator; one product per weight gradient",
          transformed=False, worth=one_step, flops=scan_flops("lstm")),
     subject="projected", examples=_examples, known_as=("lstm",)))

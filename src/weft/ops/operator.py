@@ -1,5 +1,5 @@
-"""`operator`: make a Python function one operator to `torch.compile`, with a backward of its own; `transformed`: where
-such operators give way to those of PyTorch."""
+"""`operator` makes a Python function one operator to `torch.compile`, `differentiate` gives it a backward pass;
+`transformed` is true where such operators give way to those of PyTorch."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Kernel = Callable[..., Any]
 
 
 def transformed() -> bool:
-    """Whether a transform of `torch.func` is at work (`grad`, `vmap`, `jvp`, `hessian`). They know the derivatives and
-    batches of PyTorch's operators alone, so that a plain form must serve."""
+    """Whether a transform of `torch.func` is active (`grad`, `vmap`, `jvp`, `hessian`). They can differentiate and
+    batch only PyTorch's operators, so a form without operators of ours must serve."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 @final
 class _Operators:
-    """What has been declared, so that a file that is loaded again can declare its own anew."""
+    """The operators that have been declared, so that a file that is loaded again can declare its operators anew."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, torch.library.Library]] = {}
 
     def begin(self, name: str, file: str) -> torch.library.Library:
-        """Room for the declaration of an operator by a file."""
+        """The library in which a file may declare an operator."""
         other, library = self._known.get(name, (file, None))
         if other != file:
             raise ConfigError([f"the operator {name!r} is declared by {other} and by {file}. Give one of them another "
@@ -39,7 +39,7 @@ class _Operators:
         return self._known[name][1]
 
     def library(self, name: str) -> torch.library.Library:
-        """That holds the declaration."""
+        """The library that holds the declaration of an operator."""
         return self._known[name][1]
 
 
@@ -47,15 +47,15 @@ _OPERATORS = _Operators()
 
 
 def operator(name: str, kernel: Kernel, shapes: Kernel) -> Kernel:
-    """Declare ``kernel`` as an operator; the schema is read off its annotations. A file that is loaded again declares
-    its operators anew.
+    """Declare ``kernel`` as an operator, whose schema follows from its annotations. A file that is loaded again
+    declares its operators anew.
 
-    `torch.library.custom_op` does the same, but imports the compiler, which takes seconds, when first called.
+    `torch.library.custom_op` does the same, but its first call imports the compiler, which takes seconds.
 
     Args:
-        name: "elman_scan" for ``weft::elman_scan``, or with a namespace of one's own, "mine::scan".
-        kernel: tensors and plain values to new tensors; it changes none of its arguments.
-        shapes: the same signature; empty tensors of the results' shapes and dtypes.
+        name: "elman_scan" for ``weft::elman_scan``, or with a namespace, "mine::scan".
+        kernel: from tensors and plain values to new tensors; it must change none of its arguments.
+        shapes: with the same signature; returns empty tensors of the results' shapes and dtypes.
 
     Raises:
         ConfigError: another file has declared an operator of the name.
@@ -67,8 +67,8 @@ def operator(name: str, kernel: Kernel, shapes: Kernel) -> Kernel:
     library.define(f"{short}{schema}")
     library.impl(short, kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(full, shapes, lib=library)
-    found: Kernel = getattr(getattr(torch.ops, space), short).default
-    return found
+    declared: Kernel = getattr(getattr(torch.ops, space), short).default
+    return declared
 
 
 def _full(name: str) -> str:
@@ -76,7 +76,8 @@ def _full(name: str) -> str:
 
 
 def widen(x: Tensor) -> Tensor:
-    """``x`` in float32, or in its own dtype if that is wider: means and variances of narrower floats lose too much."""
+    """``x`` in float32, or unchanged where its dtype is wider: in narrower floats means and variances lose too many
+    bits."""
     return x if x.dtype == torch.float32 else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -84,22 +85,22 @@ def again(y: Tensor, inputs: Sequence[Tensor | None], dy: Tensor) -> list[Tensor
     """The gradients of ``inputs``, for a backward pass that is differentiated itself; None for those that need none.
 
     Args:
-        y: worked out again from the inputs, by operators of PyTorch's.
-        inputs: as they were given.
+        y: computed again from the inputs, by PyTorch's operators, whose backward passes can be differentiated.
+        inputs: the arguments of the operator.
         dy: the gradient of ``y``.
     """
-    wanted = [x for x in inputs if x is not None and x.requires_grad]
-    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
-    return [None if x is None or not x.requires_grad else next(found) for x in inputs]
+    leaves = [x for x in inputs if x is not None and x.requires_grad]
+    gradients = iter(torch.autograd.grad(y, leaves, dy, create_graph=True))
+    return [None if x is None or not x.requires_grad else next(gradients) for x in inputs]
 
 
 def differentiate(name: str, gradient: Kernel, save: Kernel) -> None:
-    """Give the operator a backward.
+    """Give an operator a backward pass.
 
     Args:
         name: as declared.
-        gradient: (ctx, *gradients of the results) to the gradients of the arguments.
-        save: (ctx, inputs, output), keeps what ``gradient`` reads.
+        gradient: from (ctx, *gradients of the results) to the gradients of the arguments.
+        save: called with (ctx, inputs, output); stores in ``ctx`` what ``gradient`` reads.
     """
     full = _full(name)
     torch.library.register_autograd(full, gradient, setup_context=save, lib=_OPERATORS.library(full))

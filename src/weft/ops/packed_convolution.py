@@ -1,4 +1,4 @@
-"""The convolution of `fft_convolution` over packed documents: no document hears another."""
+"""The convolution of `fft_convolution` over packed documents, without terms from one document to another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def packed_convolution(u: Float[Tensor, "B T H"], kernel: Float[Tensor, "H T"], 
                        count: Int64[Tensor, " B"] | None) -> Float[Tensor, "B T H"]:
     """y_t = sum of k_l u_{t-l} over the tokens of t's document; zero beyond each row's count.
 
-    One operator to the compiler: it reads on the host where the documents begin.
+    One operator to the compiler, since the starts of documents are read on the host.
 
     Args:
         u: inputs, in float32 or float64.
@@ -44,9 +44,9 @@ def _direct(call: PackedConvolutionCall) -> Tensor:
     places = torch.arange(u.shape[1], device=u.device)
     lags, documents = places[:, None] - places, starts.cumsum(1)
     inside = (places < u.shape[1])[None] if count is None else places < count[:, None]
-    heard = (lags >= 0) & (documents[:, :, None] == documents[:, None]) & inside[:, :, None] & inside[:, None]
-    # A selection and not a product with zeros, which a number that is none would pass.
-    terms = torch.where(heard[..., None], kernel.t()[lags.clamp(min=0)] * u[:, None], 0.0)  # [B,T,S,H]
+    visible = (lags >= 0) & (documents[:, :, None] == documents[:, None]) & inside[:, :, None] & inside[:, None]
+    # A selection: a product with zeros would let NaN through.
+    terms = torch.where(visible[..., None], kernel.t()[lags.clamp(min=0)] * u[:, None], 0.0)  # [B,T,S,H]
     return terms.sum(2)
 
 
@@ -112,6 +112,6 @@ def _examples(make: Make) -> Iterator[PackedConvolutionCall]:
 PACKED_CONVOLUTION = OPERATIONS.add(Operation(
     "packed_convolution", "a convolution that begins anew with every document",
     Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
-    Form("groups", _groups, "documents of about one length together, as PyTorch's operators"),
-    Form("operator", _operator, "documents of about one length together, as one operator", transformed=False),
+    Form("groups", _groups, "documents grouped by length"),
+    Form("operator", _operator, "documents grouped by length, as one operator", transformed=False),
     subject="u", examples=_examples))

@@ -1,4 +1,4 @@
-"""What the processor is called."""
+"""The name of the processor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @cache
 def processor_name() -> str:
-    """The processor's model."""
-    told = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", told.read_text(errors="replace"), re.M) if told.exists() else None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    """The processor's model name, or its architecture where the system does not report one."""
+    file = Path("/proc/cpuinfo")
+    match = re.search(r"^model name\s*:\s*(.+)$", file.read_text(errors="replace"), re.M) if file.exists() else None
+    return match[1].strip() if match else platform.processor() or platform.machine()

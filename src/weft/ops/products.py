@@ -1,12 +1,12 @@
-"""The three matrix products of a linear map, by the library that was the fastest for their shapes.
+"""The three matrix products of a linear map, each by the library that was measured to be the fastest for its shape.
 
     forward   y  = x W^T + b      [rows, in] and [out, in] to [rows, out]
     input     dx = dy W           [rows, out] and [out, in] to [rows, in]
     weight    dW = dy^T x         [rows, out] and [rows, in] to [out, in]
 
 Which library is the fastest depends on the processor, the shape, the dtype and the layout, so it is measured
-(`weft.analysis.matmul`) and kept with what is computed. Products that were not measured take the route of the nearest
-number of rows of the same map, or PyTorch's own.
+(`weft.analysis.matmul`) and recorded with the run. A product that was not measured takes the route of the same map with
+the nearest number of rows, or PyTorch's own.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Offer, Operation
+from weft.ops.form import Offer
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 
 Which = Literal["forward", "input", "weight"]
 ONEDNN, SWITCHED = "onednn", "switched"
-UNMEASURED = "no products have been measured"
+UNMEASURED = "no products measured"
 
 
 class Product(NamedTuple):
@@ -45,10 +46,10 @@ class Product(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Product:
-        """What `str` wrote.
+        """The product that `str` gave this text.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the text is none of a product.
         """
         which, shape, dtype = text.split(" ")
         rows, inputs, outputs = map(int, shape.split("x"))
@@ -68,25 +69,25 @@ class ProductCall(NamedTuple):
 
 @final
 class Routes:
-    """The route of every product that was measured, and ``otherwise`` that of the others."""
+    """The routes of the products that were measured; ``otherwise`` is the route of other maps."""
 
     def __init__(self, known: Mapping[Product, str], otherwise: str) -> None:
         self.known, self.otherwise = dict(known), otherwise
-        self._found = dict(known)
+        self._routes = dict(known)
 
     def of(self, product: Product) -> str:
-        """The route of a product: its own, or that of the nearest rows of the same map."""
-        found = self._found.get(product)
-        if found is None:
+        """The route of a product: its own, or that of the same map with the nearest number of rows."""
+        route = self._routes.get(product)
+        if route is None:
             same = [each for each in self.known if each._replace(rows=0) == product._replace(rows=0)]
             nearest = min(same, key=lambda each: abs(math.log(max(each.rows, 1) / max(product.rows, 1))), default=None)
-            found = self._found[product] = self.otherwise if nearest is None else self.known[nearest]
-        return found
+            route = self._routes[product] = self.otherwise if nearest is None else self.known[nearest]
+        return route
 
 
 @final
 class _Routing:
-    """The routes in force, in the whole process."""
+    """The routes that are in force in the whole process."""
 
     def __init__(self) -> None:
         self.routes: Routes | None = None
@@ -115,7 +116,11 @@ def _take(routes: Routes | None) -> None:
 
 @contextmanager
 def fp32_precision(precision: str) -> Iterator[None]:
-    """oneDNN's setting for float32 products, and what it was before afterwards."""
+    """Inside, oneDNN's setting for float32 products is ``precision``; afterwards it is what it was.
+
+    "bf16" allows oneDNN to round the factors to bfloat16. On processors without AMX it has no such kernel and
+    multiplies in full float32, faster than the default library there; whether it rounds is measured before it is used.
+    """
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = matmul.fp32_precision
     matmul.fp32_precision = precision
@@ -143,8 +148,8 @@ def weight_product(dy: Float[Tensor, "rows out"], x: Float[Tensor, "rows in"]) -
 
 
 def _multiplied(call: ProductCall) -> Tensor:
-    """Products are made inside operators, which have gradients of their own and leave it switched on that they are
-    recorded."""
+    """One product, without recording: it is part of an operator that has a backward pass of its own, inside which
+    recording is still on."""
     with torch.no_grad():
         return PRODUCT(call)
 
@@ -158,6 +163,7 @@ def _library(call: ProductCall) -> Tensor:
 
 
 def _onednn(call: ProductCall) -> Tensor:
+    # It takes the second matrix as the weight of a linear map, transposed.
     y: Tensor = torch.ops.mkldnn._linear_pointwise(call.a, call.b.t(), call.bias, "none", [], "")
     return y
 
@@ -169,8 +175,8 @@ def _switched(call: ProductCall) -> Tensor:
 
 def _built(call: ProductCall) -> str | None:
     if not torch.backends.mkldnn.is_available():
-        return "this PyTorch is built without oneDNN"
-    return None if call.a.numel() and call.b.numel() else "oneDNN multiplies no empty matrices"
+        return "PyTorch is built without oneDNN"
+    return None if call.a.numel() and call.b.numel() else "a matrix is empty"
 
 
 def _own(call: ProductCall) -> str | None:
@@ -184,7 +190,7 @@ def _by_switch(call: ProductCall) -> str | None:
 def _route(call: ProductCall, name: str) -> str | None:
     if ROUTING.routes is None:
         return UNMEASURED
-    return None if ROUTING.routes.of(call.product) == name else "another route was faster for its shape"
+    return None if ROUTING.routes.of(call.product) == name else "another was faster for this shape"
 
 
 def _examples(make: Make) -> Iterator[ProductCall]:
@@ -197,10 +203,10 @@ def _examples(make: Make) -> Iterator[ProductCall]:
 
 PRODUCT = OPERATIONS.add(Operation(
     "product", "the matrix products of a linear map and of its backward pass",
-    Form(REFERENCE, _library, "PyTorch's own, by the library that it chooses", known_as=("default", "mkl")),
+    Form(REFERENCE, _library, "PyTorch's own", known_as=("default", "mkl")),
     Form(ONEDNN, _onednn, "oneDNN's own call", devices=frozenset({"cpu"}), gradients="without",
          dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_built, worth=_own,
          known_as=("mkldnn",)),
-    Form(SWITCHED, _switched, "PyTorch's own, set to oneDNN in float32", devices=frozenset({"cpu"}), compiled=False,
+    Form(SWITCHED, _switched, "PyTorch's own, set to oneDNN", devices=frozenset({"cpu"}), compiled=False,
          dtypes=frozenset({torch.float32}), gradients="without", transformed=False, serves=_built, worth=_by_switch),
     subject="a", examples=_examples, known_as=("matmul", "mm", "gemm")))

@@ -1,7 +1,7 @@
-"""What the scans of Elman networks, GRUs and LSTMs share. All is time-major, [T,B,...].
+"""What the scans of Elman networks, GRUs and LSTMs share. All tensors are time-major, [T,B,...].
 
-A scan is one operator to `torch.compile` (unrolled, 256 steps take minutes to compile), and its backward makes one
-product for the weight's gradient where automatic differentiation adds up one per step.
+A scan is one operator to `torch.compile` (unrolled, 256 steps take minutes to compile). Its backward pass computes the
+weight's gradient by one product over all steps, where automatic differentiation adds up one product per step.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from weft.ops.forms import Formula
 
 
 def resets(starts: Bool[Tensor, "T B"] | None, steps: int) -> Sequence[Tensor | None]:
-    """For each step the rows [B,1] whose state is zero before it, None when there are none."""
+    """For each step, which rows [B,1] begin it with a zero state; None for steps where no row does."""
     return [None] * steps if starts is None else starts[..., None].unbind(0)
 
 
-def found(first: Float[Tensor, "B H"], after: Float[Tensor, "T B H"],
-          starts: Bool[Tensor, "T B"] | None) -> Float[Tensor, "T B H"]:
-    """What each step finds: the value ``after`` the previous step, ``first`` at the first, zero at ``starts``."""
+def entering(first: Float[Tensor, "B H"], after: Float[Tensor, "T B H"],
+             starts: Bool[Tensor, "T B"] | None) -> Float[Tensor, "T B H"]:
+    """The value with which each step begins: that ``after`` the previous step, ``first`` for the first step, zero at
+    ``starts``."""
     before = torch.cat([first[None], after[:-1]])
     return before if starts is None else before.masked_fill(starts[..., None], 0)
 
 
 def after_count(first: Float[Tensor, "B H"], after: Float[Tensor, "T B H"],
                 count: Int64[Tensor, " B"] | None) -> Float[Tensor, "B H"]:
-    """The value after ``count[b]`` steps of row b (None: all), ``first`` when that is none."""
+    """The value after ``count[b]`` steps of row b (None: after all steps); ``first`` where the count is zero."""
     if count is None:
         return after[-1].clone()  # a view would keep the whole chunk alive as long as the state
     every = torch.cat([first[None], after])
@@ -45,12 +46,12 @@ class _Scanned(Protocol):
 
 
 def one_step(call: _Scanned) -> str | None:
-    """Why a scan does not pay."""
-    return "one step is one step" if call.projected.shape[0] == 1 else None
+    """Why a scan does not pay: one step has nothing to gather."""
+    return "a single step" if call.projected.shape[0] == 1 else None
 
 
 def scan_flops(name: str) -> Mapping[str, Formula]:
-    """What ``weft::{name}_scan`` and its backward cost, W being the first argument that is a matrix [G,H]."""
+    """FLOPs of ``weft::{name}_scan`` and of its backward pass; W is the first argument that is a matrix [G,H]."""
     def forward(projected: Tensor, weight: Tensor, *_: object) -> int:
         """W h for every step and row, [T,B,G] and W [G,H]."""
         return 2 * projected.shape[0] * projected.shape[1] * weight.numel()
@@ -64,5 +65,5 @@ def scan_flops(name: str) -> Mapping[str, Formula]:
 
 
 def some_starts(steps: int, batch: int) -> Bool[Tensor, "T B"]:
-    """Documents that begin at some of the steps, for examples."""
+    """Where documents begin, for examples."""
     return (torch.arange(steps)[:, None] + torch.arange(batch)) % 4 == 3

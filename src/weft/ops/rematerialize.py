@@ -1,9 +1,9 @@
-"""Results that a backward pass works out again in place of keeping them (rematerialisation, Chen et al. 2016, section
-4.1): those that cost little beside the matrix products which take them in, such as normalised vectors and activations.
+"""Results that a backward pass recomputes in place of keeping them (rematerialisation, Chen et al. 2016, section 4.1):
+those that cost little beside the matrix products that read them, such as normalised vectors and activations.
 
-An operator says of a result that it is `cheap`, and how to make it. Inside `dropping_cheap` autograd keeps the recipe
-where it would have kept the result; elsewhere nothing changes. A recipe gives the same bits again, so gradients do not
-depend on which way was taken.
+An operator marks a result as `cheap` and passes a recipe that computes it again. Inside `dropping_cheap` autograd keeps
+the recipe in place of the result; elsewhere nothing changes. A recipe returns the same bits, so gradients do not depend
+on whether a result was kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Recipe: TypeAlias = Callable[[], Tensor]
 
 @final
 class _Cheap:
-    """A result that can be made again, and that is held while a backward pass goes through those that took it in."""
+    """A result that can be recomputed. In a backward pass it is kept from the first operator that reads it to the
+    last."""
 
     def __init__(self, y: Tensor, recipe: Recipe) -> None:
         self.storage = StorageWeakRef(y.untyped_storage())
@@ -33,11 +34,11 @@ class _Cheap:
         self._value: Tensor | None = None
 
     def save(self) -> None:
-        """Count one more operator that wants it."""
+        """Count one more operator that reads it in its backward pass."""
         self._saved += 1
 
     def make(self) -> Tensor:
-        """The result, for one of the operators that want it; with the last of them it is let go."""
+        """Return the result to one of the operators that read it; after the last of them it is freed."""
         value = self._value
         if value is None:
             with torch.no_grad():
@@ -49,7 +50,7 @@ class _Cheap:
 
 
 class _View(NamedTuple):
-    """What autograd keeps in place of a cheap result, or of a view of it."""
+    """What autograd keeps in place of a cheap result or of a view of one."""
 
     cheap: _Cheap
     size: torch.Size
@@ -61,25 +62,25 @@ _active: ContextVar[dict[int, _Cheap] | None] = ContextVar("cheap results", defa
 
 
 def cheap(y: Tensor, recipe: Recipe) -> Tensor:
-    """``y`` itself, which ``recipe`` makes again bit for bit, in the same layout, from what is kept anyway.
+    """Return ``y``, which ``recipe`` recomputes bit for bit, in the same layout, from tensors that are kept anyway.
 
     A recipe must hold neither ``y`` nor tensors that autograd does not keep for other reasons.
     """
-    # Without gradients nothing is kept; with them the compiler decides itself what to keep.
+    # Without gradients nothing is kept; under torch.compile its partitioner decides what is recomputed.
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return y
     known = _active.get()
     if known is None or y.numel() < LEAST:
         return y
     for key in [key for key, value in known.items() if value.storage.expired()]:
-        del known[key]  # nobody holds that result any more, and its recipe would hold its arguments
+        del known[key]  # the result has been freed, and its recipe would keep its arguments alive
     known[y.untyped_storage()._cdata] = _Cheap(y, recipe)
     return y
 
 
 def apart(part: Tensor) -> Tensor:
-    """``part`` of a larger result of which nothing else is kept, so that it does not hold all of that: a copy inside
-    `dropping_cheap`, if it is worth one."""
+    """Return ``part``, a view of a larger result, so that it does not keep all of that in memory: a copy inside
+    `dropping_cheap` where the part is large, else the view itself."""
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return part
     if _active.get() is None or part.numel() < LEAST:
@@ -93,12 +94,12 @@ def dropping_cheap() -> Iterator[None]:
     known: dict[int, _Cheap] = {}
 
     def pack(tensor: Tensor) -> Tensor | _View:
-        # A weak reference keeps the address of a storage from being used again, so an equal address is the same one.
-        found = known.get(tensor.untyped_storage()._cdata)
-        if found is None:
+        # The weak reference keeps the storage's address from being reused, so an equal address is the same storage.
+        result = known.get(tensor.untyped_storage()._cdata)
+        if result is None:
             return tensor
-        found.save()
-        return _View(found, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+        result.save()
+        return _View(result, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
 
     def unpack(kept: Tensor | _View) -> Tensor:
         if isinstance(kept, Tensor):

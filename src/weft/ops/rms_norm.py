@@ -3,7 +3,7 @@
     y = scale x r,   r = 1 / sqrt(mean(x^2) + eps)
     dx = r (scale dy - n mean(scale dy n)),   dscale = sum over vectors of dy n,   n = x r
 
-`torch.nn.functional.rms_norm` is on a CPU a chain of a dozen operators that keep three copies of x.
+On a CPU `torch.nn.functional.rms_norm` is a chain of a dozen operators that keep three copies of x.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.ops.rematerialize import cheap
 from weft.ops.thresholds import threshold
 
 FEW = int(threshold("rms_norm.few"))
-"""Numbers up to which the count of operations costs more than their work."""
+"""Numbers in x up to which the calls of operators cost more than their arithmetic, so that one kernel is faster."""
 
 
 class RMSNormCall(NamedTuple):
@@ -34,8 +34,8 @@ class RMSNormCall(NamedTuple):
 
 
 def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, " D"] | None, eps: float) -> Float[Tensor, "... D"]:
-    """The normalised vectors, worked out in the dtype of ``scale`` or in float32 if that is wider, and rounded once to
-    that of ``x``."""
+    """The normalised vectors, computed in the dtype of ``scale`` or in float32 if that is wider, and rounded once to
+    the dtype of ``x``."""
     return RMS_NORM(RMSNormCall(x, scale, eps))
 
 
@@ -59,8 +59,8 @@ def _sweep(call: RMSNormCall) -> Tensor:
 
 
 def _pair(call: RMSNormCall) -> Tensor:
-    """Layer normalisation of x beside -x, whose mean is 0 and whose variance is mean(x^2): one kernel in place of a
-    chain, which also takes narrow floats and rounds them once."""
+    """Layer normalisation of x concatenated with -x, whose mean is 0 and whose variance is mean(x^2): one kernel in
+    place of a chain, which takes narrow floats too and rounds once."""
     x, scale, eps = call
     size = x.shape[-1]
     twice = None if scale is None else torch.cat([scale, scale])
@@ -68,7 +68,7 @@ def _pair(call: RMSNormCall) -> Tensor:
 
 
 def _many(call: RMSNormCall) -> str | None:
-    return None if call.x.numel() <= FEW else f"it is for up to {FEW} numbers"
+    return None if call.x.numel() <= FEW else f"more than {FEW} numbers"
 
 
 def _normalised(x: Tensor, scale: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
@@ -99,14 +99,13 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, r = ctx.saved_tensors
-        if torch.is_grad_enabled():  # second derivatives are wanted: the chain has them
+        if torch.is_grad_enabled():  # the backward pass is differentiated itself: the chain has second derivatives
             return (*again(_plain(x, scale, ctx.eps), [x, scale], dy), None)
         n, dy = widen(x) * r, widen(dy)
         product = dy * n
         along = product.mean(-1, keepdim=True) if scale is None else (product @ scale)[..., None] / x.shape[-1]
         dx = (dy.clone() if scale is None else dy * scale).addcmul_(n, along, value=-1).mul_(r)
         return dx.to(x.dtype), None if scale is None else product.flatten(0, -2).sum(0), None
-
 
 
 def _examples(make: Make) -> Iterator[RMSNormCall]:
@@ -118,10 +117,10 @@ def _examples(make: Make) -> Iterator[RMSNormCall]:
 RMS_NORM = OPERATIONS.add(Operation(
     "rms_norm", "scale x / sqrt(mean(x^2) + eps)",
     Form(REFERENCE, _written_out, "the formula, operator by operator"),
-    Form("library", _library, "PyTorch's own: fused, or a chain that a compiler fuses", known_as=("torch",)),
-    Form("lean", _lean, "one number a vector is kept for the backward pass", gradients="with", compiled=False,
+    Form("library", _library, "PyTorch's own", known_as=("torch",)),
+    Form("lean", _lean, "keeps its input and one number per vector", gradients="with", compiled=False,
          transformed=False),
-    Form("sweep", _sweep, "without a backward pass, in place", devices=frozenset({"cpu"}), gradients="without",
+    Form("sweep", _sweep, "in place, without a backward pass", devices=frozenset({"cpu"}), gradients="without",
          compiled=False, transformed=False),
     Form("pair", _pair, "one kernel, of layer normalisation", devices=frozenset({"cpu"}), gradients="without",
          compiled=False, transformed=False, worth=_many),

@@ -1,4 +1,4 @@
-"""Rotary position embedding: the fast forms, each form it is written in, and the permutation between its layouts.
+"""Rotary position embedding: the fast forms, the formulas of the paper, and the permutation between its layouts.
 
     y_m = R_m x_m,   <R_m q, R_n k> = q^T R_(n-m) k              (Su et al. 2021, equations 14 to 16)
 
@@ -6,7 +6,8 @@ R_m turns pair i of the features by the angle m theta_i. Interleaved pairs are (
 pairs are (x_0, x_{R/2}), (x_1, x_{R/2+1}), ... Where fewer than E features are turned (R < E), the others pass
 unchanged. Angles in radians; `cos` and `sin` have one entry a pair, [#B,T,R/2].
 
-The naive forms take queries or keys of one head, [T,E], angles [T,E/2], and interleaved pairs unless they say so.
+The naive functions take queries or keys of one head, [T,E], angles [T,E/2], and interleaved pairs unless their name
+says otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Layout = Literal["interleaved", "half_split"]
 
 
 class Turns(NamedTuple):
-    """The rotations of a chunk's tokens, ready for every layer: what `turns` makes of cos and sin.
+    """The rotations of a chunk's tokens, computed once for all layers by `turns`.
 
     Attributes:
         cos: of each pair, [#B,T,1,R/2]; of each feature, [#B,T,1,R], where pairs are half-split.
@@ -41,7 +42,7 @@ class Turns(NamedTuple):
 
 
 def turns(cos: Float[Tensor, "#B T pairs"], sin: Float[Tensor, "#B T pairs"], layout: Layout) -> Turns:
-    """cos and sin as `turn` reads them."""
+    """The rotations by these angles, in the layout that `turn` reads."""
     cos, sin = cos[:, :, None], sin[:, :, None]
     if layout == "half_split":
         return Turns(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1), layout, None)
@@ -49,15 +50,15 @@ def turns(cos: Float[Tensor, "#B T pairs"], sin: Float[Tensor, "#B T pairs"], la
 
 
 class RotaryCall(NamedTuple):
-    """All features of every head turned, in the dtype of cos."""
+    """Vectors of which all features are turned, in the dtype of cos."""
 
     x: Float[Tensor, "B T H R"]
     by: Turns
 
 
 def turn(x: Float[Tensor, "B T H E"], by: Turns) -> Float[Tensor, "B T H E"]:
-    """The first R features of every head turned; worked out in the dtype of cos, rounded to x's once, and so is the
-    gradient."""
+    """The first R features of every head turned; computed in the dtype of cos and rounded to that of x once, and so is
+    the gradient."""
     rot = by.cos.shape[-1] * (1 if by.layout == "half_split" else 2)
     if rot < x.shape[-1]:
         turned, rest = torch.split(x, [rot, x.shape[-1] - rot], dim=-1)
@@ -95,11 +96,11 @@ def _complex(call: RotaryCall) -> Tensor:
 
 
 def _half_split(call: RotaryCall) -> str | None:
-    return None if call.by.layout == "half_split" else "its pairs are those of neighbours"
+    return None if call.by.layout == "half_split" else "the pairs are interleaved"
 
 
 def _interleaved(call: RotaryCall) -> str | None:
-    return None if call.by.layout == "interleaved" else "its pairs are half-split"
+    return None if call.by.layout == "interleaved" else "the pairs are half-split"
 
 
 def _examples(make: Make) -> Iterator[RotaryCall]:
@@ -111,14 +112,14 @@ def _examples(make: Make) -> Iterator[RotaryCall]:
 
 ROTARY = OPERATIONS.add(Operation(
     "rotary", "pairs of features turned by angles",
-    Form(REFERENCE, _pairs, "in real arithmetic, pair by pair, which a compiler fuses"),
-    Form("halves", _halves, "in real arithmetic, both halves at once", serves=_half_split),
-    Form("complex", _complex, "as products of complex numbers", compiled=False, serves=_interleaved),
+    Form(REFERENCE, _pairs, "real arithmetic, pair by pair"),
+    Form("halves", _halves, "real arithmetic, both halves at once", serves=_half_split),
+    Form("complex", _complex, "products of complex numbers", compiled=False, serves=_interleaved),
     subject="x", examples=_examples, known_as=("rope", "position")))
 
 
 def _as_complex(x: Tensor) -> Tensor:
-    """Neighbouring features as complex numbers: a view where the memory allows one, else of a copy."""
+    """Neighbouring features as complex numbers: a view where the memory layout allows one, else of a copy."""
     even = x.storage_offset() % 2 == 0 and x.stride(-1) == 1 and all(step % 2 == 0 for step in x.stride()[:-1])
     x = x if even else x.clone(memory_format=torch.contiguous_format)
     return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))

@@ -13,7 +13,7 @@ from weft.ops.products import forward_product, input_product, weight_product
 
 
 def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """One operator, so that a compiled graph too takes the routes that were measured."""
+    """One operator, so that a compiled graph takes the measured routes too."""
     y = forward_product(x.reshape(-1, x.shape[-1]), weight, bias)
     return y.view(*x.shape[:-1], weight.shape[0])
 
@@ -22,17 +22,17 @@ def _shapes(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
-def _run_backward(dy: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, the matrix and the bias; those not wanted are empty."""
+def _run_backward(dy: Tensor, x: Tensor, weight: Tensor, needed: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, the matrix and the bias; an empty tensor for each that is not needed."""
     d, rows = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-    dx = input_product(d, weight).view(x.shape) if wanted[0] else x.new_empty(0)
-    dweight = weight_product(d, rows) if wanted[1] else x.new_empty(0)
-    return dx, dweight, d.sum(0) if wanted[2] else x.new_empty(0)
+    dx = input_product(d, weight).view(x.shape) if needed[0] else x.new_empty(0)
+    dweight = weight_product(d, rows) if needed[1] else x.new_empty(0)
+    return dx, dweight, d.sum(0) if needed[2] else x.new_empty(0)
 
 
-def _backward_shapes(dy: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
-    return (x.new_empty(x.shape if wanted[0] else 0), x.new_empty(weight.shape if wanted[1] else 0),
-            x.new_empty(weight.shape[0] if wanted[2] else 0))
+def _backward_shapes(dy: Tensor, x: Tensor, weight: Tensor, needed: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    return (x.new_empty(x.shape if needed[0] else 0), x.new_empty(weight.shape if needed[1] else 0),
+            x.new_empty(weight.shape[0] if needed[2] else 0))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -41,11 +41,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, bias = ctx.saved_tensors
-    if torch.is_grad_enabled():  # second derivatives are wanted: PyTorch's own map has them
+    if torch.is_grad_enabled():  # the backward pass is differentiated itself: PyTorch's own map has second derivatives
         return tuple(again(F.linear(x, weight, bias), [x, weight, bias], dy))
-    wanted = list(ctx.needs_input_grad)
-    found = _backward(dy, x, weight, wanted)
-    return tuple(each if want else None for each, want in zip(found, wanted, strict=True))
+    needed = list(ctx.needs_input_grad)
+    gradients = _backward(dy, x, weight, needed)
+    return tuple(each if need else None for each, need in zip(gradients, needed, strict=True))
 
 
 routed_linear = operator("linear", _run, _shapes)
@@ -58,6 +58,6 @@ def flops(x: Tensor, weight: Tensor, *_: Any) -> int:
     return 2 * x.shape[:-1].numel() * weight.numel()
 
 
-def backward_flops(dy: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> int:
+def backward_flops(dy: Tensor, x: Tensor, weight: Tensor, needed: list[bool]) -> int:
     """Operations of its backward pass."""
-    return sum(wanted[:2]) * flops(x, weight)
+    return sum(needed[:2]) * flops(x, weight)

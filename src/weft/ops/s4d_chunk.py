@@ -23,7 +23,7 @@ class S4DCall(NamedTuple):
     Attributes:
         x: inputs, in the dtype of the modes.
         modes: the discrete system.
-        before: the modes' state before the chunk; None: zero, and none is wanted after it.
+        before: the modes' state before the chunk; None: zero, and no state is returned.
         fresh: ``before`` is zero.
         starts: where a document begins; None: nowhere inside the rows.
         counts: tokens of each row; None: all.
@@ -64,7 +64,8 @@ def _convolution(call: S4DCall) -> Chunk:
 
 
 def _documents(call: S4DCall) -> Chunk:
-    """The carried state is heard until the first document begins, and what is left is of the last one."""
+    """The carried state adds to the outputs until the first document begins; the state after the chunk is that of the
+    last document."""
     x, modes, before, _, starts, count = call
     assert starts is not None, "without documents it does not serve"
     before = None if before is None else before.masked_fill(starts[:, :1, None, None], 0)
@@ -72,14 +73,14 @@ def _documents(call: S4DCall) -> Chunk:
     if before is None:
         return y, None
     begun = starts.cumsum(1)
-    heard = response(modes, before, x.shape[1]).transpose(1, 2)
+    carried = response(modes, before, x.shape[1]).transpose(1, 2)
     last = x.masked_fill((begun < begun[:, -1:])[..., None], 0).transpose(1, 2)
-    found = absorb(modes, last, before.masked_fill((begun[:, -1:] > 0)[..., None, None], 0), count)
-    return y + heard.masked_fill((begun > 0)[..., None], 0), found
+    after = absorb(modes, last, before.masked_fill((begun[:, -1:] > 0)[..., None, None], 0), count)
+    return y + carried.masked_fill((begun > 0)[..., None], 0), after
 
 
 def _whole(call: S4DCall) -> str | None:
-    return None if call.starts is None else "it cannot reset where a document begins"
+    return None if call.starts is None else "a document begins inside the chunk"
 
 
 def _packed(call: S4DCall) -> str | None:
@@ -87,7 +88,7 @@ def _packed(call: S4DCall) -> str | None:
 
 
 def _several(call: S4DCall) -> str | None:
-    return "one token is one step" if call.x.shape[1] == 1 else None
+    return "a single token" if call.x.shape[1] == 1 else None
 
 
 def _examples(make: Make) -> Iterator[S4DCall]:
@@ -106,7 +107,7 @@ def _examples(make: Make) -> Iterator[S4DCall]:
 
 S4D_CHUNK = OPERATIONS.add(Operation(
     "s4d", "a diagonal state-space model over a chunk",
-    Form(REFERENCE, _recurrence, "the recurrence, step by step", known_as=("steps",)),
-    Form("convolution", _convolution, "the chunk at once, by Fourier transforms", serves=_whole, worth=_several),
-    Form("documents", _documents, "documents apart, by Fourier transforms", serves=_packed, worth=_several),
+    Form(REFERENCE, _recurrence, "step by step", known_as=("steps",)),
+    Form("convolution", _convolution, "the whole chunk by FFT", serves=_whole, worth=_several),
+    Form("documents", _documents, "each document by FFT", serves=_packed, worth=_several),
     subject="x", examples=_examples, known_as=("ssm", "state_space")))

@@ -1,4 +1,4 @@
-"""What is added to the scaled scores of attention, in symbols: nothing is written out before a form asks."""
+"""Terms that are added to the scaled scores of attention, as symbols: a form writes out what it needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from weft.masks.grid import Block, Grid, Parts, picked
 
 
 class ScoreTerm(ABC):
-    """Base. ``learns`` is True where a gradient flows into it."""
+    """Base of terms.
+
+    Attributes:
+        learns: a gradient flows into it.
+        by_distance: it has one number for each distance of two tokens and head, so that it is the same for all blocks
+            of a grid.
+    """
 
     learns: bool = False
+    by_distance: bool = False
 
     @abstractmethod
     def dense(self) -> Float[Tensor, "#B #H T S"]:
@@ -32,8 +39,8 @@ class ScoreTerm(ABC):
     @final
     def laid(self, grid: Grid) -> Float[Tensor, "#B #H _ width"]:
         """Laid on a grid, for one block where all are alike, else for all of them."""
-        found = self.same(grid)
-        return grid.laid(self._of_block, 0.0) if found is None else found
+        one = self.same(grid)
+        return grid.laid(self._of_block, 0.0) if one is None else one
 
     def _of_block(self, block: Block) -> Tensor:
         return self.at(block.queries, block.keys)
@@ -41,7 +48,7 @@ class ScoreTerm(ABC):
 
 @final
 class WrittenTerm(ScoreTerm):
-    """One that is already written out.
+    """A term that is already written out.
 
     Args:
         bias: for every query and key.
@@ -59,22 +66,22 @@ class WrittenTerm(ScoreTerm):
 
 
 def slid(by_distance: Float[Tensor, "*#BH L"], rows: int, width: int) -> Float[Tensor, "*#BH rows width"]:
-    """A matrix that has one number on each diagonal: entry (r, c) is entry c - r + rows - 1 of ``by_distance``, whose
-    L = rows + width - 1 numbers are the lower left corner's first."""
+    """A view of a matrix with one number on each diagonal: entry (r, c) is entry c - r + rows - 1 of ``by_distance``,
+    whose L = rows + width - 1 numbers begin with that of the lower left corner."""
     return by_distance.unfold(-1, width, 1).flip(-2)
 
 
 def joined(terms: tuple[ScoreTerm, ...], grid: Grid | None = None) -> Tensor | None:
     """The sum of terms, for every query and key or laid on a grid; None of no terms."""
-    found: Tensor | None = None
+    total: Tensor | None = None
     for term in terms:
         each = term.dense() if grid is None else term.laid(grid)
-        found = each if found is None else _sum(found, each)
-    return found
+        total = each if total is None else _sum(total, each)
+    return total
 
 
 def _sum(one: Tensor, other: Tensor) -> Tensor:
-    """Of two that may be laid for one block or for all."""
+    """The sum of two tensors, each laid for one block or for all."""
     rows = max(one.shape[2], other.shape[2])
     return _repeated(one, rows) + _repeated(other, rows)
 

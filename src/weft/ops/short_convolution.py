@@ -1,7 +1,7 @@
 """Short causal convolutions over time that continue from a state and never cross a document's beginning.
 
-The state is the *history*: the inputs that later tokens can still see, zero where a row or its current document has
-none. So a call in which no document begins is one plain convolution, whatever came before.
+The state is the *history*: the inputs that the taps of later tokens still reach, zero where a row or its current
+document has none. So a call in which no document begins is one plain convolution, whatever the history holds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ShortConvolutionCall(NamedTuple):
     Attributes:
         inputs: the history before the chunk, and the chunk.
         weight, bias, dilation: as in `causal_convolution`.
-        age: tokens of its document before each token; None where no tap reaches before one.
+        age: number of tokens of the same document before each token; None where no tap reaches before a document.
     """
 
     inputs: Float[Tensor, "B P+T D"]
@@ -92,27 +92,27 @@ def _library(call: ShortConvolutionCall) -> Tensor:
 
 
 def _by_taps(call: ShortConvolutionCall) -> Tensor:
-    """The sum over taps, each silent where it would reach before the token's document."""
+    """The sum over taps; a tap that would reach before the token's document adds nothing."""
     inputs, weight, bias, dilation, age = call
     taps, steps = weight.shape[2], call.steps()
     total = None if bias is None else bias.expand(inputs.shape[0], steps, -1)
     for tap in range(taps):
         lag = (taps - 1 - tap) * dilation
-        seen = inputs.narrow(1, tap * dilation, steps)
+        earlier = inputs.narrow(1, tap * dilation, steps)
         if age is not None and lag > 0:
-            seen = seen.masked_fill(age < lag, 0)
-        term = seen * weight[:, 0, tap] if weight.shape[1] == 1 else seen @ weight[:, :, tap].t()
+            earlier = earlier.masked_fill(age < lag, 0)
+        term = earlier * weight[:, 0, tap] if weight.shape[1] == 1 else earlier @ weight[:, :, tap].t()
         total = term if total is None else total + term
     assert total is not None, "a kernel has at least one tap"
     return total
 
 
 def _unfenced(call: ShortConvolutionCall) -> str | None:
-    return None if call.age is None else "it cannot stop at a document that begins inside the chunk"
+    return None if call.age is None else "a document begins inside the chunk"
 
 
 def _several(call: ShortConvolutionCall) -> str | None:
-    return "a sum over taps is less work for one token" if call.steps() <= 1 else None
+    return "a single token" if call.steps() <= 1 else None
 
 
 def _examples(make: Make) -> Iterator[ShortConvolutionCall]:

@@ -1,7 +1,8 @@
 """Where one form of an operation begins to be faster than another: ``thresholds.json``, read.
 
-The file holds, for every operation, the order in which its forms are asked, and, for every processor measured, the
-thresholds with the day and the versions they were measured with. ``benchmarks/thresholds.py`` renews it.
+The file holds, for every operation, the order of preference among its forms, and, for every processor measured, the
+thresholds with the day and the versions they were measured with; ``assumed`` are those of processors that were not
+measured, each with its reason beside the name in the code. ``benchmarks/thresholds.py`` renews the file.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Measured:
     """Thresholds as one processor gave them.
 
     Attributes:
-        processor: its name, as the system tells it.
-        threads: that PyTorch computed with.
+        processor: its name, as the system reports it.
+        threads: with which PyTorch computed.
         torch: version of PyTorch.
         date: of the measurement, ISO 8601.
         values: by operation and name, ``rms_norm.few``.
@@ -39,7 +40,7 @@ class Measured:
 
 
 def order_of(operation: str) -> Sequence[str]:
-    """The names of an operation's forms, the one to be asked first before the others; none for one of a plugin."""
+    """The names of an operation's forms in the order of preference; none for an operation of a plugin."""
     order: Sequence[str] = _content()["orders"].get(operation, ())
     return order
 
@@ -47,15 +48,16 @@ def order_of(operation: str) -> Sequence[str]:
 def measured(processor: str | None = None) -> Measured:
     """The thresholds of a processor (None: this one), or those of the file's first where it was not measured."""
     entries = _content()["measured"]
-    wanted = processor_name() if processor is None else processor
-    found = next((entry for entry in entries if entry["processor"] == wanted), entries[0])
-    return Measured(**found)
+    name = processor_name() if processor is None else processor
+    return Measured(**next((entry for entry in entries if entry["processor"] == name), entries[0]))
 
 
 @cache
 def threshold(name: str) -> float:
-    """A threshold of this processor, such as ``rms_norm.few``; that of the file's first where it was not measured."""
-    return {**measured("").values, **measured().values}[name]
+    """A threshold of this processor, such as ``rms_norm.few``; that of the file's first where it was not measured, and
+    the assumed one where it was measured on neither."""
+    values: Mapping[str, float] = {**_content()["assumed"], **measured("").values, **measured().values}
+    return values[name]
 
 
 @cache

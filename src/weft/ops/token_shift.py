@@ -1,4 +1,4 @@
-"""Token shift: what each token's predecessor was, across calls and never across documents (RWKV, section 3.1)."""
+"""Token shift: the input of the previous token, across calls but never across documents (RWKV, section 3.1)."""
 
 from __future__ import annotations
 

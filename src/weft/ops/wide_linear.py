@@ -1,5 +1,5 @@
-"""Products of bfloat16 matrices on processors without instructions for them. Libraries then imitate the instructions,
-at a third of float32's speed; here the same numbers are multiplied in float32, and the result is rounded once."""
+"""Products of bfloat16 matrices on processors without instructions for them. Libraries then emulate the instructions at
+a third of float32's speed; here the same numbers are multiplied in float32, and each result is rounded once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.operator import transformed
-
 PIECE_ENTRIES = 1 << 20
-"""Wide numbers of a matrix that exist at once, 4 MiB: they stay in a cache, and leave no large holes in memory."""
+"""Numbers of a matrix that are converted at a time, 4 MiB: they stay in a cache, and do not fragment the memory."""
 
 
 @cache
@@ -34,11 +32,8 @@ def widens(x: Tensor) -> bool:
 
 def wide_linear(x: Float[Tensor, "... in"], weight: Float[Tensor, "out in"],
                 bias: Float[Tensor, " out"] | None = None) -> Float[Tensor, "... out"]:
-    """x W^T + b, and its gradients, as products in float32 or wider, each rounded once to the dtype of what it belongs
-    to. For the backward pass the narrow tensors are kept; wide ones exist for some rows at a time."""
-    if transformed():
-        wide = _wide(x)
-        return F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide)).to(x.dtype)
+    """x W^T + b and its gradients as products in float32 or wider, each rounded once to the dtype of the tensor that it
+    belongs to. For the backward pass the narrow tensors are kept; wide ones exist for some rows at a time."""
     y: Tensor = _WideLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return y
 
@@ -74,12 +69,13 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def _rows(weight: Tensor) -> int:
-    """Rows at a time; all for the compiler, which would write the pieces out one by one and take minutes for it."""
+    """Rows at a time; all under torch.compile, which would unroll the loop over pieces and take minutes."""
     return sys.maxsize if torch.compiler.is_compiling() else max(1, PIECE_ENTRIES // max(weight.shape))
 
 
 def _by_rows(x: Tensor, of: Callable[[Tensor], Tensor], size: int, rows: int) -> Tensor:
-    """``of`` the vectors of ``x`` in float32, vectors of ``size`` that are rounded; ``rows`` at a time."""
+    """``of`` applied to the vectors of ``x`` in float32, ``rows`` at a time; its results have ``size`` features and are
+    rounded."""
     flat = x.reshape(-1, x.shape[-1])
     if flat.shape[0] <= rows:
         return of(flat.to(_wide(x))).to(x.dtype).view(*x.shape[:-1], size)

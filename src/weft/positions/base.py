@@ -111,14 +111,14 @@ class PositionTerm(ScoreTerm):
     def __init__(self, scheme: PositionScheme, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> None:
         self.scheme, self.q, self.k, self.ticks, self.keys = scheme, q, k, ticks, keys
         # Of the chunk's own tokens, whose distances are those of their orders.
-        self._slides = scheme.relative and keys.layout == OWN and ticks.coordinates is None
+        self.by_distance = scheme.relative and keys.layout == OWN and ticks.coordinates is None
         learned = any(parameter.requires_grad for parameter in scheme.parameters())
         self.learns = torch.is_grad_enabled() and (learned or (not scheme.relative and (q.requires_grad or
                                                                                        k.requires_grad)))
 
     def dense(self) -> Tensor:
         steps, keys = self.q.shape[1], self.k.shape[1]
-        if self._slides and steps > 1:
+        if self.by_distance and steps > 1:
             return slid(self._by_distance(1 - steps, steps + keys - 1), steps, keys)
         return self.scheme.bias(self.q, self.k, self.ticks, self.keys)
 
@@ -127,7 +127,7 @@ class PositionTerm(ScoreTerm):
                                 keys_at(self.keys, keys))
 
     def same(self, grid: Grid) -> Tensor | None:
-        if not self._slides or grid.first:
+        if not self.by_distance or grid.first:
             return None
         return slid(self._by_distance(2 - grid.size - grid.rows, grid.rows + grid.width - 1), grid.rows, grid.width)
 

@@ -35,8 +35,8 @@ def forward_of(task: Task[Any, Any], model: Model) -> Forward:
 
 
 def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], state: ModelState | None, *,
-                  device: torch.device | str, forward: Forward | None = None,
-                  world: World | None = None) -> tuple[Sums, ModelState | None]:
+                  device: torch.device | str, forward: Forward | None = None, world: World | None = None,
+                  collect: Callable[[], None] | None = None) -> tuple[Sums, ModelState | None]:
     """Add to the parameters' gradients those of
 
         L = 1/N sum (loss of each prediction) + sum_i (N_i / N) (auxiliary losses of batch i)
@@ -52,6 +52,7 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         device: the model's.
         forward: of the model, `forward_of`, perhaps compiled; None: as it is.
         world: the ranks that share the step; None: this process alone.
+        collect: called after every backward pass, where gradients are added up elsewhere (`Precision`).
     """
     world = World(torch.device(device)) if world is None else world
     run = forward_of(task, model) if forward is None else forward
@@ -66,6 +67,8 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         scored = run(task.given(batch, device), state)
         objective = _objective(scored, count.predictions, total)
         objective.backward()
+        if collect is not None:
+            collect()
         state = None if scored.state is None else scored.state.detach()
         nats += scored.nats.item()
         loss += objective.item()

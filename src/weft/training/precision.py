@@ -8,16 +8,21 @@ from typing import final
 import torch
 from torch import nn
 
-from weft.core.layer import kept_dtypes
+from weft.core.part import kept_dtypes, wide_in_training
 from weft.core.model import Model
 
 
 def narrowed(model: Model, dtype: torch.dtype) -> Model:
-    """A copy in ``dtype`` but for what stays `exact`, made without one that is as wide as the model."""
-    exact = kept_dtypes(model).exact
+    """A copy in ``dtype``, made without one that is as wide as the model. What parts declare as `exact` or as
+    `wide_in_training` is in float32 or wider in it."""
+    exact, wide = kept_dtypes(model).exact, wide_in_training(model)
     weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
                                    requires_grad=p.requires_grad) for p in model.parameters()}
-    return deepcopy(model, weights).to(dtype)
+    copy = deepcopy(model, weights).to(dtype)
+    for weight, copied in zip(model.parameters(), copy.parameters(), strict=True):
+        if id(weight) in wide:  # which the cast has made narrow
+            copied.data = weight.detach().to(torch.promote_types(dtype, torch.float32), copy=True)
+    return copy
 
 
 @final
@@ -26,8 +31,9 @@ class Precision:
 
     In float32 and float64 they are the same. In bfloat16 (8 bits of mantissa, so that an update below 1/256 of a
     weight would vanish) the computing model is a copy, refreshed after every update; what a part declares as `exact`,
-    such as the modes of a state-space model, is as exact in it. Linear maps multiply in float32
-    where the processor has no instructions for bfloat16 (the form ``wide`` of `weft.ops.linear`).
+    such as the modes of a state-space model, is as exact in it, and so are the weights of norms, which are near 1: a
+    step of 3e-4 would be lost there in bfloat16 (`Part.wide_in_training`). Linear maps multiply in float32 where the
+    processor has no instructions for bfloat16 (the form ``wide`` of `weft.ops.linear`).
 
     Args:
         model: weights to train, in float32 or float64.
@@ -39,11 +45,15 @@ class Precision:
         self.working = narrowed(model, dtype) if dtype == torch.bfloat16 else self.model
 
     def collect_gradients(self) -> None:
-        """Move the copy's gradients to the weights, and its buffers (running statistics) with them."""
+        """Add the copy's gradients to those of the weights, and give these its buffers (running statistics).
+
+        After every backward pass, so that batches of one step are added up in the weights' dtype and not in the copy's.
+        """
         if self.working is self.model:
             return
         for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):
-            weight.grad = None if copy.grad is None else copy.grad.to(weight.dtype)
+            if copy.grad is not None:
+                weight.grad = copy.grad.to(weight.dtype) if weight.grad is None else weight.grad.add_(copy.grad)
             copy.grad = None
         for buffer, copied in zip(self.model.buffers(), self.working.buffers(), strict=True):
             if not torch.equal(buffer.to(copied.dtype), copied):

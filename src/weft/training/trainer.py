@@ -109,8 +109,8 @@ class Trainer:
         self.precision.working.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
-                                          device=self.device, forward=self._forward, world=world)
-        self.precision.collect_gradients()
+                                          device=self.device, forward=self._forward, world=world,
+                                          collect=self.precision.collect_gradients)
         world.add_gradients(self.model)
         limit = math.inf if settings.clip is None else settings.clip
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))

@@ -1,0 +1,143 @@
+"""One way to compute an operation, and what keeps it from a call by what it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, final
+
+import torch
+from torch import Tensor
+
+from weft.core.errors import ConfigError
+from weft.ops.operator import transformed
+
+C = TypeVar("C")
+R = TypeVar("R")
+REFERENCE = "reference"
+Formula = Callable[..., int]
+Rule = Callable[[C], str | None]
+Circumstances: TypeAlias = tuple[str, torch.dtype, bool, bool, bool]
+"""Of a call: device and dtype of the subject, whether gradients are recorded, whether `torch.compile` traces, whether
+a transform of `torch.func` is at work. What a form declares of itself depends on nothing else."""
+
+
+class Make(Protocol):
+    """Makes the tensors of an example: random numbers that require a gradient."""
+
+    def __call__(self, *shape: int) -> Tensor: ...
+
+
+@final
+class Offer:
+    """Whether a form pays at all, for as long as something outside of calls does not change.
+
+    Attributes:
+        why_not: why it does not, in words; None: it does. Whatever it depends on sets it.
+    """
+
+    def __init__(self, why_not: str | None) -> None:
+        self.why_not = why_not
+
+
+@final
+@dataclass(frozen=True)
+class Form(Generic[C, R]):
+    """One way to compute an operation.
+
+    Attributes:
+        name: by which it is forced.
+        run: a plain function of one call.
+        about: how it computes, in some 45 letters.
+        devices: kinds of device it runs on; None: any.
+        dtypes: of the operation's subject; None: any.
+        gradients: "with": for calls whose gradients are recorded, "without": for the others, "any": for both.
+        compiled: whether it is chosen where `torch.compile` traces; False: only where it is named there.
+        eager: whether it is chosen elsewhere; False: only where it is named there.
+        pays_for: dtypes of the subject for which it is chosen where it is not named; None: any.
+        transformed: whether the transforms of `torch.func` have derivatives of it.
+        serves: returns why it cannot serve a call, in some 40 letters, or None where it can. A function of shapes,
+            dtypes, devices and plain facts alone.
+        worth: returns why another form is faster for a call that this one can serve; called only where no form is
+            named.
+        offer: whether it pays at all at present, considered as ``worth`` is, and without a call; None: always.
+        flops: what calls of its own operators cost, by name (``weft.elman_scan``), from their positional arguments.
+        known_as: other words for it, for the hint that an unknown name gets.
+    """
+
+    name: str
+    run: Callable[[C], R]
+    about: str
+    devices: frozenset[str] | None = None
+    dtypes: frozenset[torch.dtype] | None = None
+    gradients: Literal["any", "with", "without"] = "any"
+    compiled: bool = True
+    eager: bool = True
+    pays_for: frozenset[torch.dtype] | None = None
+    transformed: bool = True
+    serves: Rule[C] | None = None
+    worth: Rule[C] | None = None
+    offer: Offer | None = None
+    flops: Mapping[str, Formula] = field(default_factory=dict)
+    known_as: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """Of the function: what distinguishes a form that is loaded again from another one of its name."""
+        if not isinstance(self.run, FunctionType):
+            raise ConfigError([f"the form {self.name!r} runs {self.run!r}, which is not a plain function. Write one "
+                               "with def."])
+        return self.run.__code__.co_filename
+
+    def unconditional(self) -> bool:
+        """Whether it declares that it serves every call, as a reference must."""
+        return not (self.devices or self.dtypes or self.pays_for or self.serves or self.worth or self.offer
+                    ) and self.gradients == "any" and self.compiled and self.eager and self.transformed
+
+    def explain(self, why: str) -> str:
+        """The reason in words, of one that `hindrance` gives in short."""
+        known = {"devices": f"it runs only on {_listed(self.devices or ())}",
+                 "dtypes": f"it runs only in {_listed(map(_short, self.dtypes or ()))}",
+                 "gradients": f"it runs only {self.gradients} gradients",
+                 "compiler": "it is slower in torch.compile",
+                 "eager": "it is slower outside torch.compile",
+                 "pays_for": f"it is faster only in {_listed(map(_short, self.pays_for or ()))}",
+                 "transforms": "torch.func cannot transform it"}
+        return known.get(why, why)
+
+
+def circumstances(subject: Tensor) -> Circumstances:
+    """Those of a call with this subject."""
+    return (subject.device.type, subject.dtype, torch.is_grad_enabled(), torch.compiler.is_compiling(), transformed())
+
+
+def hindrance(form: Form[Any, Any], now: Circumstances, worth: bool) -> str | None:
+    """Why a form is not chosen in these circumstances, in short, by what it declares; None where nothing is against it.
+
+    It reads nothing else, since `Operation` stores the answer for each of the circumstances.
+    """
+    device, dtype, gradients, compiling, transforms = now
+    # One condition after the other: the compiler traces this for every form of every call, and would take four times
+    # as many instructions for a list of all the answers.
+    if form.devices is not None and device not in form.devices:
+        return "devices"
+    if form.dtypes is not None and dtype not in form.dtypes:
+        return "dtypes"
+    if form.gradients != "any" and (form.gradients == "with") is not gradients:
+        return "gradients"
+    if worth and compiling and not form.compiled:
+        return "compiler"
+    if worth and not compiling and not form.eager:
+        return "eager"
+    if worth and form.pays_for is not None and dtype not in form.pays_for:
+        return "pays_for"
+    return "transforms" if transforms and not form.transformed else None
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return " or ".join(sorted(words))

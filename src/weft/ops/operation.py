@@ -1,0 +1,197 @@
+"""An operation that is computed in several ways: its forms, and the choice of one for a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from weft.core.compiling import compiler_traces
+from weft.core.errors import ConfigError, UnsupportedError, nearest_meaning
+from weft.ops.form import REFERENCE, Circumstances, Form, Make, circumstances, hindrance
+from weft.ops.thresholds import order_of
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+class Chosen(NamedTuple, Generic[C, R]):
+    """The form that serves a call.
+
+    Attributes:
+        form: the form.
+        reason: how it computes, or that the user named it.
+        passed: for each form that comes before it in the order of preference, its name and why it was not chosen, as
+            ``banded: too few queries``.
+    """
+
+    form: Form[C, R]
+    reason: str
+    passed: tuple[str, ...] = ()
+
+
+class Decision(NamedTuple):
+    """What was chosen for a call while `Operations.observed` was on.
+
+    Attributes:
+        operation, form: their names.
+        reason, passed: those of `Chosen`.
+        sizes: shapes of the call's tensors, in their order.
+    """
+
+    operation: str
+    form: str
+    reason: str
+    passed: tuple[str, ...]
+    sizes: tuple[tuple[int, ...], ...]
+
+
+class Operation(Generic[C, R]):
+    """Something that is computed in several ways. A call of it runs the form that is chosen.
+
+    Args:
+        name: by which ``kernels`` names it.
+        about: what it computes, in a line.
+        reference: the naive form, which serves every call.
+        others: the other forms.
+        subject: the field of a call that holds the tensor whose device and dtype decide.
+        examples: calls of every kind that forms distinguish, at lengths past their borders; every form is held to the
+            reference on those it can serve.
+        summary: of a random operation what is compared in place of its results, and how far it may be off.
+        known_as: other words for it.
+    """
+
+    def __init__(self, name: str, about: str, reference: Form[C, R], *others: Form[C, R], subject: str,
+                 examples: Callable[[Make], Iterable[C]], summary: tuple[Callable[[C, R], Tensor], float] | None = None,
+                 known_as: tuple[str, ...] = ()) -> None:
+        self.name, self.about, self.subject, self.known_as = name, about, subject, known_as
+        self.examples, self.summary = examples, summary
+        self.file = reference.file
+        self._forms: dict[str, Form[C, R]] = {}
+        self._order: tuple[Form[C, R], ...] = ()
+        self._admitted: dict[Circumstances, tuple[Form[C, R], ...]] = {}
+        self._forced: Form[C, R] | None = None
+        self._seen: list[Decision] | None = None
+        for form in (reference, *others):
+            self.add(form)
+
+    def __call__(self, call: C, named: str | None = None) -> R:
+        """Compute it.
+
+        Args:
+            call: what to compute.
+            named: the form to take, where a part's configuration names one; one that is `forced` comes before it.
+
+        Raises:
+            UnsupportedError: the form that was named or forced cannot serve the call.
+        """
+        if named is not None or self._forced is not None or self._seen is not None:
+            return self._noted(call, named).run(call)
+        # The compiler would guard every entry of the dictionary, and chooses only once for all calls of a graph.
+        if compiler_traces():
+            form = self._first(call, self._order, None)
+            assert form is not None, "the reference serves every call"
+            return form.run(call)
+        subject: Tensor = getattr(call, self.subject)
+        # `circumstances`, written out: each call saved counts in a step of one token. The flag is what
+        # `torch.compiler.is_compiling` reads here, as in a non-strict `torch.export`.
+        compiling = torch.compiler._is_compiling_flag
+        now = (subject.device.type, subject.dtype, torch.is_grad_enabled(), compiling,
+               not compiling and torch._C._are_functorch_transforms_active())
+        admitted = self._admitted.get(now)
+        if admitted is None:
+            admitted = self._admitted[now] = tuple(form for form in self._order if hindrance(form, now, True) is None)
+        for form in admitted:
+            if ((form.offer is None or form.offer.why_not is None)
+                    and (form.worth is None or form.worth(call) is None)
+                    and (form.serves is None or form.serves(call) is None)):
+                return form.run(call)
+        raise AssertionError("the reference serves every call")
+
+    def choose(self, call: C, named: str | None = None) -> Chosen[C, R]:
+        """The form that would serve, and why; the arguments and the error are those of a call."""
+        requested = self.form(named) if self._forced is None and named is not None else self._forced
+        passed: list[tuple[Form[C, R], str]] = []
+        if requested is not None:
+            if self._first(call, (requested,), passed, worth=False) is None:
+                raise self._cannot(requested, passed[0][1], call)
+            return Chosen(requested, "named by the user")
+        form = self._first(call, self._order, passed)
+        assert form is not None, "the reference serves every call"
+        return Chosen(form, form.about, tuple(f"{other.name}: {other.explain(why)}" for other, why in passed))
+
+    def form(self, name: str) -> Form[C, R]:
+        """The form of that name.
+
+        Raises:
+            ConfigError: there is none; the nearest is named.
+        """
+        if name not in self._forms:
+            hint = nearest_meaning(name, {each.name: each.known_as for each in self.forms()})
+            raise ConfigError([f"kernels.{self.name}: no form is called {name!r}. {hint}"])
+        return self._forms[name]
+
+    def forms(self) -> tuple[Form[C, R], ...]:
+        """All forms, in the order of preference; the reference is the last."""
+        return self._order
+
+    def can(self, form: Form[C, R], call: C) -> bool:
+        """Whether a form can serve a call."""
+        return self._first(call, (form,), None, worth=False) is not None
+
+    def add(self, form: Form[C, R]) -> None:
+        """Add a form. Those that the file of thresholds does not name come first, in the order in which they were
+        added; one from the same file as its namesake replaces that.
+
+        Raises:
+            ConfigError: another file has defined a form of the name, or the reference would not serve every call.
+        """
+        other = self._forms.get(form.name)
+        if other is not None and other.file != form.file:
+            raise ConfigError([f"the form {form.name!r} of {self.name!r} is defined by {other.file} and by "
+                               f"{form.file}. Give one of them another name."])
+        if form.name == REFERENCE and not form.unconditional():
+            raise ConfigError([f"the reference of {self.name!r} must serve every call. Leave out its conditions."])
+        if not self._forms and form.name != REFERENCE:
+            raise ConfigError([f"the operation {self.name!r} begins with the form {form.name!r}. Its first form is the "
+                               f"naive one, called {REFERENCE!r}."])
+        self._forms[form.name] = form
+        order = [*(name for name in order_of(self.name) if name != REFERENCE), REFERENCE]
+        self._order = tuple(sorted(self._forms.values(), key=lambda each: order.index(each.name)
+                                   if each.name in order else -1))
+        self._admitted.clear()
+
+    def _first(self, call: C, forms: Sequence[Form[C, R]], passed: list[tuple[Form[C, R], str]] | None, *,
+               worth: bool = True) -> Form[C, R] | None:
+        """The first of the forms that can serve, and pays; those before it go to ``passed``, with why in short."""
+        subject: Tensor = getattr(call, self.subject)
+        now = circumstances(subject)
+        for form in forms:
+            why = hindrance(form, now, worth)
+            if why is None and form.serves is not None:
+                why = form.serves(call)
+            if why is None and worth and form.offer is not None:
+                why = form.offer.why_not
+            if why is None and worth and form.worth is not None:
+                why = form.worth(call)
+            if why is None:
+                return form
+            if passed is not None:
+                passed.append((form, why))
+        return None
+
+    def _noted(self, call: C, named: str | None) -> Form[C, R]:
+        """The form for a call where one is named, or choices are observed."""
+        form, reason, passed = self.choose(call, named)
+        if self._seen is not None:
+            sizes = tuple(tuple(each.shape) for each in tree_leaves(call) if isinstance(each, Tensor))
+            self._seen.append(Decision(self.name, form.name, reason, passed, sizes))
+        return form
+
+    def _cannot(self, form: Form[C, R], why: str, call: C) -> UnsupportedError:
+        able = [each.name for each in self._order if self.can(each, call)]
+        return UnsupportedError(f"the form {form.name!r} of {self.name!r} cannot serve this call: {form.explain(why)}.",
+                                where=f"kernels.{self.name}", remedy=f"Those that can: {', '.join(able)}.")
