@@ -23,7 +23,7 @@ from weft.ops.dropout import DROPOUT, DropoutCall, dropout
 from weft.ops.form_check import differences
 from weft.ops.forms import OPERATIONS, Form, Make, Offer, Operation, forced
 from weft.ops.linear import LINEAR, LinearCall
-from weft.ops.products import routed
+from weft.ops.routes import routed
 from weft.ops.thresholds import FILE, measured
 
 C = TypeVar("C")

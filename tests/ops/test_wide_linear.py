@@ -7,9 +7,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from weft.core.clock import Keys
+from weft.core.span import WHOLE
 from weft.linear.linear import Linear
+from weft.masks import Causal
+from weft.masks.visible import Rule, Visible, visible
 from weft.ops import wide_linear as wide
+from weft.ops.attention import ATTENTION, AttentionCall, sdpa, wide_sdpa
 from weft.ops.linear import LINEAR, LinearCall
+from weft.ops.routes import WIDE, Product, routed
 
 
 @pytest.mark.parametrize("pieces", [False, True])
@@ -33,6 +39,79 @@ def test_values_and_gradients_are_those_of_float32_rounded_once(
         assert found.dtype == torch.bfloat16
         # Half of the spacing of bfloat16, whose mantissa has eight bits, and what float32 rounds before it.
         torch.testing.assert_close(found.double(), wanted, rtol=2**-8 + 1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "shared", "columns"), [(9, 4, 6), (3, 50, 6), (1, 1, 1), (0, 4, 6), (5, 0, 6)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_pieces_of_rows_and_of_sums_give_one_product(rows: int, shared: int, columns: int, bias: bool,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide, "PIECE_ENTRIES", 2 * max(rows, columns, min(shared, columns)))
+    torch.manual_seed(0)
+    a, b = torch.randn(rows, shared).bfloat16(), torch.randn(shared, columns).bfloat16()
+    added = torch.randn(columns).bfloat16() if bias else None
+    truth = a.double() @ b.double() + (0 if added is None else added.double())
+    found = wide.wide_product(a, b, added)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), truth, rtol=2**-8 + 1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+def test_what_was_measured_goes_before_what_the_instructions_let_expect(lacks: bool,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide, "lacks_bfloat16", lambda: lacks)
+    small, large = (Product("forward", 8, size, size, "torch.bfloat16") for size in (4, 40))
+    x = torch.zeros(2, dtype=torch.bfloat16)
+    for known, expected in (({large: WIDE, small: "onednn"}, True), ({large: "onednn", small: WIDE}, False),
+                            ({large._replace(dtype="torch.float32"): "onednn"}, lacks)):
+        with routed(known):
+            assert wide.widens(x) == expected
+    assert wide.widens(x) == lacks
+
+
+def test_attention_is_made_in_float32_where_products_are() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 33, heads, 8).bfloat16().requires_grad_() for heads in (4, 2, 2))
+    call = AttentionCall(q, k, v, 0.3, _causal(q))
+    with routed({Product("forward", 8, 4, 4, "torch.bfloat16"): WIDE}):
+        form, _ = ATTENTION.choose(call)
+        assert form.name == "wide_sdpa"
+        y = ATTENTION(call)
+        with torch.no_grad():
+            assert ATTENTION.choose(call).form.name == "sdpa"
+    dy = torch.randn(y.shape).bfloat16()
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    truth = sdpa(AttentionCall(*exact, 0.3, _causal(q)))
+    for found, wanted in zip([y, *torch.autograd.grad(y, [q, k, v], dy)],
+                             [truth, *torch.autograd.grad(truth, exact, dy.double())], strict=True):
+        assert found.dtype == torch.bfloat16
+        # One rounding of the result to eight bits; that of y reaches the gradients through the sum of y dy besides.
+        torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=2**-8 * float(wanted.abs().max()))
+
+
+def test_attention_in_float32_keeps_as_much_as_in_its_own_dtype() -> None:
+    q, k, v = (torch.randn(2, 64, 2, 8).bfloat16().requires_grad_() for _ in range(3))
+    call, kept = AttentionCall(q, k, v, 0.3, _causal(q)), []
+    for form in (wide_sdpa, sdpa):
+        y = form(call)
+        kept.append(sum(x.nbytes for x in _saved(y)))
+        del y
+    assert kept[0] <= kept[1]
+
+
+def _causal(q: torch.Tensor) -> Visible:
+    span = WHOLE.resolve(None, q)
+    return visible(Rule.of(Causal(), q.shape[2]), Keys.of(span.ticks), span)
+
+
+def _saved(y: torch.Tensor) -> list[torch.Tensor]:
+    """What the kernel's node of a result keeps, as it is stored."""
+    node = y.grad_fn
+    while node is not None and "attention" not in node.name().lower():
+        node = node.next_functions[0][0]
+    assert node is not None
+    names = [name for name in dir(node) if name.startswith("_raw_saved_")]
+    found = [getattr(node, name) for name in names]
+    return [value.data for value in found if value.data is not None]
 
 
 def test_every_linear_map_of_a_model_takes_the_wide_form_where_the_processor_lacks_the_other(

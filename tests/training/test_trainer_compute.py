@@ -16,8 +16,8 @@ from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.layer import with_boundaries
 from weft.models import stack as stack_module
 from weft.ops import rematerialize
-from weft.ops.products import ROUTING
 from weft.ops.rematerialize import StorageWeakRef
+from weft.ops.routes import ROUTING
 from weft.training import trainer as module
 from weft.training.compute import Compute, ComputeSettings
 from weft.training.material import prepare

@@ -18,7 +18,8 @@ from torch import Tensor
 from weft.core.strict_json import Record
 from weft.ops.forms import REFERENCE, Decision
 from weft.ops.linear_cross_entropy import PIECE_ENTRIES
-from weft.ops.products import PRODUCT, Product, ProductCall, Which
+from weft.ops.products import PRODUCT, ProductCall
+from weft.ops.routes import Product, Which
 
 Clock = Callable[[], float]
 SIZE = 1024

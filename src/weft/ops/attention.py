@@ -9,7 +9,8 @@ them. Query heads share key/value heads in consecutive groups (Ainslie et al. 20
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -25,6 +26,7 @@ from weft.ops.dropout import dropout
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.score_terms import ScoreTerm, WrittenTerm, joined
 from weft.ops.thresholds import threshold
+from weft.ops.wide_linear import widens
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,24 @@ def sdpa(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     return y.transpose(1, 2)
 
 
+def wide_sdpa(call: AttentionCall) -> Float[Tensor, "B T H F"]:
+    """`sdpa` in float32, rounded once. What it keeps for the backward pass is kept in the dtype of the call, but for
+    the sums of each query's weights; a compiler chooses for itself what it keeps, and casts again."""
+    narrow = call.q.dtype
+    wide = replace(call, q=call.q.float(), k=call.k.float(), v=call.v.float())
+
+    def kept(x: Tensor) -> Tensor:
+        return x.to(narrow) if x.dim() == 4 and x.dtype == torch.float32 else x
+
+    def read(x: Tensor) -> Tensor:
+        return x.float() if x.dtype == narrow else x
+
+    compiling = torch.compiler.is_compiling()
+    with nullcontext() if compiling else torch.autograd.graph.saved_tensors_hooks(kept, read):
+        y = sdpa(wide)
+    return y.to(narrow)
+
+
 def grouped_rows(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
     """SDPA for one query per head, without a backward pass: the H/K query heads of a group are the rows of one query
     matrix, so that the keys of the group are read once."""
@@ -164,6 +184,10 @@ def _slow_in_library(call: AttentionCall) -> str | None:
     if call.q.device.type == "cpu" and torch.is_grad_enabled() and any(term.learns for term in call.terms):
         return "a learned bias is slow in it on a CPU"
     return None
+
+
+def _not_wider(call: AttentionCall) -> str | None:
+    return _slow_in_library(call) if widens(call.q) else "this processor multiplies the dtype itself as fast"
 
 
 def _beyond_rows(call: AttentionCall) -> str | None:
@@ -235,4 +259,7 @@ ATTENTION = OPERATIONS.add(Operation(
          known_as=("window", "local", "sliding", "blocks")),
     Form("sdpa", sdpa, "PyTorch's fused kernel", transformed=False, serves=_beyond_library, worth=_slow_in_library,
          known_as=("flash", "fused", "library", "torch")),
+    Form("wide_sdpa", wide_sdpa, "PyTorch's fused kernel in float32, rounded once", devices=frozenset({"cpu"}),
+         dtypes=frozenset({torch.bfloat16}), gradients="with", transformed=False, serves=_beyond_library,
+         worth=_not_wider),
     subject="q", examples=_examples, known_as=("scores", "sdpa")))

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.products import ROUTING
 from weft.ops.routed_linear import backward_flops, flops, routed_linear
+from weft.ops.routes import ROUTING
 from weft.ops.thresholds import threshold
 from weft.ops.wide_linear import wide_linear, widens
 

@@ -11,51 +11,17 @@ the nearest number of rows, or PyTorch's own.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.form import Offer
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-
-Which = Literal["forward", "input", "weight"]
-ONEDNN, SWITCHED = "onednn", "switched"
-UNMEASURED = "no products measured"
-
-
-class Product(NamedTuple):
-    """One product of a linear map from ``inputs`` to ``outputs`` features; ``dtype`` as PyTorch prints it."""
-
-    which: Which
-    rows: int
-    inputs: int
-    outputs: int
-    dtype: str
-
-    def flops(self) -> int:
-        """Operations, a multiplication and an addition being two."""
-        return 2 * self.rows * self.inputs * self.outputs
-
-    def __str__(self) -> str:
-        return f"{self.which} {self.rows}x{self.inputs}x{self.outputs} {self.dtype.removeprefix('torch.')}"
-
-    @staticmethod
-    def parse(text: str) -> Product:
-        """The product that `str` gave this text.
-
-        Raises:
-            ValueError: the text is none of a product.
-        """
-        which, shape, dtype = text.split(" ")
-        rows, inputs, outputs = map(int, shape.split("x"))
-        if which not in ("forward", "input", "weight"):
-            raise ValueError(which)
-        return Product(which, rows, inputs, outputs, f"torch.{dtype}")  # type: ignore[arg-type]
+from weft.ops.routes import ONEDNN, ROUTING, SWITCHED, UNMEASURED, WIDE, Product, Which
+from weft.ops.wide_linear import wide_product
 
 
 class ProductCall(NamedTuple):
@@ -65,53 +31,6 @@ class ProductCall(NamedTuple):
     b: Float[Tensor, "K N"]
     bias: Float[Tensor, " N"] | None
     product: Product
-
-
-@final
-class Routes:
-    """The routes of the products that were measured; ``otherwise`` is the route of other maps."""
-
-    def __init__(self, known: Mapping[Product, str], otherwise: str) -> None:
-        self.known, self.otherwise = dict(known), otherwise
-        self._routes = dict(known)
-
-    def of(self, product: Product) -> str:
-        """The route of a product: its own, or that of the same map with the nearest number of rows."""
-        route = self._routes.get(product)
-        if route is None:
-            same = [each for each in self.known if each._replace(rows=0) == product._replace(rows=0)]
-            nearest = min(same, key=lambda each: abs(math.log(max(each.rows, 1) / max(product.rows, 1))), default=None)
-            route = self._routes[product] = self.otherwise if nearest is None else self.known[nearest]
-        return route
-
-
-@final
-class _Routing:
-    """The routes that are in force in the whole process."""
-
-    def __init__(self) -> None:
-        self.routes: Routes | None = None
-        self.offer = Offer(UNMEASURED)
-
-
-ROUTING = _Routing()
-
-
-@contextmanager
-def routed(known: Mapping[Product, str], *, otherwise: str | None = None) -> Iterator[None]:
-    """Inside, products take these routes, and ``otherwise`` those of maps that were not measured (None: PyTorch's own
-    choice)."""
-    before = ROUTING.routes
-    _take(Routes(known, REFERENCE if otherwise is None else otherwise))
-    try:
-        yield
-    finally:
-        _take(before)
-
-
-def _take(routes: Routes | None) -> None:
-    ROUTING.routes = routes
-    ROUTING.offer.why_not = UNMEASURED if routes is None else None
 
 
 @contextmanager
@@ -173,6 +92,10 @@ def _switched(call: ProductCall) -> Tensor:
         return _library(call)
 
 
+def _by_widening(call: ProductCall) -> Tensor:
+    return wide_product(call.a, call.b, call.bias)
+
+
 def _built(call: ProductCall) -> str | None:
     if not torch.backends.mkldnn.is_available():
         return "PyTorch is built without oneDNN"
@@ -185,6 +108,10 @@ def _own(call: ProductCall) -> str | None:
 
 def _by_switch(call: ProductCall) -> str | None:
     return _route(call, SWITCHED)
+
+
+def _wider(call: ProductCall) -> str | None:
+    return _route(call, WIDE)
 
 
 def _route(call: ProductCall, name: str) -> str | None:
@@ -209,4 +136,6 @@ PRODUCT = OPERATIONS.add(Operation(
          known_as=("mkldnn",)),
     Form(SWITCHED, _switched, "PyTorch's own, set to oneDNN", devices=frozenset({"cpu"}), compiled=False,
          dtypes=frozenset({torch.float32}), gradients="without", transformed=False, serves=_built, worth=_by_switch),
+    Form(WIDE, _by_widening, "in float32, rounded once", devices=frozenset({"cpu"}), gradients="without",
+         dtypes=frozenset({torch.bfloat16}), transformed=False, worth=_wider, known_as=("float32",)),
     subject="a", examples=_examples, known_as=("matmul", "mm", "gemm")))

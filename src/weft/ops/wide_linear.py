@@ -1,18 +1,20 @@
-"""Products of bfloat16 matrices on processors without instructions for them. Libraries then emulate the instructions at
-a third of float32's speed; here the same numbers are multiplied in float32, and each result is rounded once."""
+"""Products of bfloat16 matrices in float32: the same numbers are multiplied in float32, and each result is rounded once.
+
+That is faster on processors without instructions for bfloat16, which libraries then emulate at a third of float32's
+speed, and on some processors that have them, as `weft.analysis.matmul` measures."""
 
 from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
+
+from weft.ops.routes import ROUTING, WIDE
 
 PIECE_ENTRIES = 1 << 20
 """Numbers of a matrix that are converted at a time, 4 MiB: they stay in a cache, and do not fragment the memory."""
@@ -26,8 +28,12 @@ def lacks_bfloat16() -> bool:
 
 
 def widens(x: Tensor) -> bool:
-    """Whether products of this tensor are faster by way of float32."""
-    return x.dtype == torch.bfloat16 and x.device.type == "cpu" and lacks_bfloat16()
+    """Whether products of this tensor are faster by way of float32: as they were measured, or else as the processor's
+    instructions let expect."""
+    if x.dtype != torch.bfloat16 or x.device.type != "cpu":
+        return False
+    known = None if ROUTING.routes is None else ROUTING.routes.mostly(WIDE, x.dtype)
+    return lacks_bfloat16() if known is None else known
 
 
 def wide_linear(x: Float[Tensor, "... in"], weight: Float[Tensor, "out in"],
@@ -38,49 +44,55 @@ def wide_linear(x: Float[Tensor, "... in"], weight: Float[Tensor, "out in"],
     return y
 
 
+def wide_product(a: Float[Tensor, "M K"], b: Float[Tensor, "K N"],
+                 bias: Float[Tensor, " N"] | None = None) -> Float[Tensor, "M N"]:
+    """a @ b, and ``bias`` added to every row: in float32 or wider, rounded once to the dtype of ``a``. Only pieces of
+    the operands exist in float32 at a time."""
+    wide = _wide(a)
+    (rows, shared), columns = a.shape, b.shape[1]
+    added = None if bias is None else bias.to(wide)
+    if shared > max(rows, columns):
+        # The gradient of a matrix, a sum over all tokens: pieces of the sum are added up.
+        total = torch.zeros(rows, columns, dtype=wide, device=a.device)
+        size = _piece(rows, columns)
+        for x, y in zip(a.split(size, 1), b.split(size), strict=True):
+            total.addmm_(x.to(wide), y.to(wide))
+        return (total if added is None else total.add_(added)).to(a.dtype)
+    other, size = b.to(wide), _piece(shared, columns)
+
+    def of(some: Tensor) -> Tensor:
+        return some.to(wide) @ other if added is None else torch.addmm(added, some.to(wide), other)
+
+    if rows <= size:
+        return of(a).to(a.dtype)
+    found = a.new_empty(rows, columns)
+    for start in range(0, rows, size):
+        found[start:start + size] = of(a[start:start + size])
+    return found
+
+
 @final
 class _WideLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.biased = bias is not None
-        wide, b = weight.to(_wide(x)), None if bias is None else bias.to(_wide(x))
-        return _by_rows(x, lambda rows: F.linear(rows, wide, b), weight.shape[0], _rows(weight))
+        return wide_product(x.reshape(-1, x.shape[-1]), weight.t(), bias).view(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        dx = dweight = None
-        if ctx.needs_input_grad[0]:
-            wide = weight.to(_wide(weight))
-            dx = _by_rows(dy, lambda rows: rows @ wide, weight.shape[1], _rows(weight))
-        if ctx.needs_input_grad[1]:
-            total = torch.zeros_like(weight, dtype=_wide(weight))
-            pieces = (t.reshape(-1, t.shape[-1]).split(_rows(weight)) for t in (dy, x))
-            for d, taken in zip(*pieces, strict=True):
-                total.addmm_(d.to(total.dtype).t(), taken.to(total.dtype))
-            dweight = total.to(weight.dtype)
-        flat = dy.reshape(-1, weight.shape[0])
-        return dx, dweight, flat.sum(0, dtype=_wide(weight)).to(weight.dtype) if ctx.biased else None
+        d, rows = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        dx = wide_product(d, weight).view(x.shape) if ctx.needs_input_grad[0] else None
+        dweight = wide_product(d.t(), rows) if ctx.needs_input_grad[1] else None
+        return dx, dweight, d.sum(0, dtype=_wide(weight)).to(weight.dtype) if ctx.biased else None
 
 
 def _wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _rows(weight: Tensor) -> int:
-    """Rows at a time; all under torch.compile, which would unroll the loop over pieces and take minutes."""
-    return sys.maxsize if torch.compiler.is_compiling() else max(1, PIECE_ENTRIES // max(weight.shape))
-
-
-def _by_rows(x: Tensor, of: Callable[[Tensor], Tensor], size: int, rows: int) -> Tensor:
-    """``of`` applied to the vectors of ``x`` in float32, ``rows`` at a time; its results have ``size`` features and are
-    rounded."""
-    flat = x.reshape(-1, x.shape[-1])
-    if flat.shape[0] <= rows:
-        return of(flat.to(_wide(x))).to(x.dtype).view(*x.shape[:-1], size)
-    y = x.new_empty(flat.shape[0], size)
-    for start in range(0, flat.shape[0], rows):
-        piece = slice(start, start + rows)
-        y[piece] = of(flat[piece].to(_wide(x)))
-    return y.view(*x.shape[:-1], size)
+def _piece(*sizes: int) -> int:
+    """Rows at a time, of a matrix with rows of these sizes; all under torch.compile, which would unroll the loop over
+    pieces and take minutes."""
+    return sys.maxsize if torch.compiler.is_compiling() else max(1, PIECE_ENTRIES // max(1, *sizes))

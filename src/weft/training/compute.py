@@ -17,7 +17,8 @@ from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.part_config import Settings
 from weft.core.strict_json import Record
 from weft.ops.processor import processor_name
-from weft.ops.products import ONEDNN, PRODUCT, Product, routed
+from weft.ops.products import PRODUCT
+from weft.ops.routes import ONEDNN, Product, routed
 
 Route = Literal["default", "onednn", "measured"]
 MEASURED_DTYPES = frozenset({torch.float32, torch.bfloat16})

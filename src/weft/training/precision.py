@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import nn
 
-from weft.core.part import kept_dtypes, wide_in_training
 from weft.core.model import Model
+from weft.core.part import kept_dtypes, wide_in_training
 
 
 def narrowed(model: Model, dtype: torch.dtype) -> Model:

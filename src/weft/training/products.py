@@ -10,7 +10,7 @@ from weft.analysis.step import training_step
 from weft.core.layer import traits_of
 from weft.core.traits import Trait
 from weft.ops.forms import OPERATIONS
-from weft.ops.products import Product
+from weft.ops.routes import Product
 from weft.training.config import DTYPES, RunConfig
 
 
