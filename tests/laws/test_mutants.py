@@ -185,6 +185,10 @@ CASES = [
     case(serving.KeepsOneSlotMore, wrong.Shift, plain, "trimming", "split, selection, admission, rewinding"),
     case(serving.KeepsNewestFirst, wrong.Shift, plain, "rewinding", "split, selection, admission, trimming"),
     case(serving.ReadsPastItsMap, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
+    case(serving.KeepsItsMatrix, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
+    case(serving.KeepsItsMatrixForSteps, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
+    case(serving.NamesItsMatrixTwice, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
+    case(serving.KeepsItsMap, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
     case(serving.MeansOverPadding, PooledHead, pooling, "head", "ragged, inference, persistence"),
     case(wrong.RoundsAccumulator, wrong.RunningSum, plain, "precision", "split, ragged"),
 ]
