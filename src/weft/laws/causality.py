@@ -1,4 +1,4 @@
-"""Law 2: what comes later changes nothing that came before."""
+"""Law 2: later tokens do not change the outputs of earlier ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAW = "causality"
 
 
 def causality(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Everything from token t on is replaced; the outputs before t stay, and have no gradient from there."""
+    """The tokens from t on are replaced: the outputs before t stay, and have no gradient with respect to them."""
     if not subject.stateful:
         return
     x = subject.inputs(2, subject.steps, generator)
@@ -32,8 +32,8 @@ def causality(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
 
 
 def _replaced(subject: Subject, x: Tensor, other: Tensor, memory: Memory | None) -> Iterator[Tensor]:
-    """Outputs with the tokens from t on replaced by others, for t = 1 to T - 1, up to t at least. Thorough runs make a
-    call for each t, so that a part that confuses rows is not taken for one that looks ahead."""
+    """The outputs, up to t at least, with the tokens from t on replaced by others, for t = 1 to T - 1. Thorough runs
+    make a call for each t, so that a part that mixes rows is not reported as one that reads later tokens."""
     changed = [torch.cat([x[:, :t], other[:, t:]], dim=1) for t in range(1, subject.steps)]
     if Trait.DECLARED_LENGTH in subject.traits:
         for t, each in enumerate(changed, 1):

@@ -1,4 +1,4 @@
-"""An encoder reads all the inputs that it says it reads, in each row by itself, and refuses the others."""
+"""An encoder reads every input that it declares, each row independently of the others, and refuses other inputs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LAW = "inputs"
 
 
 def inputs(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """With every input that it reads: rows of several lengths equal each row alone, whatever stands in the padding of
-    each input; each input makes a difference; and what it does not read is refused by name."""
+    """Rows of several lengths, with all declared inputs, equal each row alone for any values in the padding; each
+    declared input changes the output; and each other input is refused with an error that names it."""
     encoder = subject.module
     if not isinstance(encoder, Encoder):
         return
@@ -42,7 +42,7 @@ def inputs(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
 
 
 def _refusals(encoder: Encoder, given: EncoderInputs) -> Iterator[Finding]:
-    """What is not read is refused, not ignored."""
+    """Inputs that the encoder does not read are refused, not ignored."""
     rows = given.tokens if given.tokens is not None else given.patches
     assert rows is not None, "an encoder reads tokens or patches"
     for field in fields(EncoderInputs):
@@ -62,21 +62,21 @@ def _refused(encoder: Encoder, given: EncoderInputs, name: str) -> bool:
 
 
 def _drawn(encoder: Encoder, shape: tuple[int, int], generator: torch.Generator) -> EncoderInputs:
-    """Random values of everything that is read."""
+    """Random values of every input that the encoder reads."""
     own = next(encoder.parameters())
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     for name, size in encoder.reads().items():
         if name == "patches":
             numbers = torch.randn(*shape, size, generator=generator, dtype=torch.float64)
-            found[name] = numbers.to(own.device, own.dtype)
+            values[name] = numbers.to(own.device, own.dtype)
         else:
             ids = torch.randint(size, shape, generator=generator).to(own.device)
-            found[name] = ids.bool() if name == "globals_" else ids
-    return EncoderInputs(**found)
+            values[name] = ids.bool() if name == "globals_" else ids
+    return EncoderInputs(**values)
 
 
 def _mixed(given: EncoderInputs, other: EncoderInputs, name: str, counts: Tensor) -> Tensor:
-    """One input with other values beyond each row's count."""
+    """One input, with the values of ``other`` beyond each row's count."""
     mine, theirs = getattr(given, name), getattr(other, name)
     assert isinstance(mine, Tensor) and isinstance(theirs, Tensor)
     inside = torch.arange(mine.shape[1], device=mine.device)[None] < counts[:, None]
@@ -84,7 +84,7 @@ def _mixed(given: EncoderInputs, other: EncoderInputs, name: str, counts: Tensor
 
 
 def _alone(encoder: Encoder, given: EncoderInputs, counts: Tensor) -> Tensor:
-    """Each row in a call of its own, zeros beyond its count."""
+    """The outputs of each row in a call of its own, with zeros beyond the row's count."""
     rows = []
     for b, count in enumerate(counts.tolist()):
         own = {field.name: getattr(given, field.name) for field in fields(given)}
