@@ -244,6 +244,13 @@ def test_writing_in_place_under_gradients_is_an_error_of_autograd_and_a_finding(
     assert "modified by an inplace operation" in finding.case
 
 
+def test_an_adapter_beside_a_matrix_with_two_names_is_moved_by_itself() -> None:
+    """No plain part has the adapter's term at one of the names alone, so there is nothing to compare it with."""
+    findings = examine(subject(perceptron, serving.NamesItsMatrixTwice), laws=("rewriting",)).findings
+    cases = {finding.case: finding.holds for finding in findings if finding.case.startswith("adapters")}
+    assert cases == {"adapters without effect on the output: up": False}
+
+
 def test_every_law_is_turned_red_by_some_mutant() -> None:
     red = {name for param in CASES for name in param.values[0].red}  # type: ignore[union-attr]
     assert red >= set(LAWS)

@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.core.errors import UserError
 from weft.core.span import Memory, Span
 from weft.laws.pieces import few_pieces, in_pieces
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "coordinates"
@@ -36,7 +36,7 @@ def coordinates(subject: Subject, generator: torch.Generator) -> Iterator[Findin
                 yield Finding(LAW, name, difference(found, whole), subject.bound)
             else:
                 yield Finding(LAW, f"{name}: one call {_outcome(whole)}, pieces {_outcome(found)}",
-                              float(type(found) is not type(whole)), 0.5)
+                              float(type(found) is not type(whole)), COUNT)
 
 
 def _cases(steps: int, generator: torch.Generator) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -9,7 +9,7 @@ import torch
 
 from weft.core.model import Classifier, EncoderInputs, Model, Readout
 from weft.core.span import Span
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 from weft.laws.training import dropouts, head_modules, in_training, varies
 
@@ -46,9 +46,9 @@ def _dropout(subject: Subject, model: Model, tokens: torch.Tensor) -> Iterator[F
             assert isinstance(one, Model), "a copy of the model"
             applied = varies(partial(_outputs, one, tokens, Span()))
             does = "drops" if applied else "does not drop"
-            yield Finding(LAW, f"{place} {does} in training", float(not applied), 0.5)
+            yield Finding(LAW, f"{place} {does} in training", float(not applied), COUNT)
         drawn = varies(partial(_outputs, model, tokens, Span()))
-        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), 0.5)
+        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), COUNT)
 
 
 def _outputs(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.core.errors import InputError
 from weft.core.model import Encoder, EncoderInputs
 from weft.core.span import Span
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "inputs"
@@ -37,7 +37,7 @@ def inputs(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
             yield Finding(LAW, f"other {name} in the padding", difference(encoder(padded, span), base), subject.bound)
             changed = replace(given, **{name: getattr(other, name)})
             same = difference(encoder(changed, span), base) == 0
-            yield Finding(LAW, f"other {name} {'change nothing' if same else 'make a difference'}", float(same), 0.5)
+            yield Finding(LAW, f"other {name} {'change nothing' if same else 'make a difference'}", float(same), COUNT)
         yield from _refusals(encoder, given)
 
 
@@ -50,7 +50,7 @@ def _refusals(encoder: Encoder, given: EncoderInputs) -> Iterator[Finding]:
             odd = torch.zeros(rows.shape[:2], dtype=torch.bool if field.name == "globals_" else torch.int64)
             taken = not _refused(encoder, replace(given, **{field.name: odd.to(rows.device)}), field.name)
             yield Finding(LAW, f"{field.name}, which it does not read, {'are taken' if taken else 'are refused'}",
-                          float(taken), 0.5)
+                          float(taken), COUNT)
 
 
 def _refused(encoder: Encoder, given: EncoderInputs, name: str) -> bool:

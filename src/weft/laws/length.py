@@ -19,7 +19,7 @@ from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.laws.choices import Choices, recorded
 from weft.laws.pieces import in_pieces
-from weft.laws.report import Finding
+from weft.laws.report import COUNT, Finding
 from weft.laws.subject import Subject
 
 LEAST = 257
@@ -106,7 +106,7 @@ def finite(y: Tensor, subject: Subject) -> Finding:
     wrong = ~y.isfinite() if subject.differentiable else y.isnan()
     tokens = wrong.transpose(0, 1).flatten(1).any(1).nonzero().flatten()
     return Finding("finite", f"outputs that are not finite in a row of {subject.steps:,} tokens", float(wrong.sum()),
-                   0.5, int(tokens[0]) + 1 if tokens.numel() else None)
+                   COUNT, int(tokens[0]) + 1 if tokens.numel() else None)
 
 
 def _marks(subject: Subject) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from weft.laws.gradients import first_run, run
 from weft.laws.inference import by_columns
 from weft.laws.length import GRADIENT_STEPS, Row, across, around, late_state, one_by_one, row_in_pieces
 from weft.laws.precision import BOUNDS
-from weft.laws.report import Finding, compare, gradient_difference
+from weft.laws.report import COUNT, Finding, compare, gradient_difference
 from weft.laws.subject import Subject
 from weft.linear.inference import inference_form
 
@@ -143,7 +143,7 @@ def bounded(row: Row) -> Iterator[Finding]:
         dim != spec.grows and a != b for dim, (a, b) in
         enumerate(zip(begun[path][0].shape, tensor.shape, strict=True)))]
     yield Finding("bounded", f"fields that grew undeclared after {early} tokens: {', '.join(grown) or 'none'}",
-                  float(len(grown)), 0.5)
+                  float(len(grown)), COUNT)
 
 
 def packed(row: Row) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from weft.core.layer import LayerState
 from weft.core.state import State
 from weft.core.traits import Trait
 from weft.laws.pieces import advance
-from weft.laws.report import Finding
+from weft.laws.report import COUNT, Finding
 from weft.laws.subject import Subject
 
 LAW = "memory"
@@ -44,12 +44,12 @@ def memory(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         chunk = _referenced(state)
         late, state = _step(subject, chunks[3], state)
     yield Finding(LAW, f"bytes that a state keeps alive: {early} after {EARLY} tokens, {chunk} after a chunk, "
-                  f"{_referenced(state)} after a step behind it", float(max(chunk, _referenced(state)) > early), 0.5)
+                  f"{_referenced(state)} after a step behind it", float(max(chunk, _referenced(state)) > early), COUNT)
     if not grows and Trait.DECLARED_LENGTH not in subject.traits:
         yield Finding(LAW, f"bytes allocated in one step: {made} after {EARLY} tokens, {late} after {subject.steps}",
-                      float(late > SLACK * made), 0.5)
+                      float(late > SLACK * made), COUNT)
     yield Finding(LAW, f"bytes and entries that modules hold beside parameters: {beside} after {EARLY} tokens, "
-                  f"{_stored(subject)} after {subject.steps}", float(_stored(subject) > beside), 0.5)
+                  f"{_stored(subject)} after {subject.steps}", float(_stored(subject) > beside), COUNT)
 
 
 def _step(subject: Subject, x: Tensor, state: LayerState) -> tuple[int, LayerState]:

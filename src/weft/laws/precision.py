@@ -14,7 +14,7 @@ from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.laws.choices import Choices, recorded
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "precision"
@@ -46,7 +46,7 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
                     steps, changed = _steps(twin, x, memory, dtype)
                 yield from agreement(subject, LAW, f"{dtype}, token by token", steps, exact, found, choices, bound)
                 yield Finding(LAW, f"{dtype}, fields of the state that change dtype: {changed or 'none'}",
-                              float(len(changed)), 0.5)
+                              float(len(changed)), COUNT)
         if torch.cuda.is_available():
             there = cast(subject, torch.float64, "cuda")
             source = None if memory is None else Memory(memory.h.cuda(),

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+COUNT = 0.5
+"""The bound of comparisons whose difference counts violations, of which none is allowed."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -31,6 +34,11 @@ class Finding:
     def holds(self) -> bool:
         """Whether the difference is within its bound."""
         return self.difference <= self.bound
+
+    @property
+    def counts(self) -> bool:
+        """Whether the difference is a number of violations, which the case names."""
+        return self.bound == COUNT
 
 
 @dataclass(frozen=True)

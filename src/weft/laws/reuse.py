@@ -8,7 +8,7 @@ import torch
 
 from weft.core.errors import StateError
 from weft.laws.pieces import advance
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "reuse"
@@ -27,7 +27,7 @@ def reuse(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         advance(subject, x[:, half:], state)
         for what, again in (("passed again", lambda: advance(subject, x[:, half:], state)),
                             ("cloned", state.clone), ("selected from", lambda: state.select([0]))):
-            yield Finding(LAW, f"a consumed state {what}", float(not _refused(again)), 0.5)
+            yield Finding(LAW, f"a consumed state {what}", float(not _refused(again)), COUNT)
     with torch.enable_grad():
         _, state = advance(subject, x[:, :half], subject.start(2, memory, None, subject.steps))
         first, _ = advance(subject, x[:, half:], state)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.core.model import Model
 from weft.laws.pieces import in_pieces
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 from weft.linear.int8 import Int8Config
 from weft.linear.linear import Rewritten, Use, allowed
@@ -104,7 +104,8 @@ def _effects(subject: Subject, x: Tensor, source: int, generator: torch.Generato
     if paths:
         before = _whole(subject, x, source)
         idle = [path for path in paths if _is_idle(subject, path, before, x, source, generator)]
-        yield Finding(LAW, f"adapters without effect on the output: {', '.join(idle) or 'none'}", float(len(idle)), 0.5)
+        yield Finding(LAW, f"adapters without effect on the output: {', '.join(idle) or 'none'}", float(len(idle)),
+                      COUNT)
 
 
 def _is_idle(subject: Subject, path: str, before: Tensor, x: Tensor, source: int, generator: torch.Generator) -> bool:

@@ -16,7 +16,7 @@ from weft.core.span import Memory, Span
 from weft.core.state import concat, restore, state_arrays
 from weft.core.traits import Trait
 from weft.laws.gradients import first_run, run
-from weft.laws.report import Finding, difference, gradient_difference
+from weft.laws.report import COUNT, Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 
 
@@ -169,4 +169,4 @@ def bounded(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
              if any(dim != spec.grows and a != b for dim, (a, b) in
                     enumerate(zip(shape, late[path][0].shape, strict=True)))]
     yield Finding("bounded", f"fields that grew undeclared after {subject.steps} tokens: {grown or 'none'}",
-                  float(len(grown)), 0.5)
+                  float(len(grown)), COUNT)

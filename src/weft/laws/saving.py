@@ -14,7 +14,7 @@ from weft.core.layer import LayerState
 from weft.core.span import Memory, Span
 from weft.core.state import restore, state_arrays
 from weft.laws.pieces import advance, few_pieces, in_pieces
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "saving"
@@ -56,7 +56,8 @@ def _compare(subject: Subject, case: str, state: LayerState, rest: Tensor, memor
         return
     blank = torch.empty(0)
     same = state.map(lambda _, __: blank) == back.map(lambda _, __: blank)
-    yield Finding(LAW, f"{case}: its facts {'are' if same else 'are not'} those that were saved", float(not same), 0.5)
+    yield Finding(LAW, f"{case}: its facts {'are' if same else 'are not'} those that were saved", float(not same),
+                  COUNT)
     sizes = few_pieces(rest.shape[1])
     expected, _ = in_pieces(subject, rest, state, sizes)
     found, _ = in_pieces(subject, rest, back, sizes)

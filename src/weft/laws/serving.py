@@ -13,7 +13,7 @@ from weft.core.rows import admit, mark, retire, rewind, trim
 from weft.core.span import Memory
 from weft.core.state import concat
 from weft.laws.pieces import advance, few_pieces, in_pieces
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 
@@ -35,7 +35,7 @@ def admission(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
         yield Finding("admission", f"row 1 retired and another admitted, {case}",
                       difference(found.detach(), expected), subject.bound)
         if capacity is not None:
-            yield Finding("admission", f"tensors that moved: {moved or 'none'}", float(len(moved)), 0.5)
+            yield Finding("admission", f"tensors that moved: {moved or 'none'}", float(len(moved)), COUNT)
 
 
 def _of_other_capacity(subject: Subject, x: Tensor, memory: Memory | None, whole: Tensor) -> Finding:
@@ -88,7 +88,7 @@ def trimming(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
                      if spec.grows is not None and spec.along == "tokens"}
             room = "reserved" if capacity else "growing"
             yield Finding("trimming", f"slots kept of {half} tokens, {room} buffers: {sorted(sizes) or 'none'}",
-                          float(len(sizes - {half})), 0.5)
+                          float(len(sizes - {half})), COUNT)
             found, _ = in_pieces(subject, x[:, half:], trim(state, steps), few_pieces(steps - half))
             yield Finding("trimming", f"trimmed and widened again, {room} buffers", difference(found, expected),
                           subject.bound)
@@ -115,7 +115,7 @@ def rewinding(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
         case = f"{'reserved' if capacity else 'growing'} buffers, with{'' if gradients else 'out'} gradients"
         yield Finding("rewinding", f"twice, {case}", difference(found.detach(), expected), subject.bound)
         yield Finding("rewinding", f"bytes of a mark beyond what is bounded, {case}",
-                      float(max(0, start.nbytes() - bounded)), 0.5)
+                      float(max(0, start.nbytes() - bounded)), COUNT)
 
 
 def _advanced(subject: Subject, x: Tensor, state: LayerState) -> LayerState:

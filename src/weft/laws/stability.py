@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.core.layer import LayerState, borders_of
 from weft.core.span import Span
 from weft.laws.length import allowed
-from weft.laws.report import Finding, compare
+from weft.laws.report import COUNT, Finding, compare
 from weft.laws.subject import Subject
 
 LAW = "stability"
@@ -55,7 +55,7 @@ def stability(subject: Subject, generator: torch.Generator, tokens: int = FAR) -
             sizes.append(state.nbytes())
     yield Finding(LAW, f"two ways of cutting {steps:,} tokens", rows.worst, subject.bound, rows.token)
     yield Finding(LAW, f"growth of the state from {piece:,} to {steps:,} tokens, in bytes", float(sizes[-1] - sizes[0]),
-                  0.5)
+                  COUNT)
 
 
 def _plan(steps: int, piece: int) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ from weft.core.model import Model
 from weft.core.span import Memory
 from weft.core.traits import Trait
 from weft.laws.pieces import few_pieces, in_pieces
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "training"
@@ -40,7 +40,7 @@ def training(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
                 yield Finding(LAW, "in training without dropout, in pieces",
                               difference(_pieces(plain, x, memory), base), subject.bound)
         drawn = varies(partial(_whole, subject, x, memory))
-        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), 0.5)
+        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), COUNT)
         of_head = head_modules(subject.module)
         for place in dropouts(subject.module):
             if id(subject.module.get_submodule(place)) in of_head:
@@ -48,7 +48,7 @@ def training(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
             one = in_training(subject, keep=place)
             applied = varies(partial(_whole, one, x, memory))
             yield Finding(LAW, f"{place or 'the part'} {'drops' if applied else 'does not drop'} in training",
-                          float(not applied), 0.5)
+                          float(not applied), COUNT)
 
 
 def _whole(subject: Subject, x: Tensor, memory: Memory | None) -> Tensor:
