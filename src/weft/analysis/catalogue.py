@@ -108,5 +108,5 @@ def summary_of(described: type) -> str:
 
 
 def _traits(modules: Iterable[nn.Module]) -> dict[str, str]:
-    found = {trait for module in modules for trait in traits_of(module)}
-    return {trait.name.lower(): trait.value for trait in sorted(found, key=lambda trait: trait.name)}
+    traits = {trait for module in modules for trait in traits_of(module)}
+    return {trait.name.lower(): trait.value for trait in sorted(traits, key=lambda trait: trait.name)}

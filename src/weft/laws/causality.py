@@ -25,8 +25,8 @@ def causality(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
     other = subject.inputs(2, subject.steps, generator)
     with torch.no_grad():
         base = subject.whole(x, memory).y
-        for t, found in enumerate(_replaced(subject, x, other, memory), 1):
-            yield Finding(LAW, f"tokens from {t} on replaced", difference(found[:, :t], base[:, :t]), subject.bound)
+        for t, actual in enumerate(_replaced(subject, x, other, memory), 1):
+            yield Finding(LAW, f"tokens from {t} on replaced", difference(actual[:, :t], base[:, :t]), subject.bound)
     if subject.differentiable and x.is_floating_point():
         yield _gradient(subject, x, memory)
 
@@ -51,7 +51,7 @@ def _gradient(subject: Subject, x: Tensor, memory: Memory | None) -> Finding:
     with torch.no_grad():
         weights = torch.ones_like(subject.whole(x, memory).y)
     weights[:, half:] = 0
-    found = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m).y)
-    later = found.gradients[sum(p.requires_grad for p in subject.module.parameters())]
+    actual = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m).y)
+    later = actual.gradients[sum(p.requires_grad for p in subject.module.parameters())]
     size = 0.0 if later is None else float(later[:, half:].abs().max())
     return Finding(LAW, f"gradient of tokens before {half} at tokens from {half} on", size, subject.gradient_bound)

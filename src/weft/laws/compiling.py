@@ -34,11 +34,11 @@ def compile_whole(subject: Subject, generator: torch.Generator) -> Iterator[Find
     names = ["whole", "packed", "one step"]
     expected = _calls(subject, x, begins, memory, _started(subject, x, memory))
     try:
-        found = _compiled(subject)(x, begins, memory, _started(subject, x, memory))
+        actual = _compiled(subject)(x, begins, memory, _started(subject, x, memory))
     except Exception as error:  # the compiler raises its own errors and passes on those of the part
         yield Finding(LAW, f"not one graph: {_reason(error)}", math.inf, subject.bound)
         return
-    for name, one, other in zip(names, found, expected, strict=False):
+    for name, one, other in zip(names, actual, expected, strict=False):
         yield Finding(LAW, f"{name}, compiled", difference(one, other), subject.bound)
 
 

@@ -31,8 +31,8 @@ def continuation(subject: Subject, generator: torch.Generator) -> Iterator[Findi
             exact = subject.whole(x, memory).y
         for capacity in (None, subject.steps):
             state = twin.start(2, memory_in(memory, kind), capacity, subject.steps)
-            with recorded(twin.module) as found:
+            with recorded(twin.module) as chosen:
                 y, _ = in_pieces(twin, tensor_in(x, kind), state, few_pieces(subject.steps))
             room = "growing" if capacity is None else "reserved"
-            yield from agreement(subject, LAW, f"float32, several tokens at once, {room} buffers", y, exact, found,
+            yield from agreement(subject, LAW, f"float32, several tokens at once, {room} buffers", y, exact, chosen,
                                  choices, BOUNDS[kind])

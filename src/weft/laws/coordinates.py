@@ -30,13 +30,13 @@ def coordinates(subject: Subject, generator: torch.Generator) -> Iterator[Findin
         whole = _whole(subject, x, memory, torch.cat(places, 1))
         for gradients in (False, True) if case == FRACTIONS else (False,):
             with torch.set_grad_enabled(gradients):
-                found = _pieces(subject, x, memory, places)
+                actual = _pieces(subject, x, memory, places)
             name = f"{case}, {'with' if gradients else 'without'} gradients"
-            if isinstance(whole, Tensor) and isinstance(found, Tensor):
-                yield Finding(LAW, name, difference(found, whole), subject.bound)
+            if isinstance(whole, Tensor) and isinstance(actual, Tensor):
+                yield Finding(LAW, name, difference(actual, whole), subject.bound)
             else:
-                yield Finding(LAW, f"{name}: one call {_outcome(whole)}, pieces {_outcome(found)}",
-                              float(type(found) is not type(whole)), COUNT)
+                yield Finding(LAW, f"{name}: one call {_outcome(whole)}, pieces {_outcome(actual)}",
+                              float(type(actual) is not type(whole)), COUNT)
 
 
 def _cases(steps: int, generator: torch.Generator) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -76,5 +76,5 @@ def _pieces(subject: Subject, x: Tensor, memory: Memory | None, places: list[Ten
     return torch.cat(outs, 1)
 
 
-def _outcome(found: Tensor | UserError) -> str:
-    return "computed" if isinstance(found, Tensor) else f"refused ({found.what})"
+def _outcome(actual: Tensor | UserError) -> str:
+    return "computed" if isinstance(actual, Tensor) else f"refused ({actual.what})"

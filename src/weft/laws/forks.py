@@ -30,8 +30,8 @@ def forks(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         expected = [subject.whole(each, memory).y[:, half:] for each in (mine, theirs)]
         for capacity in (None, subject.steps):
             for name in ("clone", "select", "concat"):
-                found = _both(subject, mine, theirs, memory, capacity, name)
-                worst = max(difference(a, b) for a, b in zip(found, expected, strict=True))
+                actual = _both(subject, mine, theirs, memory, capacity, name)
+                worst = max(difference(a, b) for a, b in zip(actual, expected, strict=True))
                 room = "reserved" if capacity else "growing"
                 yield Finding(LAW, f"forked by {name}, {room} buffers", worst, subject.bound)
 

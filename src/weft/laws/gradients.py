@@ -39,8 +39,8 @@ def first_run(subject: Subject, x: Tensor, memory: Memory | None, generator: tor
         drawn.append(weights_like(y, generator))
         return drawn[0]
 
-    found = _weighted(subject, x, memory, draw, forward)
-    return found, drawn[0]
+    first = _weighted(subject, x, memory, draw, forward)
+    return first, drawn[0]
 
 
 def _weighted(subject: Subject, x: Tensor, memory: Memory | None, weigh: Callable[[Tensor], Tensor],

@@ -28,8 +28,8 @@ def inference(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
             return
         for name, runners in (("form", (form, form)), ("part, then form", (subject, form)),
                               ("form, then part", (form, subject))):
-            found = _one_by_one(runners, x, memory)
-            yield Finding(LAW, f"token by token, {name}", difference(found, expected), subject.bound)
+            actual = _one_by_one(runners, x, memory)
+            yield Finding(LAW, f"token by token, {name}", difference(actual, expected), subject.bound)
 
 
 def by_columns(linear: nn.Linear) -> nn.Linear:

@@ -25,37 +25,37 @@ def inputs(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         return
     device = next(encoder.parameters()).device
     counts = torch.tensor([subject.steps, subject.steps // 2, 1], device=device)
-    given = _drawn(encoder, (3, subject.steps), generator)
+    values = _drawn(encoder, (3, subject.steps), generator)
     with torch.no_grad():
-        alone = _alone(encoder, given, counts)
+        alone = _alone(encoder, values, counts)
         span = Span(count=counts)
-        base = encoder(given, span)
+        base = encoder(values, span)
         yield Finding(LAW, "rows of several lengths, all inputs", difference(base, alone), subject.bound)
         other = _drawn(encoder, (3, subject.steps), generator)
         for name in encoder.reads():
-            padded = replace(given, **{name: _mixed(given, other, name, counts)})
+            padded = replace(values, **{name: _mixed(values, other, name, counts)})
             yield Finding(LAW, f"other {name} in the padding", difference(encoder(padded, span), base), subject.bound)
-            changed = replace(given, **{name: getattr(other, name)})
+            changed = replace(values, **{name: getattr(other, name)})
             same = difference(encoder(changed, span), base) == 0
             yield Finding(LAW, f"other {name} {'change nothing' if same else 'make a difference'}", float(same), COUNT)
-        yield from _refusals(encoder, given)
+        yield from _refusals(encoder, values)
 
 
-def _refusals(encoder: Encoder, given: EncoderInputs) -> Iterator[Finding]:
+def _refusals(encoder: Encoder, values: EncoderInputs) -> Iterator[Finding]:
     """Inputs that the encoder does not read are refused, not ignored."""
-    rows = given.tokens if given.tokens is not None else given.patches
+    rows = values.tokens if values.tokens is not None else values.patches
     assert rows is not None, "an encoder reads tokens or patches"
     for field in fields(EncoderInputs):
         if field.name not in encoder.reads():
             odd = torch.zeros(rows.shape[:2], dtype=torch.bool if field.name == "globals_" else torch.int64)
-            taken = not _refused(encoder, replace(given, **{field.name: odd.to(rows.device)}), field.name)
+            taken = not _refused(encoder, replace(values, **{field.name: odd.to(rows.device)}), field.name)
             yield Finding(LAW, f"{field.name}, which it does not read, {'are taken' if taken else 'are refused'}",
                           float(taken), COUNT)
 
 
-def _refused(encoder: Encoder, given: EncoderInputs, name: str) -> bool:
+def _refused(encoder: Encoder, values: EncoderInputs, name: str) -> bool:
     try:
-        encoder(given)
+        encoder(values)
     except InputError as error:
         return name in str(error)
     return False
@@ -75,19 +75,19 @@ def _drawn(encoder: Encoder, shape: tuple[int, int], generator: torch.Generator)
     return EncoderInputs(**values)
 
 
-def _mixed(given: EncoderInputs, other: EncoderInputs, name: str, counts: Tensor) -> Tensor:
+def _mixed(values: EncoderInputs, other: EncoderInputs, name: str, counts: Tensor) -> Tensor:
     """One input, with the values of ``other`` beyond each row's count."""
-    mine, theirs = getattr(given, name), getattr(other, name)
+    mine, theirs = getattr(values, name), getattr(other, name)
     assert isinstance(mine, Tensor) and isinstance(theirs, Tensor)
     inside = torch.arange(mine.shape[1], device=mine.device)[None] < counts[:, None]
     return torch.where(inside if mine.dim() == 2 else inside[..., None], mine, theirs)
 
 
-def _alone(encoder: Encoder, given: EncoderInputs, counts: Tensor) -> Tensor:
+def _alone(encoder: Encoder, values: EncoderInputs, counts: Tensor) -> Tensor:
     """The outputs of each row in a call of its own, with zeros beyond the row's count."""
     rows = []
     for b, count in enumerate(counts.tolist()):
-        own = {field.name: getattr(given, field.name) for field in fields(given)}
+        own = {field.name: getattr(values, field.name) for field in fields(values)}
         y = encoder(EncoderInputs(**{name: None if value is None else value[b:b + 1, :count]
                                      for name, value in own.items()}))
         rows.append(torch.cat([y, y.new_zeros(1, int(counts.max()) - count, y.shape[2])], dim=1))

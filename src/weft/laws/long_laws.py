@@ -40,20 +40,20 @@ def split(row: Row) -> Iterator[Finding]:
         ways["single tokens"] = (one_by_one(steps), True)
     for case, (sizes, reserved) in ways.items():
         with torch.no_grad(), recorded(subject.module) as chosen:
-            found = row_in_pieces(row, sizes, reserved)[0]
+            actual = row_in_pieces(row, sizes, reserved)[0]
         if row.y.dtype != torch.float64 and Trait.DISCRETE_CHOICE in subject.traits:
-            found, margin = _undecided(row, found, chosen)
+            actual, margin = _undecided(row, actual, chosen)
             yield Finding("split", f"{case}: margin of the widest choice that fell otherwise", margin, subject.bound)
-        yield compare("split", case, found, row.y, subject.bound)
+        yield compare("split", case, actual, row.y, subject.bound)
     if subject.differentiable and subject.thorough and steps <= GRADIENT_STEPS:
         yield _gradients(row)
 
 
-def _undecided(row: Row, found: Tensor, chosen: Choices) -> tuple[Tensor, float]:
-    """``found`` up to each row's first choice of an expert that differs from that in the whole row, followed by the
+def _undecided(row: Row, actual: Tensor, chosen: Choices) -> tuple[Tensor, float]:
+    """``actual`` up to each row's first choice of an expert that differs from that in the whole row, followed by the
     expected outputs; and the margin of the widest such choice, since rounding decides near ties."""
     agreed, margin = row.choices.against(chosen, row.steps, causal=row.subject.stateful)
-    return torch.where(agreed[..., None], found, row.y), margin
+    return torch.where(agreed[..., None], actual, row.y), margin
 
 
 def _named(marks: tuple[int, ...]) -> str:
@@ -83,9 +83,9 @@ def causality(row: Row) -> Iterator[Finding]:
     rows = torch.zeros(len(places), dtype=torch.int64, device=row.x.device)
     prefix = None if row.prefix is None else row.prefix[rows]
     with torch.no_grad():
-        found = subject.whole(changed, None if row.memory is None else row.memory.select(rows), Span(prefix=prefix)).y
+        actual = subject.whole(changed, None if row.memory is None else row.memory.select(rows), Span(prefix=prefix)).y
     for index, place in enumerate(places):
-        yield compare("causality", f"tokens from {place + 1} on replaced", found[index:index + 1, :place],
+        yield compare("causality", f"tokens from {place + 1} on replaced", actual[index:index + 1, :place],
                       row.y[:1, :place], subject.bound)
 
 
@@ -117,8 +117,8 @@ def selection(row: Row) -> Iterator[Finding]:
         return
     early, state = late_state(row)
     with torch.no_grad():
-        found = row.subject.call(row.x[[1, 0, 1], early:], state.select([1, 0, 1]), Span()).y
-    yield compare("selection", f"rows [1, 0, 1] after {early} tokens", found, row.y[[1, 0, 1], early:],
+        actual = row.subject.call(row.x[[1, 0, 1], early:], state.select([1, 0, 1]), Span()).y
+    yield compare("selection", f"rows [1, 0, 1] after {early} tokens", actual, row.y[[1, 0, 1], early:],
                   row.subject.bound)
 
 
@@ -129,8 +129,8 @@ def persistence(row: Row) -> Iterator[Finding]:
     early, state = late_state(row)
     with torch.no_grad():
         back = restore(row.subject.start(2, row.memory, None, None), load(save(state_arrays(state))))
-        found, kept = (row.subject.call(row.x[:, early:], each, Span()).y for each in (back, state))
-    yield compare("persistence", f"state saved after {early} tokens and restored", found, kept, 1e-300)
+        actual, kept = (row.subject.call(row.x[:, early:], each, Span()).y for each in (back, state))
+    yield compare("persistence", f"state saved after {early} tokens and restored", actual, kept, 1e-300)
 
 
 def bounded(row: Row) -> Iterator[Finding]:
@@ -159,8 +159,8 @@ def packed(row: Row) -> Iterator[Finding]:
         other = subject.whole(row.x[1:], _row_of(row, 1)).y
         expected = torch.cat([alone, other])
         case = f"a document begins at {place + 1}"
-        found = subject.whole(row.x, row.memory, Span(begins=begins)).y
-        yield compare("packed", case, found, expected, subject.bound)
+        actual = subject.whole(row.x, row.memory, Span(begins=begins)).y
+        yield compare("packed", case, actual, expected, subject.bound)
         if subject.stateful and Trait.DECLARED_LENGTH not in subject.traits:
             yield compare("packed", f"{case}, in pieces", _packed_pieces(row, begins, place + 3), expected,
                           subject.bound)
@@ -206,12 +206,12 @@ def _single(row: Row) -> tuple[Subject, Tensor, Memory | None]:
             row.x.float() if row.x.is_floating_point() else row.x, memory)
 
 
-def _relative(row: Row, law: str, case: str, found: Tensor, chosen: Choices) -> Finding:
-    found = found.double()
+def _relative(row: Row, law: str, case: str, actual: Tensor, chosen: Choices) -> Finding:
+    actual = actual.double()
     if Trait.DISCRETE_CHOICE in row.subject.traits:
-        found = _undecided(row, found, chosen)[0]
+        actual = _undecided(row, actual, chosen)[0]
     size = row.y.abs().max()
-    return compare(law, case, found / size, row.y / size, BOUNDS[torch.float32] * max(1, row.steps // NEAR))
+    return compare(law, case, actual / size, row.y / size, BOUNDS[torch.float32] * max(1, row.steps // NEAR))
 
 
 def readout(row: Row) -> Iterator[Finding]:
@@ -234,8 +234,8 @@ def inference(row: Row) -> Iterator[Finding]:
         whole = form.whole(row.x, row.memory, Span(prefix=row.prefix)).y
         yield compare("inference", "whole", whole, row.y, row.subject.bound)
         if row.subject.stateful:
-            found = row_in_pieces(row, across(row.steps), True, form)[0]
-            yield compare("inference", "pieces of odd sizes", found, row.y, row.subject.bound)
+            actual = row_in_pieces(row, across(row.steps), True, form)[0]
+            yield compare("inference", "pieces of odd sizes", actual, row.y, row.subject.bound)
 
 
 LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {

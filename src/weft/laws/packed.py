@@ -37,10 +37,10 @@ def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
             yield from _findings(subject, f"{case}, pieces {'+'.join(map(str, cuts))}", pieces, apart)
 
 
-def _findings(subject: Subject, case: str, found: Run, apart: Run) -> Iterator[Finding]:
-    yield Finding("packed", case, difference(found.y, apart.y), subject.bound)
+def _findings(subject: Subject, case: str, actual: Run, apart: Run) -> Iterator[Finding]:
+    yield Finding("packed", case, difference(actual.y, apart.y), subject.bound)
     if subject.differentiable:
-        yield Finding("packed gradients", case, gradient_difference(found.gradients, apart.gradients),
+        yield Finding("packed gradients", case, gradient_difference(actual.gradients, apart.gradients),
                       subject.gradient_bound)
 
 

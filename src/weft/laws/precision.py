@@ -38,13 +38,13 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
             exact = subject.whole(x, memory).y
         for dtype, bound in BOUNDS.items():
             twin = cast(subject, dtype)
-            with recorded(twin.module) as found:
+            with recorded(twin.module) as chosen:
                 y = twin.whole(tensor_in(x, dtype), memory_in(memory, dtype)).y
-            yield from agreement(subject, LAW, str(dtype), y, exact, found, choices, bound)
+            yield from agreement(subject, LAW, str(dtype), y, exact, chosen, choices, bound)
             if subject.stateful:
-                with recorded(twin.module) as found:
+                with recorded(twin.module) as chosen:
                     steps, changed = _steps(twin, x, memory, dtype)
-                yield from agreement(subject, LAW, f"{dtype}, token by token", steps, exact, found, choices, bound)
+                yield from agreement(subject, LAW, f"{dtype}, token by token", steps, exact, chosen, choices, bound)
                 yield Finding(LAW, f"{dtype}, fields of the state that change dtype: {changed or 'none'}",
                               float(len(changed)), COUNT)
         if torch.cuda.is_available():
@@ -55,19 +55,19 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
                           subject.gradient_bound)
 
 
-def agreement(subject: Subject, law: str, case: str, found: Tensor, exact: Tensor, choices: Choices,
+def agreement(subject: Subject, law: str, case: str, actual: Tensor, exact: Tensor, choices: Choices,
               exact_choices: Choices, bound: float) -> Iterator[Finding]:
     """Outputs in another dtype against those in float64, up to each row's first different choice of an expert."""
     if Trait.DISCRETE_CHOICE in subject.traits:
         agreed, margin = exact_choices.against(choices, exact.shape[1], causal=subject.stateful)
         yield Finding(law, f"{case}: margin of the widest choice that fell otherwise", margin, bound)
-        found = torch.where(agreed[..., None], found.double(), exact)
-    yield Finding(law, case, _relative(found, exact), bound)
+        actual = torch.where(agreed[..., None], actual.double(), exact)
+    yield Finding(law, case, _relative(actual, exact), bound)
 
 
-def _relative(found: Tensor, exact: Tensor) -> float:
+def _relative(actual: Tensor, exact: Tensor) -> float:
     """The largest difference, divided by the largest output."""
-    return difference(found.double() / exact.abs().max(), exact / exact.abs().max())
+    return difference(actual.double() / exact.abs().max(), exact / exact.abs().max())
 
 
 def cast(subject: Subject, dtype: torch.dtype, device: str = "cpu") -> Subject:
@@ -111,5 +111,5 @@ def readout(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         h = model.hidden(x, None, Span(memory=memory)).y
         logs = model.readout.logits(h).double().log_softmax(-1)
         expected = logs.gather(-1, targets[..., None])[..., 0]
-        found = model.readout.log_prob(h, targets)
-    yield Finding("readout", "log_prob against the logits", difference(found, expected), subject.bound)
+        actual = model.readout.log_prob(h, targets)
+    yield Finding("readout", "log_prob against the logits", difference(actual, expected), subject.bound)

@@ -74,14 +74,14 @@ class Report:
         return worst
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
+def difference(actual: Tensor, expected: Tensor) -> float:
     """The largest absolute difference, divided by the largest expected value if that exceeds one; infinite for NaN and
     for tensors of different shapes. Equal infinities agree: an unsmoothed n-gram gives the logarithm of zero."""
-    if found.shape != expected.shape:
+    if actual.shape != expected.shape:
         return math.inf
-    if found.numel() == 0:
+    if actual.numel() == 0:
         return 0.0
-    a, b = found.detach().double(), expected.detach().double()
+    a, b = actual.detach().double(), expected.detach().double()
     worst, size = float((a - b).abs().max()), float(b.abs().max())
     if math.isfinite(worst) and math.isfinite(size):
         return worst / max(1.0, size)
@@ -94,18 +94,18 @@ def difference(found: Tensor, expected: Tensor) -> float:
     return float(gap.max()) / scale
 
 
-def compare(law: str, case: str, found: Tensor, expected: Tensor, bound: float) -> Finding:
+def compare(law: str, case: str, actual: Tensor, expected: Tensor, bound: float) -> Finding:
     """The comparison of outputs [B,T,...] with those expected, with the first token that exceeds the bound."""
-    worst = difference(found, expected)
-    return Finding(law, case, worst, bound, None if worst <= bound else first_wrong(found, expected, bound))
+    worst = difference(actual, expected)
+    return Finding(law, case, worst, bound, None if worst <= bound else first_wrong(actual, expected, bound))
 
 
-def first_wrong(found: Tensor, expected: Tensor, bound: float) -> int | None:
+def first_wrong(actual: Tensor, expected: Tensor, bound: float) -> int | None:
     """The first token of [B,T,...], counted from 1, at which some row differs by more than ``bound``, scaled as in
     `difference`; None if there is none or the shapes differ."""
-    if found.shape != expected.shape or found.dim() < 2:
+    if actual.shape != expected.shape or actual.dim() < 2:
         return None
-    a, b = found.detach().double(), expected.detach().double()
+    a, b = actual.detach().double(), expected.detach().double()
     finite = b[b.isfinite()].abs()
     scale = max(1.0, float(finite.max())) if finite.numel() else 1.0
     wrong = ~((a == b) | ((a - b).abs() <= bound * scale))
@@ -113,10 +113,10 @@ def first_wrong(found: Tensor, expected: Tensor, bound: float) -> int | None:
     return int(tokens[0]) + 1 if tokens.numel() else None
 
 
-def gradient_difference(found: list[Tensor | None], expected: list[Tensor | None]) -> float:
+def gradient_difference(actual: list[Tensor | None], expected: list[Tensor | None]) -> float:
     """The largest `difference` of all pairs of gradients; a gradient of None counts as zero."""
     worst = 0.0
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         if a is None and b is None:
             continue
         known = b if a is None else a

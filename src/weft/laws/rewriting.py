@@ -61,12 +61,12 @@ def _pieces(subject: Subject, x: Tensor, source: int) -> Tensor:
 def _compared(subject: Subject, name: str, rewrite: RewriteConfig, x: Tensor, source: int,
               generator: torch.Generator) -> Iterator[Finding]:
     """The part rewritten against the part with other weights."""
-    found, plain = _both(subject, rewrite, generator)
-    yield Finding(LAW, name, difference(_whole(found, x, source), _whole(plain, x, source)), subject.bound)
+    rewritten, plain = _both(subject, rewrite, generator)
+    yield Finding(LAW, name, difference(_whole(rewritten, x, source), _whole(plain, x, source)), subject.bound)
     if subject.stateful:
-        yield Finding(LAW, f"{name}, in pieces", difference(_pieces(found, x, source), _pieces(plain, x, source)),
+        yield Finding(LAW, f"{name}, in pieces", difference(_pieces(rewritten, x, source), _pieces(plain, x, source)),
                       subject.bound)
-    yield from _effects(found, x, source, generator)
+    yield from _effects(rewritten, x, source, generator)
 
 
 def _reached(module: nn.Module, use: Use) -> bool:
@@ -84,15 +84,15 @@ def _both(subject: Subject, rewrite: RewriteConfig, generator: torch.Generator) 
     copied, plain = copy.deepcopy(subject.module), copy.deepcopy(subject.module)
     names = {id(parameter): name for name, parameter in copied.named_parameters()}
     with torch.random.fork_rng(devices=[]):
-        found = apply(copied, rewrite)
-    replaced = {each.path: each.before for each in found.replacements}
-    shared = _shared(found.model)
-    for path, put in put_in(found.replacements):
+        applied = apply(copied, rewrite)
+    replaced = {each.path: each.before for each in applied.replacements}
+    shared = _shared(applied.model)
+    for path, put in put_in(applied.replacements):
         if not _beside_shared(put, shared):
             put.perturb(generator)
         name = names[id(replaced[path].get_parameter("weight"))]
         plain.get_parameter(name).copy_(put.eval().merged().weight)
-    return subject.remake(found.model), subject.remake(plain)
+    return subject.remake(applied.model), subject.remake(plain)
 
 
 def _effects(subject: Subject, x: Tensor, source: int, generator: torch.Generator) -> Iterator[Finding]:

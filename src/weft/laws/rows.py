@@ -48,8 +48,8 @@ def _source_padding(subject: Subject, x: Tensor, memory: Memory, generator: torc
     assert exists is not None, "the laws' sources have counts"
     noise = torch.randn(memory.h.shape, generator=generator, dtype=torch.float64).to(memory.h)
     other = replace(memory, h=torch.where(exists[..., None], memory.h, noise))
-    base, found = (_with_and_without_state(subject, x, source) for source in (memory, other))
-    return Finding("ragged", "the source padded with noise", difference(found, base), subject.bound)
+    base, actual = (_with_and_without_state(subject, x, source) for source in (memory, other))
+    return Finding("ragged", "the source padded with noise", difference(actual, base), subject.bound)
 
 
 def _with_and_without_state(subject: Subject, x: Tensor, memory: Memory) -> Tensor:
@@ -115,10 +115,10 @@ def _rows_replaced(subject: Subject, x: Tensor, memory: Memory | None, state: La
     mixed = admit(state.clone(), [1], started)
     late = x[:, before:].clone()
     late[1] = new[0, short:short + late.shape[1]]
-    found = subject.call(late, mixed, Span()).y
+    actual = subject.call(late, mixed, Span()).y
     expected = subject.call(late, state.clone(), Span()).y
     expected[1] = subject.call(late[1:2], started.clone(), Span()).y[0]
-    return Finding("selection", "row 1 replaced by another sequence", difference(found, expected), subject.bound)
+    return Finding("selection", "row 1 replaced by another sequence", difference(actual, expected), subject.bound)
 
 
 def persistence(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
@@ -138,8 +138,8 @@ def persistence(subject: Subject, generator: torch.Generator) -> Iterator[Findin
         template = subject.start(3, memory, None, None)
         back = restore(template, load(save(state_arrays(out))))
         expected = subject.call(x[:, 4:], out, Span()).y
-        found = subject.call(x[:, 4:], back, Span()).y
-    yield Finding("persistence", "state saved and restored", difference(found, expected), 1e-300)
+        actual = subject.call(x[:, 4:], back, Span()).y
+    yield Finding("persistence", "state saved and restored", difference(actual, expected), 1e-300)
 
 
 def _changed(subject: Subject) -> Subject:

@@ -60,5 +60,5 @@ def _compare(subject: Subject, case: str, state: LayerState, rest: Tensor, memor
                   COUNT)
     sizes = few_pieces(rest.shape[1])
     expected, _ = in_pieces(subject, rest, state, sizes)
-    found, _ = in_pieces(subject, rest, back, sizes)
-    yield Finding(LAW, case, difference(found, expected), 1e-300)
+    actual, _ = in_pieces(subject, rest, back, sizes)
+    yield Finding(LAW, case, difference(actual, expected), 1e-300)

@@ -30,10 +30,10 @@ def admission(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
         yield _of_other_capacity(subject, mine, memory, whole[0])
     for capacity, gradients in ((subject.steps, False), (None, False), (None, True)):
         with nullcontext() if gradients else torch.no_grad():
-            found, expected, moved = _replaced(subject, mine, theirs, memory, capacity, whole)
+            actual, expected, moved = _replaced(subject, mine, theirs, memory, capacity, whole)
         case = f"{'reserved' if capacity else 'growing'} buffers, with{'' if gradients else 'out'} gradients"
         yield Finding("admission", f"row 1 retired and another admitted, {case}",
-                      difference(found.detach(), expected), subject.bound)
+                      difference(actual.detach(), expected), subject.bound)
         if capacity is not None:
             yield Finding("admission", f"tensors that moved: {moved or 'none'}", float(len(moved)), COUNT)
 
@@ -44,8 +44,8 @@ def _of_other_capacity(subject: Subject, x: Tensor, memory: Memory | None, whole
     one, two = (_rows(memory, rows, x) for rows in ([0], [1, 2]))
     _, first = advance(subject, x[:1, :half], subject.start(1, one, steps, steps))
     _, others = advance(subject, x[1:, :half], subject.start(2, two, 2 * steps, steps))
-    found, _ = in_pieces(subject, x[:, half:], concat([first, others]), few_pieces(steps - half))
-    return Finding("admission", "states of different capacity joined", difference(found, whole[:, half:]),
+    actual, _ = in_pieces(subject, x[:, half:], concat([first, others]), few_pieces(steps - half))
+    return Finding("admission", "states of different capacity joined", difference(actual, whole[:, half:]),
                    subject.bound)
 
 
@@ -65,8 +65,8 @@ def _replaced(subject: Subject, mine: Tensor, theirs: Tensor, memory: Memory | N
     left = subject.steps - half - 1
     x, expected = (both[0][:, half + 1:].clone() for both in ((mine, theirs), whole))
     x[1], expected[1] = theirs[1, short:short + left], whole[1][1, short:short + left]
-    found, _ = in_pieces(subject, x, state, few_pieces(left))
-    return found, expected, moved
+    actual, _ = in_pieces(subject, x, state, few_pieces(left))
+    return actual, expected, moved
 
 
 def _rows(memory: Memory | None, rows: list[int], x: Tensor) -> Memory | None:
@@ -89,8 +89,8 @@ def trimming(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
             room = "reserved" if capacity else "growing"
             yield Finding("trimming", f"slots kept of {half} tokens, {room} buffers: {sorted(sizes) or 'none'}",
                           float(len(sizes - {half})), COUNT)
-            found, _ = in_pieces(subject, x[:, half:], trim(state, steps), few_pieces(steps - half))
-            yield Finding("trimming", f"trimmed and widened again, {room} buffers", difference(found, expected),
+            actual, _ = in_pieces(subject, x[:, half:], trim(state, steps), few_pieces(steps - half))
+            yield Finding("trimming", f"trimmed and widened again, {room} buffers", difference(actual, expected),
                           subject.bound)
 
 
@@ -111,9 +111,9 @@ def rewinding(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
             bounded = sum(tensor.nbytes for tensor, spec in state.tensors().values() if spec.grows is None)
             for size in (steps - half, 2):
                 state = rewind(_advanced(subject, wrong[:, half:half + size], state), start)
-            found, _ = in_pieces(subject, x[:, half:], state, few_pieces(steps - half))
+            actual, _ = in_pieces(subject, x[:, half:], state, few_pieces(steps - half))
         case = f"{'reserved' if capacity else 'growing'} buffers, with{'' if gradients else 'out'} gradients"
-        yield Finding("rewinding", f"twice, {case}", difference(found.detach(), expected), subject.bound)
+        yield Finding("rewinding", f"twice, {case}", difference(actual.detach(), expected), subject.bound)
         yield Finding("rewinding", f"bytes of a mark beyond what is bounded, {case}",
                       float(max(0, start.nbytes() - bounded)), COUNT)
 

@@ -105,9 +105,9 @@ class Rows:
         """Compare the tokens that both rows have read since the last comparison."""
         first, second = (torch.cat(parts) for parts in self._waiting)
         both = min(first.shape[0], second.shape[0])
-        found = compare(LAW, "", second[None, :both], first[None, :both], self._subject.bound)
-        self.worst = max(self.worst, found.difference)
-        if self.token is None and found.token is not None:
-            self.token = self._compared + found.token
+        finding = compare(LAW, "", second[None, :both], first[None, :both], self._subject.bound)
+        self.worst = max(self.worst, finding.difference)
+        if self.token is None and finding.token is not None:
+            self.token = self._compared + finding.token
         self._waiting = [[first[both:]], [second[both:]]]
         self._compared += both
