@@ -183,7 +183,7 @@ def test_laws_hold_and_see_its_dropout() -> None:
 
 def test_a_dropout_that_is_declared_and_not_applied_breaks_a_law() -> None:
     broken = laws_on("Deaf", "training").broken()
-    assert ["the part drops nothing in training" in finding.case for finding in broken] == [True]
+    assert ["the part does not drop in training" in finding.case for finding in broken] == [True]
 
 
 def test_a_part_that_reads_a_source_is_given_one() -> None:

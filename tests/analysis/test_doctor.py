@@ -83,16 +83,16 @@ def test_warnings_say_what_to_do() -> None:
                       "onednn" if other > own else "reference")
 
     text = "\n".join(warnings_for(["no-such-package"], None, True, 0, (route("float32", 1e11, 2e11),)))
-    assert "Not installed: no-such-package. Install Weft again." in text
-    assert "torch.compile on this CPU lacks a C++ compiler:" in text
-    assert "share 0 cores: use --threads" in text
-    assert "1 of 1 products are up to 2.0 times as fast by another route than PyTorch's own choice" in text
-    assert "lacks Python's headers:" in "\n".join(warnings_for([], "c++", False, 10**6, ()))
+    assert "Required packages are not installed: no-such-package. Install Weft again." in text
+    assert "torch.compile cannot run on this CPU without a C++ compiler." in text
+    assert " threads on 0 cores. Give --threads 0." in text
+    assert "1 of 1 products are up to 2.0 times as fast, and as exact, by another route" in text
+    assert "without Python's headers." in "\n".join(warnings_for([], "c++", False, 10**6, ()))
     same = (route("float32", 1e11, 1e11), route("bfloat16", 1e11, 9e10))
     assert list(warnings_for(["torch"], "c++", True, 10**6, same)) == []
     half = (route("float32", 1e11, 9e10), route("bfloat16", 5e10, 4e10))
     text = "\n".join(warnings_for([], "c++", True, 10**6, half))
-    assert "bfloat16 products reach 0.50 of float32's speed here" in text
+    assert "bfloat16 products run at 0.50 of float32's speed here" in text
 
 
 def test_operations_and_borders_are_told(found: Diagnosis) -> None:

@@ -116,7 +116,7 @@ def test_notes_on_a_rotation_fixed_by_length() -> None:
     scaling = {"kind": "longrope", "short_factor": [1.0, 1.5], "long_factor": [1.0, 4.0], "original_length": 6,
                "extended_length": 24}
     text = notes(config({**ATTENTION, "position": {"kind": "rope", "scaling": scaling}}))
-    assert "runs its whole text again: about " in text
+    assert "runs the whole text again, which takes about " in text
 
 
 def test_notes_on_packing_for_mixers_that_transform() -> None:

@@ -28,12 +28,12 @@ def notes(*scalings: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("scalings", "said"), [
-    ([longrope(6), longrope(6)], "length of the document. At 7 tokens a generated row outgrows its state and runs its "
+    ([longrope(6), longrope(6)], "length of the document. At 7 tokens the rotation changes, so generation runs the "
                                  "whole text again."),
-    ([longrope(6), longrope(9)], "At 2 of the lengths from 7 to 10 tokens a generated row outgrows"),
+    ([longrope(6), longrope(9)], "At 2 of the lengths from 7 to 10 tokens the rotation changes"),
     ([{"kind": "dynamic", "factor": 2.0, "original_length": 12}],
-     "At every length from 13 to 16 tokens a generated row outgrows its state"),
-    ([longrope(16)], "depends on the length of the document, and is the same for all lengths up to 16 tokens."),
+     "At every length from 13 to 16 tokens the rotation changes, so generation"),
+    ([longrope(16)], "depends on the length of the document; it is the same for all lengths up to 16 tokens."),
 ])
 def test_where_generation_starts_over(scalings: list[dict[str, Any]], said: str) -> None:
     assert said in notes(*scalings)

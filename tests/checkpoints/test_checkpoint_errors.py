@@ -164,7 +164,7 @@ def test_a_model_that_cannot_be_built(saved: Path) -> None:
 
 
 def test_resuming_without_what_it_needs(saved: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"saved: there is no training\.safetensors, so training cannot go on"):
+    with pytest.raises(CheckpointError, match=r"saved: there is no training\.safetensors, so training cannot be"):
         read_training(saved)
 
 

@@ -160,7 +160,7 @@ def test_what_the_cache_holds_is_found_offline_without_a_question(hub: FakeHub) 
     asked = len(hub.asked)
     assert resolve("ours/tiny", offline=True) == online
     assert len(hub.asked) == asked
-    with pytest.raises(CheckpointError, match=r"ours/tiny@v0: .* cache does not hold it whole, .*\(offline\)\. Fetch"):
+    with pytest.raises(CheckpointError, match=r"ours/tiny@v0: .* cache does not contain all .*\(offline\)\. Download"):
         resolve("ours/tiny@v0", offline=True)
 
 
@@ -189,7 +189,7 @@ def test_what_is_not_there_is_told(hub: FakeHub) -> None:
 
 
 def test_a_gated_model_needs_a_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CheckpointError, match=r"ours/gated: its owners let only .* whom they know\. Ask .*/ours/gated"):
+    with pytest.raises(CheckpointError, match=r"ours/gated: its owners have restricted access .*\. Ask .*/ours/gated"):
         resolve("ours/gated")
     monkeypatch.setenv("HF_TOKEN", "secret")
     assert resolve("ours/gated").name == MAIN
@@ -206,7 +206,7 @@ def test_a_folder_counts_before_an_id(hub: FakeHub, tmp_path: Path, monkeypatch:
     (tmp_path / "ours/tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert resolve("ours/tiny") == Path("ours/tiny") and hub.asked == []
-    with pytest.raises(InputError, match="ours/tiny: the revision 'v0' of what is no id on the Hub"):
+    with pytest.raises(InputError, match="ours/tiny: revision 'v0' was given for a path; only models on the Hub"):
         resolve("ours/tiny", revision="v0")
 
 
@@ -216,7 +216,7 @@ def test_what_does_not_look_like_an_id_is_a_path(given: str) -> None:
 
 
 def test_two_revisions_are_refused() -> None:
-    with pytest.raises(InputError, match=r"a/b@c: two revisions, 'c' and 'd'\. Give one"):
+    with pytest.raises(InputError, match=r"a/b@c: two revisions were given, 'c' and 'd'\. Give one"):
         resolve("a/b@c", revision="d")
 
 

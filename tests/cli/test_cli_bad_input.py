@@ -192,8 +192,8 @@ def test_options_that_exclude_each_other(refused: Refuse, workplace: Path, run: 
     assert "--text, --tokens: neither text nor rows of tokens. Give one of them." in refused("score", run)
     assert "--greedy, --temperature: greedy decoding has no temperature, got 0.5. Give one of them." in refused(
         "generate", run, "--prompt", "a", "--greedy", "--temperature", "0.5")
-    assert "stride: stride 4 where documents are scored whole. Leave it out, or evaluate in windows." in refused(
-        "eval", run, "--documents", "--stride", "4")
+    assert ("stride: a stride of 4 was given, but whole documents have no stride. Leave it out, or evaluate in windows."
+            in refused("eval", run, "--documents", "--stride", "4"))
 
 
 def test_options_out_of_range(refused: Refuse, run: Path) -> None:

@@ -181,7 +181,7 @@ def test_what_cannot_be_evaluated() -> None:
          lambda: evaluate(short, stream, mode="documents")),
         (InputError, r"mode: unknown mode 'whole'\. Give 'windows' or 'documents'",
          lambda: evaluate(model, stream, mode="whole")),
-        (InputError, r"stride: stride 4 where documents are scored whole\. Leave it out",
+        (InputError, r"stride: a stride of 4 was given, but whole documents have no stride\. Leave it out",
          lambda: evaluate(model, stream, mode="documents", stride=4)),
         (InputError, r"drawn: id 19 is outside the model's vocabulary of 11 ids\. Encode the corpus with the tokenizer",
          lambda: evaluate(model, stream_of((60,), vocab_size=20))),

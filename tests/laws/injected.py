@@ -59,7 +59,7 @@ class Average(Layer):
             carried = self.carried(torch.where(starts, 0.0, average), index)
             average = torch.where(counted, decay * carried + (1 - decay) * token, average)
             steps.append(average)
-        return Output(self.mix(self.seen(torch.stack(steps, 1))), self.after(average, state, span))
+        return Output(self.mixed(self.seen(torch.stack(steps, 1))), self.after(average, state, span))
 
     def before(self, x: Tensor, state: LayerState | None) -> Tensor:
         """What the call begins with."""
@@ -76,6 +76,11 @@ class Average(Layer):
     def seen(self, averages: Tensor) -> Tensor:
         """What the output is made from."""
         return averages
+
+    def mixed(self, averages: Tensor) -> Tensor:
+        """The output."""
+        y: Tensor = self.mix(averages)
+        return y
 
     def after(self, average: Tensor, state: LayerState | None, span: Span) -> LayerState | None:
         """The state after the call."""
@@ -139,6 +144,17 @@ class OverflowsAt100(Average):
 
 
 # Wrong in a mode, a dtype or a width
+
+
+class KeepsItsMatrix(Average):
+    """Multiplies by a second reference to the matrix of its map, so that an adapter of the map has no effect."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model)
+        self.matrix = self.mix.weight
+
+    def mixed(self, averages: Tensor) -> Tensor:
+        return nn.functional.linear(averages, self.matrix)
 
 
 class WrongInTraining(Average):
@@ -314,7 +330,7 @@ def _windowed(kind: type[Attention], window: int | None, dims: Dims) -> Attentio
 LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in (
     Average, WrongAtChunkBorder, ForgetsAt32, ForgetsAt128, KeepsOnly64Keys, BlindBeyond1000, OverflowsAt100,
     WrongInTraining, ReadsOnTheHost, WrongInFloat32Continuation, WrongAbove64, SharesForks, ForgetsSeveralTokens,
-    LeaksDocuments, LeaksFuture, GrowsUndeclared, LosesField, Raises)}
+    LeaksDocuments, LeaksFuture, GrowsUndeclared, LosesField, KeepsItsMatrix, Raises)}
 
 
 class InjectedConfig(MixerConfig):

@@ -101,6 +101,49 @@ class ReadsPastItsMap(MLP):
         return y
 
 
+class KeepsItsMatrix(MLP):
+    """Multiplies by a second reference to the matrix of its map, in a container that no walk over modules enters."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__(d_model, d_ff)
+        self.aliases = (self.up.weight, self.up.bias)
+
+    def each(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.activation(nn.functional.linear(x, *self.aliases)))
+        return y
+
+
+class KeepsItsMatrixForSteps(KeepsItsMatrix):
+    """Calls its map, except in calls of one token."""
+
+    def each(self, x: Tensor) -> Tensor:
+        return super().each(x) if x.shape[1] == 1 else MLP.each(self, x)
+
+
+class NamesItsMatrixTwice(MLP):
+    """Multiplies by the matrix of its map, which is registered as a parameter of the part too."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__(d_model, d_ff)
+        self.matrix, self.term = self.up.weight, self.up.bias
+
+    def each(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.activation(nn.functional.linear(x, self.matrix, self.term)))
+        return y
+
+
+class KeepsItsMap(MLP):
+    """Calls its map by a second reference, which still holds the map that a rewrite has replaced."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__(d_model, d_ff)
+        self.maps = (self.up,)
+
+    def each(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.activation(self.maps[0](x)))
+        return y
+
+
 class MeansOverPadding(PooledHead):
     """Divides by the length of the batch, not by each row's count."""
 

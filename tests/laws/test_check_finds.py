@@ -1,4 +1,8 @@
-"""`weft check` on a configuration finds defects of a plugin, names the layer that has each, and tells it once."""
+"""`weft check` on a configuration finds the defects of a plugin, and names the layer of each and its law, once.
+
+A check takes seconds, most of them for what does not depend on the defects, so several defects share a model. In one
+model each breaks a law of its own (`found_alone`), so that the model as a whole shows each of them by itself.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +19,35 @@ import torch
 from laws.injected import LAYERS, InjectedConfig
 from laws.mutants import ForgetsSoftcap
 from weft import api
+from weft.cli.check import _print
 from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig
 from weft.core.registry import REGISTRY
 from weft.heads.readout import LinearReadout
-from weft.laws import LAWS, CheckResult, check
+from weft.laws import LAWS, CheckResult, Fault, check
 
 FOUND = {
-    "WrongAtChunkBorder": ("split", 17), "ForgetsAt32": ("split", 33), "ForgetsAt128": ("split", 129),
-    "KeepsOnly64Keys": ("split", None), "BlindBeyond1000": ("split", 1001), "OverflowsAt100": ("finite", 101),
-    "WrongInFloat32Continuation": ("continuation", None), "WrongAbove64": ("split", None),
-    "ForgetsSeveralTokens": ("split", None), "LeaksDocuments": ("packed", None),
-    "LeaksFuture": ("causality", None), "GrowsUndeclared": ("bounded", None), "LosesField": ("persistence", None),
+    "LeaksDocuments": ("packed", 11, None), "GrowsUndeclared": ("bounded", 11, None),
+    "KeepsItsMatrix": ("rewriting", 11, None), "WrongInTraining": ("training", 11, None),
+    "WrongInFloat32Continuation": ("continuation", 11, None), "OverflowsAt100": ("finite", 386, 101),
+    "SharesForks": ("forks", 11, None), "LosesField": ("persistence", 11, None), "Raises": ("packed", 11, None),
+    "BlindBeyond1000": ("split", 2048, 1001),
+    "WrongAbove64": ("split", 11, None), "ReadsOnTheHost": ("compile", 11, None),
+    "ForgetsSeveralTokens": ("split", 11, None), "LeaksFuture": ("causality", 11, None),
+    "ForgetsAt32": ("split", 386, 33), "ForgetsAt128": ("split", 386, 129), "KeepsOnly64Keys": ("split", 386, None),
+    "WrongAtChunkBorder": ("split", 386, 17),
 }
-"""The law that is named, and the first wrong token where the defect begins at one."""
+"""The law that is named, the tokens of the rows that show it, and the first wrong token where the defect begins at
+one."""
 
-OF_A_MODE = {"WrongInTraining": "training", "ReadsOnTheHost": "compile", "SharesForks": "forks"}
-"""Defects that one law alone finds, by the name under which it is registered."""
+SHORT = ("LeaksDocuments", "GrowsUndeclared", "KeepsItsMatrix", "WrongInTraining", "WrongInFloat32Continuation",
+         "OverflowsAt100")
+FAR = ("BlindBeyond1000", "SharesForks", "LosesField", "Raises")
+"""Each are defects that break different laws, or one law on rows of different lengths."""
+
+TOGETHER = ("KeepsOnly64Keys", "ForgetsAt32", "ForgetsAt128", "ForgetsSeveralTokens", "LeaksFuture")
+"""Defects that break one law, several of them on rows of one length, which the layers alone tell apart."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,82 +63,103 @@ def model(tree: dict[str, Any]) -> ModelConfig:
     return found
 
 
-def config(defect: str) -> ModelConfig:
-    """A model whose second block holds the defect, below it a healthy one."""
-    blocks = [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2}]},
-              {"kind": "pre", "layers": ["channel_mix", {"kind": "injected", "defect": defect}]}]
-    width = 72 if defect == "WrongAbove64" else 16
-    return model({"kind": "decoder", "vocab_size": 40, "d_model": width, "context": 256, "norm": "layernorm",
-                  "blocks": blocks})
+def block(*layers: Any) -> dict[str, Any]:
+    return {"kind": "pre", "layers": list(layers)}
+
+
+ATTENTION = {"kind": "attention", "n_heads": 2}
+"""Healthy. Its state grows, so that the law of stability, which takes longest, does not run on a model with it."""
+
+
+def injected(defect: str) -> dict[str, Any]:
+    return {"kind": "injected", "defect": defect}
+
+
+def config(*blocks: dict[str, Any], d_model: int = 16, **fields: Any) -> ModelConfig:
+    return model({"kind": "decoder", "vocab_size": 40, "d_model": d_model, "context": 256, "norm": "layernorm",
+                  "blocks": list(blocks), **fields})
 
 
 def told(result: CheckResult) -> str:
     return "\n".join(str(fault) for fault in result.faults)
 
 
-def test_there_are_sixteen_of_them() -> None:
-    assert len(FOUND) + len(OF_A_MODE) == 16
-    assert {*FOUND, *OF_A_MODE} == set(LAYERS) - {"Average", "Raises"}
+def named(result: CheckResult) -> dict[str, Fault]:
+    """The faults by layer, of which each has one."""
+    found = {fault.layer: fault for fault in result.faults}
+    assert len(found) == len(result.faults), told(result)
+    return found
 
 
-def test_a_healthy_plugin_obeys() -> None:
-    result = api.check(config("Average"))
-    assert result.holds and not result.faults, told(result)
+def require_found(result: CheckResult, places: dict[str, str]) -> None:
+    """Each defect is named once, at its place, with its law, the length of the rows and the first wrong token."""
+    found = named(result)
+    assert {layer: fault.path for layer, fault in found.items()} == places, told(result)
+    for layer, fault in found.items():
+        law, steps, token = FOUND[layer]
+        assert (fault.law, fault.steps) == (law, steps), told(result)
+        assert fault.means and fault.cause and fault.count >= 1
+        assert token is None or fault.worst.token == token, told(result)
 
 
-@pytest.mark.parametrize("defect", FOUND)
-def test_a_defect_is_found_named_and_told_once(defect: str) -> None:
-    result = api.check(config(defect))
-    law, token = FOUND[defect]
-    assert not result.holds
-    assert [(fault.layer, fault.path) for fault in result.faults] == [(defect, "stack.layers.1.layers.1")], told(result)
-    fault, = result.faults
-    assert fault.law == law, told(result)
-    assert fault.means and fault.cause and fault.count >= 1
-    assert token is None or fault.worst.token == token, told(result)
+def found_alone(fault: Fault, result: CheckResult) -> bool:
+    """Whether no other layer breaks its law on rows of this length or shorter ones."""
+    return not any(fault.law in other.laws and other.steps <= fault.steps
+                   for other in result.faults if other is not fault)
 
 
-@pytest.mark.parametrize("defect", OF_A_MODE)
-def test_a_defect_is_found_by_its_law_and_by_no_other(defect: str) -> None:
-    result = api.check(config(defect))
-    if OF_A_MODE[defect] not in LAWS:
-        assert result.holds, told(result)
-        return
-    assert [(fault.layer, fault.law) for fault in result.faults] == [(defect, OF_A_MODE[defect])], told(result)
+def test_every_defect_is_tried() -> None:
+    tried = {*SHORT, *FAR, *TOGETHER, "WrongAbove64", "ReadsOnTheHost", "WrongAtChunkBorder"}
+    assert tried == set(FOUND) == set(LAYERS) - {"Average"}
 
 
-def test_what_a_part_raises_is_a_finding() -> None:
-    result = api.check(config("Raises"))
-    fault, = result.faults
-    assert (fault.layer, fault.law) == ("Raises", "packed"), told(result)
-    assert fault.cause == "it raised ValueError: documents are not supported"
+@pytest.fixture
+def _without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing a dozen layers takes as long as all other laws, and says nothing of a wrong state."""
+    monkeypatch.delitem(LAWS, "compile")
 
 
-def test_a_layer_that_stands_twice_is_told_once() -> None:
-    repeated = config("LeaksFuture").dump()
-    repeated["blocks"] = [{"repeat": 2, "of": repeated["blocks"]}]
-    result = api.check(model(repeated))
-    assert [fault.path for fault in result.faults] == ["stack.layers.1.layers.1 and 1 more like it"], told(result)
+def test_a_defect_on_short_rows_is_found_by_its_law_named_and_told_once() -> None:
+    result = api.check(config(block(ATTENTION), *(block(injected(defect)) for defect in SHORT)))
+    require_found(result, {defect: f"stack.layers.{index}.layers.0" for index, defect in enumerate(SHORT, 1)})
+    assert all(found_alone(fault, result) for fault in result.faults), told(result)
 
 
-def test_two_defects_are_told_apart() -> None:
-    both = config("LeaksFuture").dump()
-    both["blocks"][0]["layers"].append({"kind": "injected", "defect": "ForgetsAt32"})
-    result = api.check(model(both))
-    assert [(fault.layer, fault.law) for fault in result.faults] == [("LeaksFuture", "causality"),
-                                                                     ("ForgetsAt32", "split")], told(result)
+@pytest.mark.usefixtures("_without_compiler")
+def test_a_defect_on_far_rows_or_in_states_is_found_by_its_law_named_and_told_once() -> None:
+    result = api.check(config(*(block(injected(defect)) for defect in FAR)))
+    require_found(result, {defect: f"stack.layers.{index}.layers.0" for index, defect in enumerate(FAR)})
+    assert all(found_alone(fault, result) for fault in result.faults), told(result)
+    assert named(result)["Raises"].cause == "it raised ValueError: documents are not supported"
 
 
-def test_what_no_layer_shows_is_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A readout is no layer."""
+@pytest.mark.usefixtures("_without_compiler")
+def test_defects_that_break_one_law_are_told_apart_and_one_that_stands_twice_is_told_once() -> None:
+    *once, twice = TOGETHER
+    result = api.check(config(block(ATTENTION), *(block(injected(defect)) for defect in once),
+                              {"repeat": 2, "of": [block("channel_mix", injected(twice))]}))
+    places = {defect: f"stack.layers.{index}.layers.0" for index, defect in enumerate(once, 1)}
+    require_found(result, places | {twice: f"stack.layers.{len(once) + 1}.layers.1 and 1 more like it"})
+
+
+def test_defects_at_a_width_and_of_the_compiler_and_what_no_layer_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A readout is no layer: its defect is the model's own."""
     monkeypatch.setattr(LinearReadout, "log_prob", ForgetsSoftcap.log_prob)
-    result = api.check(model({**config("Average").dump(), "readout": {"kind": "linear", "softcap": 0.2}}))
-    assert [(fault.layer, fault.law) for fault in result.faults] == [("Decoder", "readout")], told(result)
+    result = api.check(config(block(ATTENTION, injected("ReadsOnTheHost")), block(injected("WrongAbove64")),
+                              d_model=72, readout={"kind": "linear", "softcap": 0.2}))
+    own = [fault for fault in result.faults if fault.layer == "Decoder"]
+    assert [fault.law for fault in own] == ["readout"], told(result)
+    found = {fault.layer: (fault.path, fault.law) for fault in result.faults if fault not in own}
+    assert found == {"ReadsOnTheHost": ("stack.layers.0.layers.1", "compile"),
+                     "WrongAbove64": ("stack.layers.1.layers.0", "split")}, told(result)
+    assert all(found_alone(fault, result) for fault in result.faults), told(result)
 
 
-def test_a_trained_model_is_checked_past_its_borders() -> None:
+def test_a_trained_model_is_checked_past_its_borders_and_its_defect_printed_in_eighty_columns(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """At its own width, dtype and context."""
-    config_ = config("WrongAtChunkBorder")
+    defect = "WrongAtChunkBorder"
+    config_ = config(block(ATTENTION), block("channel_mix", injected(defect)))
     torch.manual_seed(0)
     built = config_.build()
     assert isinstance(built, LanguageModel)
@@ -132,17 +168,26 @@ def test_a_trained_model_is_checked_past_its_borders() -> None:
     assert result.own_long is not None and result.own_long.steps == 386
     worst = next(finding for finding in result.own_long.broken() if finding.law == "split")
     assert worst.token == 17 and worst.bound == 5e-4
-    assert [(fault.layer, fault.law) for fault in result.faults] == [("WrongAtChunkBorder", "split")], told(result)
+    require_found(result, {defect: "stack.layers.1.layers.1"})
+
+    monkeypatch.setenv("COLUMNS", "80")
+    _print(result)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    plain = " ".join(out.split())
+    assert f"{defect}, at stack.layers.1.layers.1 breaks split: a sequence run in pieces must equal" in plain
+    assert "first at token 17" in plain and "the first 16 tokens are right" in plain
+    assert plain.count(defect) == 1 and "1 defect breaks a law" in plain
 
 
-def test_a_model_that_chooses_is_judged_up_to_its_near_ties() -> None:
+def test_a_healthy_plugin_obeys_beside_experts_that_are_judged_up_to_their_near_ties() -> None:
     experts = {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": {"kind": "glu", "d_ff": 24}}
-    tree = {**config("Average").dump(), "blocks": [{"kind": "pre", "layers": ["gru", experts]}]}
+    healthy = config(block(ATTENTION, injected("Average"), experts))
     torch.manual_seed(0)
-    built = model(tree).build()
+    built = healthy.build()
     assert isinstance(built, LanguageModel)
-    result = check(model(tree), built)
-    assert result.holds and result.own_long is not None, told(result)
+    result = check(healthy, built)
+    assert result.holds and not result.faults and result.own_long is not None, told(result)
     assert {finding.law for finding in result.own_long.findings} == {"finite", "split"}
     assert any("widest choice" in finding.case for finding in result.own_long.findings)
 
@@ -154,11 +199,11 @@ def test_the_length_of_the_rows_can_be_asked_for() -> None:
         api.check("ngram", length=15)
 
 
-def test_the_command_tells_a_defect_in_eighty_columns(tmp_path: Path) -> None:
+def test_the_command_reports_the_defect_of_a_plugin_and_fails(tmp_path: Path) -> None:
     plugin, file = tmp_path / "plugin.py", tmp_path / "model.json"
     plugin.write_text("from laws.injected import InjectedConfig\nfrom weft.core.registry import register\n"
                       "register(InjectedConfig)\n")
-    file.write_text(json.dumps(config("WrongAtChunkBorder").dump()))
+    file.write_text(json.dumps(config(block(ATTENTION, injected("OverflowsAt100"))).dump()))
     tests = Path(__file__).parents[1]
     environment = {**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1",
                    "PYTHONPATH": os.pathsep.join([str(tests.parent / "src"), str(tests)])}
@@ -167,7 +212,6 @@ def test_the_command_tells_a_defect_in_eighty_columns(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     plain = " ".join(done.stdout.split())
-    assert "WrongAtChunkBorder, at stack.layers.1.layers.1 breaks split: a sequence run in pieces must equal" in plain
-    assert "first at token 17" in plain and "all is well for 16 tokens" in plain
+    assert "OverflowsAt100, at stack.layers.0.layers.1 breaks finite: outputs must be numbers" in plain
     assert "1 defect breaks a law" in plain
-    assert plain.count("WrongAtChunkBorder") == 1 and "Traceback" not in done.stdout + done.stderr
+    assert plain.count("OverflowsAt100") == 1 and "Traceback" not in done.stdout + done.stderr

@@ -9,7 +9,7 @@ from weft.core.layer import Choice
 from weft.feedforward.glu import GLU
 from weft.feedforward.moe import MixtureOfExperts
 from weft.laws import examine, layer_subject
-from weft.laws.choices import Choices, watched
+from weft.laws.choices import Choices, recorded
 
 WIDTH = 8
 
@@ -19,7 +19,7 @@ def experts(seed: int) -> MixtureOfExperts:
     return MixtureOfExperts(WIDTH, [GLU(WIDTH, 6) for _ in range(4)], 2).double()
 
 
-def recorded(chosen: list[int], margin: list[float]) -> Choices:
+def choices_of(chosen: list[int], margin: list[float]) -> Choices:
     choices = Choices()
     choices.add("moe", Choice(torch.tensor(chosen)[None, :, None], torch.tensor(margin)[None]))
     return choices
@@ -41,9 +41,9 @@ def test_some_of_these_seeds_meet_a_near_tie() -> None:
 def test_choices_are_collected_over_pieces() -> None:
     model = experts(0).eval()
     x = torch.randn(2, 7, WIDTH, dtype=torch.float64)
-    with watched(model) as whole:
+    with recorded(model) as whole:
         model(x)
-    with watched(model) as pieces:
+    with recorded(model) as pieces:
         state = None
         for piece in x.split([3, 4], 1):
             state = model(piece, state).state
@@ -55,13 +55,14 @@ def test_choices_are_collected_over_pieces() -> None:
 
 
 def test_what_follows_a_different_choice_is_not_compared() -> None:
-    agreed, margin = recorded([0, 1, 2, 3], [.5, .1, .9, .9]).against(recorded([0, 2, 1, 3], [0.] * 4), 4, causal=True)
+    other = choices_of([0, 2, 1, 3], [0.] * 4)
+    agreed, margin = choices_of([0, 1, 2, 3], [.5, .1, .9, .9]).against(other, 4, causal=True)
     assert agreed.tolist() == [[True, False, False, False]]
     assert margin == pytest.approx(0.1), "the second difference reads inputs that the first has changed"
 
 
 def test_without_causality_the_row_is_not_compared() -> None:
-    agreed, margin = recorded([0, 1], [.5, .25]).against(recorded([0, 2], [0.] * 2), 2, causal=False)
+    agreed, margin = choices_of([0, 1], [.5, .25]).against(choices_of([0, 2], [0.] * 2), 2, causal=False)
     assert agreed.tolist() == [[False, False]] and margin == pytest.approx(0.25)
 
 

@@ -82,7 +82,7 @@ def test_every_part_compiles_whole(name: str) -> None:
 
 
 def untried(subject: Subject, report: Report) -> list[tuple[str, str]]:
-    """Cases that the issue asks to be shown for every part and that the report lacks."""
+    """Cases that every part must be examined in and that the report does not contain."""
     wanted = set(ALL)
     if subject.differentiable:
         wanted |= {case for case in GRADIENTS if subject.stateful or not case[0].startswith("split")}

@@ -185,6 +185,10 @@ CASES = [
     case(serving.KeepsOneSlotMore, wrong.Shift, plain, "trimming", "split, selection, admission, rewinding"),
     case(serving.KeepsNewestFirst, wrong.Shift, plain, "rewinding", "split, selection, admission, trimming"),
     case(serving.ReadsPastItsMap, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
+    case(serving.KeepsItsMatrix, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
+    case(serving.KeepsItsMatrixForSteps, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
+    case(serving.NamesItsMatrixTwice, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
+    case(serving.KeepsItsMap, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
     case(serving.MeansOverPadding, PooledHead, pooling, "head", "ragged, inference, persistence"),
     case(wrong.RoundsAccumulator, wrong.RunningSum, plain, "precision", "split, ragged"),
 ]
@@ -238,6 +242,13 @@ def test_writing_in_place_under_gradients_is_an_error_of_autograd_and_a_finding(
     finding, *_ = examine(subject(plain, wrong.WritesInPlace), laws=("split",)).broken()
     assert finding.case.startswith("raised RuntimeError: one of the variables") and not finding.holds
     assert "modified by an inplace operation" in finding.case
+
+
+def test_an_adapter_beside_a_matrix_with_two_names_is_moved_by_itself() -> None:
+    """No plain part has the adapter's term at one of the names alone, so there is nothing to compare it with."""
+    findings = examine(subject(perceptron, serving.NamesItsMatrixTwice), laws=("rewriting",)).findings
+    cases = {finding.case: finding.holds for finding in findings if finding.case.startswith("adapters")}
+    assert cases == {"adapters without effect on the output: up": False}
 
 
 def test_every_law_is_turned_red_by_some_mutant() -> None:

@@ -102,7 +102,7 @@ def test_a_narrow_twin_reaches_as_far_as_the_configuration() -> None:
 def test_a_wide_twin_is_as_wide_as_the_configuration_where_that_is_affordable() -> None:
     twin = widened(decoder(512, 8))
     assert twin is not None and twin.config.dump()["d_model"] == 512
-    assert twin.changes.startswith("d_model 512 kept, repeated blocks once")
+    assert twin.changes.startswith("d_model 512 as configured, repeated blocks once")
     large = widened(decoder(8192, 64))
     assert large is not None
     assert large.config.dump()["d_model"] == 2048 and parameter_count(large.config.build()) <= MOST_PARAMETERS

@@ -1,4 +1,4 @@
-"""Analysis: what a model costs before it runs, what there is to build from, and what this machine can do."""
+"""Analysis: the cost of a model before it runs, the catalogue of parts, and the capabilities of this machine."""
 
 from __future__ import annotations
 

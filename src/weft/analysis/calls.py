@@ -1,4 +1,4 @@
-"""The calls that analyses make of a model, written once for models with and without a source."""
+"""Calls of a model on blank tokens, for models with and without a source."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from weft.core.span import WHOLE, Memory, Span
 
 
 def blank_tokens(batch: int, steps: int) -> Tensor:
-    """Ids whose values do not matter."""
+    """Token ids of zero, [batch,steps], for calls in which the values do not matter."""
     return torch.zeros(batch, steps, dtype=torch.int64)
 
 
 def source_of(model: LanguageModel, batch: int, steps: int) -> Memory | None:
-    """A source of as many tokens as the text, for models that read one."""
+    """A source of ``steps`` tokens for models that read one; None for others."""
     if model.takes_source:
         return model.encode(EncoderInputs(tokens=blank_tokens(batch, steps)))
     width = source_width(model)
@@ -27,26 +27,26 @@ def source_of(model: LanguageModel, batch: int, steps: int) -> Memory | None:
 
 
 def run_whole(model: Model, batch: int, steps: int) -> Output[ModelState]:
-    """Hidden vectors of a call without a state."""
+    """The hidden vectors [batch,steps,D] of a call without a state."""
     if not isinstance(model, LanguageModel):
         return model.vectors(EncoderInputs(tokens=blank_tokens(batch, steps)))
     return model.hidden(blank_tokens(batch, steps), None, WHOLE.replace(memory=source_of(model, batch, steps)))
 
 
 def heads_of(model: Model) -> dict[str, Readout | Classifier]:
-    """What reads the model's hidden vectors, by its path."""
+    """The model's readout and head, which read its hidden vectors, by their paths."""
     own = {"readout": model.readout} if isinstance(model, LanguageModel) else {}
     return own | ({"head": model.head} if isinstance(model.head, Readout | Classifier) else {})
 
 
-def answer(head: Readout | Classifier, h: Tensor) -> Tensor:
-    """All scores that a head gives of hidden vectors."""
+def scores_of(head: Readout | Classifier, h: Tensor) -> Tensor:
+    """The logits or scores that a head computes from hidden vectors h [B,T,D]."""
     return head.logits(h) if isinstance(head, Readout) else head.scores(h, WHOLE)
 
 
 def loss_of(model: Model, out: Output[ModelState]) -> Tensor:
-    """The loss that training minimises, from the hidden vectors of `run_whole`; of several heads their sum, and of a
-    model without any the mean of its vectors."""
+    """A loss as in training, from the output of `run_whole`: the sum over the model's heads, or the mean of the vectors
+    of a model without heads, plus the auxiliary losses."""
     targets, loss = blank_tokens(*out.y.shape[:2]), torch.zeros(())
     for head in heads_of(model).values():
         loss = loss - (head.log_prob(out.y, targets) if isinstance(head, Readout) else head.scores(out.y, WHOLE)).mean()
@@ -55,7 +55,7 @@ def loss_of(model: Model, out: Output[ModelState]) -> Tensor:
 
 
 def state_after(model: LanguageModel, batch: int, steps: int) -> ModelState:
-    """The state after a prompt of that length."""
+    """The state after a prompt of ``steps`` tokens."""
     state = model.init_state(batch, memory=source_of(model, batch, steps))
     after = model.hidden(blank_tokens(batch, steps), state, Span(fresh=True)).state
     assert after is not None, "a call with a state returns one"
@@ -63,5 +63,5 @@ def state_after(model: LanguageModel, batch: int, steps: int) -> ModelState:
 
 
 def state_for(model: LanguageModel, batch: int, steps: int) -> ModelState:
-    """A state with room for that many tokens."""
+    """A fresh state with reserved buffers for ``steps`` tokens."""
     return model.init_state(batch, capacity=steps, memory=source_of(model, batch, steps))

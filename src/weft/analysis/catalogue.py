@@ -1,4 +1,4 @@
-"""`catalogue`: every part that there is to build from, plugins included."""
+"""`catalogue`: the list of all registered parts and masks, plugins included."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Entry(Record):
     """One part.
 
     Attributes:
-        group: what it is (mixer, position, mask, model, ...).
-        kind: its name in files.
-        usage: how it is written in a file.
+        group: the group of parts (mixer, position, mask, model, ...).
+        kind: the name in files.
+        usage: how the part is written in a file.
         summary: the first sentence of its documentation.
         source: the paper.
-        state_size: what its state holds per row, in words; empty for parts without one.
-        traits: ways in which some example of it does less than the law, with the reason.
-        defined_in: the module that defines it; a plugin's file is a module too.
+        state_size: the contents of its state per row, in words; empty for parts without a state.
+        traits: the traits of its examples, which replace laws by weaker ones, with their reasons.
+        defined_in: the module that defines it, which may be a plugin's.
     """
 
     group: str
@@ -50,24 +50,24 @@ class Entry(Record):
 
 
 def catalogue(only: str | None = None) -> list[Entry]:
-    """Every registered part and mask, by group and kind.
+    """The registered parts and masks, sorted by group and kind.
 
     Args:
-        only: a group, or a kind (of whatever group); None: all.
+        only: a group, or a kind in any group; None: all.
 
     Raises:
-        InputError: no group and no kind has that name; the nearest is named.
+        InputError: there is no group and no kind of that name; the error names the nearest.
     """
     parts = [part for part in REGISTRY.parts() if only in (None, part.group, part.kind)]
-    found = [_entry(part) for part in parts] + [entry for entry in _masks() if only in (None, MASK, entry.kind)]
-    if not found:
+    entries = [_entry(part) for part in parts] + [entry for entry in _masks() if only in (None, MASK, entry.kind)]
+    if not entries:
         known = {name for part in REGISTRY.parts() for name in (part.group, part.kind)}
         known |= {MASK, *(mask.kind for mask in known_masks())}
         hint = nearest(str(only), known)
         groups = f"Groups: {', '.join(sorted({MASK, *REGISTRY.groups()}))}."
         raise InputError(f"no part and no group of parts is called {only!r}.", where="kind",
                          remedy=f"{hint} {groups}" if hint.startswith("Did") else groups)
-    return sorted(found, key=lambda entry: (entry.group, entry.kind))
+    return sorted(entries, key=lambda entry: (entry.group, entry.kind))
 
 
 def _entry(part: type[PartConfig]) -> Entry:
@@ -77,7 +77,7 @@ def _entry(part: type[PartConfig]) -> Entry:
 
 
 def _built(part: type[PartConfig]) -> Iterator[nn.Module]:
-    """The part itself, built small from its examples."""
+    """Small modules with the part, built from its examples."""
     for index, config in enumerate(part.examples()):
         subject = subject_of(config, f"{part.kind}.{index}", dtype=torch.float32)
         if subject is not None:
@@ -85,7 +85,7 @@ def _built(part: type[PartConfig]) -> Iterator[nn.Module]:
 
 
 def _fields(modules: Iterable[nn.Module]) -> str:
-    """The states of layers that nobody has described, by their tensors; empty where there are none."""
+    """The fields of the layers' states, for parts that do not describe their state; empty if there are none."""
     states = {module.state_type for module in modules if isinstance(module, Layer) and not module.composite}
     named = {state: [field.name for field in dataclasses.fields(state) if field.name != CLOCK] for state in states}
     return "; ".join(sorted(f"{state.__name__}: {', '.join(names)}" for state, names in named.items() if names))
@@ -97,7 +97,7 @@ def _masks() -> Iterator[Entry]:
 
 
 def summary_of(described: type) -> str:
-    """The first sentence of a docstring; of its first paragraph where that has no full stop inside."""
+    """The first sentence of a docstring, or its first paragraph if that contains no full stop."""
     text = inspect.getdoc(described) if described.__doc__ else None
     paragraph = " ".join((text or "").split("\n\n")[0].split())
     for index, sign in enumerate(paragraph):
@@ -108,5 +108,5 @@ def summary_of(described: type) -> str:
 
 
 def _traits(modules: Iterable[nn.Module]) -> dict[str, str]:
-    found = {trait for module in modules for trait in traits_of(module)}
-    return {trait.name.lower(): trait.value for trait in sorted(found, key=lambda trait: trait.name)}
+    traits = {trait for module in modules for trait in traits_of(module)}
+    return {trait.name.lower(): trait.value for trait in sorted(traits, key=lambda trait: trait.name)}

@@ -1,4 +1,4 @@
-"""`describe`: everything about one part of the catalogue."""
+"""`describe`: the documentation and the fields of one part of the catalogue."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class FieldDescription(Record):
     """A field of a part's configuration.
 
     Attributes:
-        type: what it may hold, in words.
-        default: as a file would write it; "required" where there is none.
+        type: the allowed values, in words.
+        default: the default as a file writes it; "required" if there is none.
     """
 
     name: str
@@ -36,11 +36,11 @@ class FieldDescription(Record):
 
 @dataclass(frozen=True)
 class Description(Record):
-    """Everything about one part.
+    """The description of one part.
 
     Attributes:
-        text: its documentation, and that of what it builds.
-        fields: of its configuration; a mask's arguments.
+        text: the documentation of the part and of the class that it builds.
+        fields: the fields of its configuration, or a mask's arguments.
     """
 
     entry: Entry
@@ -59,7 +59,7 @@ def describe(entry: Entry) -> Description:
 
 
 def _built(part: type[PartConfig]) -> Iterator[str]:
-    """The documentation of what a configuration builds, when both stand in one file: it has the equation."""
+    """The documentation of the class that a configuration builds, if both are in one file: it has the equation."""
     built = getattr(sys.modules[part.__module__], str(part.build.__annotations__.get("return")), None)
     if isinstance(built, type) and built.__module__ == part.__module__ and built.__doc__:
         yield inspect.cleandoc(built.__doc__)

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine and this installation can do."""
+"""`doctor`: the capabilities of this machine and this installation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from weft.ops.forms import REFERENCE
 PACKAGE = "weft"
 MISSING = "missing"
 CORE = ("torch", "numpy", "pydantic", "jaxtyping", "safetensors", "tokenizers", "typer", "rich", "pyyaml")
-"""What Weft needs, for a source tree that is not installed."""
+"""The packages that Weft requires, for a source tree without package metadata."""
 COMPILERS = ("c++", "g++", "clang++", "cl")
 UNLOCKS = {"dev": "the tests, the linter and the type checker", "docs": "building the documentation"}
-"""What the extras of ``pyproject.toml`` are for."""
+"""The purpose of each extra of ``pyproject.toml``."""
 SLOWER = 1.2
-"""By how much bfloat16 must be slower than float32 to be advised against; less may be chance."""
+"""The factor by which bfloat16 must be slower than float32 for a warning; smaller differences may be chance."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Extra(Record):
     """An optional set of packages.
 
     Attributes:
-        missing: the packages that are not installed; none when it is complete.
+        unlocks: what the packages are for.
+        missing: the packages that are not installed.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Extra(Record):
 
 @dataclass(frozen=True)
 class Device(Record):
-    """Something that models can run on. ``memory``: bytes, 0 where PyTorch does not tell."""
+    """A device that models can run on. ``memory``: bytes, 0 if PyTorch does not report it."""
 
     name: str
     description: str
@@ -57,23 +58,23 @@ class Device(Record):
 
 @dataclass(frozen=True)
 class Diagnosis(Record):
-    """What was found.
+    """The result of `doctor`.
 
     Attributes:
-        versions: of Python, PyTorch, Weft and what it depends on; "missing" for what is not installed.
-        threads: that PyTorch computes with.
-        cores: that this process may use.
+        versions: the versions of Python, Weft and the packages that it requires; "missing" for one not installed.
+        threads: the threads that PyTorch uses.
+        cores: the cores that this process may use.
         capability: the vector instructions that PyTorch uses.
-        backends: libraries that PyTorch was built with, and whether they can be used.
-        routes: matrix products of a small Transformer by every route; empty when measuring was not asked for.
-        copy: bytes a second, read and written, of a copy in memory; 0 when it was not measured.
-        compiler: the C++ compiler that ``torch.compile`` needs on a CPU; None: there is none.
-        python_headers: whether Python's C headers, which it needs too, are installed.
-        operations: what is computed in several ways, and how here.
-        thresholds: where the borders between the ways come from.
-        disk_free: bytes free where the process stands.
-        disk_free_temporary: bytes free where temporary files go.
-        warnings: what will hurt, and what to do.
+        backends: libraries of PyTorch, and whether each can be used.
+        routes: timings of the matrix products of a small Transformer by every route; empty if not measured.
+        copy: bytes per second, read and written, of a copy in memory; 0 if not measured.
+        compiler: the C++ compiler that ``torch.compile`` needs on a CPU; None if there is none.
+        python_headers: whether Python's C headers, which ``torch.compile`` also needs, are installed.
+        operations: the operations that have several forms, and the form that is chosen here.
+        thresholds: where the thresholds between forms were measured.
+        disk_free: free bytes in the working directory's file system.
+        disk_free_temporary: free bytes in the file system of temporary files.
+        warnings: problems and their remedies, in words.
     """
 
     versions: dict[str, str]
@@ -96,7 +97,7 @@ class Diagnosis(Record):
 
 
 def doctor(*, measure: bool = True) -> Diagnosis:
-    """Look at the installation and the machine; with ``measure`` also time products and copies, a few seconds."""
+    """Inspect the installation and the machine; with ``measure``, also time products and copies for some seconds."""
     required, optional = describe_requirements(_declared())
     headers = _has_headers()
     compiler = next((path for path in map(shutil.which, COMPILERS) if path), None)
@@ -124,10 +125,10 @@ def _declared() -> list[str]:
 
 
 def describe_requirements(declared: Sequence[str]) -> tuple[list[str], tuple[Extra, ...]]:
-    """The packages that are always needed, and the extras.
+    """The required packages and the extras.
 
     Args:
-        declared: requirements as package metadata writes them, ``name>=1; extra == 'docs'``.
+        declared: requirements in the format of package metadata, such as ``name>=1; extra == 'docs'``.
     """
     required: list[str] = []
     extras: dict[str, list[str]] = {}
@@ -136,7 +137,7 @@ def describe_requirements(declared: Sequence[str]) -> tuple[list[str], tuple[Ext
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", line)
         (extras.setdefault(extra.group(1), []) if extra else required).append(name)
     return sorted(required), tuple(
-        Extra(name, UNLOCKS.get(name, f"what needs {', '.join(sorted(packages))}"),
+        Extra(name, UNLOCKS.get(name, f"features that need {', '.join(sorted(packages))}"),
               tuple(package for package in sorted(packages) if _version(package) == MISSING))
         for name, packages in sorted(extras.items()))
 
@@ -149,17 +150,17 @@ def _version(package: str) -> str:
 
 
 def _devices() -> tuple[Device, ...]:
-    found = [Device("cpu", platform.processor() or platform.machine(), _memory())]
+    devices = [Device("cpu", platform.processor() or platform.machine(), _memory())]
     for index in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(index)
-        found.append(Device(f"cuda:{index}", card.name, card.total_memory))
+        devices.append(Device(f"cuda:{index}", card.name, card.total_memory))
     if torch.backends.mps.is_available():
-        found.append(Device("mps", "Apple GPU", 0))
-    return tuple(found)
+        devices.append(Device("mps", "Apple GPU", 0))
+    return tuple(devices)
 
 
 def _memory() -> int:
-    """Bytes of main memory, 0 where the system does not tell."""
+    """Bytes of main memory; 0 if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -183,29 +184,29 @@ def _has_headers() -> bool:
 
 def warnings_for(required: Sequence[str], compiler: str | None, headers: bool, cores: int,
                  measured: Sequence[Timing]) -> Iterator[str]:
-    """What will hurt, and what to do; the arguments are what `Diagnosis` holds."""
+    """Problems and their remedies, in words; the arguments are as in `Diagnosis`."""
     missing = [name for name in required if _version(name) == MISSING]
     if missing:
-        yield f"Not installed: {', '.join(missing)}. Install Weft again."
+        yield f"Required packages are not installed: {', '.join(missing)}. Install Weft again."
     lacking = [name for name, there in (("a C++ compiler", compiler), ("Python's headers", headers)) if not there]
     if lacking:
-        yield (f"torch.compile on this CPU lacks {' and '.join(lacking)}: install what is lacking, or train and decode "
-               "without it.")
+        yield (f"torch.compile cannot run on this CPU without {' and '.join(lacking)}. Install it, or train and decode "
+               "without torch.compile.")
     if torch.get_num_threads() > cores:
-        yield f"{torch.get_num_threads()} threads share {cores} cores: use --threads {cores}."
+        yield f"PyTorch uses {torch.get_num_threads()} threads on {cores} cores. Give --threads {cores}."
     yield from _route_warnings(measured)
 
 
 def _route_warnings(measured: Sequence[Timing]) -> Iterator[str]:
-    """Where another route than PyTorch's own pays, and bfloat16 where it is none."""
+    """Warnings about products that another route computes faster, and about slow bfloat16."""
     gains = [each.gain for each in measured if each.route != REFERENCE]
     if gains:
-        yield (f"{len(gains)} of {len(measured)} products are up to {max(gains):.1f} times as fast by another route "
-               "than PyTorch's own choice, and as exact. Training takes it where training.compute.matmul is auto.")
+        yield (f"{len(gains)} of {len(measured)} products are up to {max(gains):.1f} times as fast, and as exact, by "
+               "another route than PyTorch's own choice. Training uses it if training.compute.matmul is auto.")
     square: dict[str, float] = {}
     for each in measured:  # the first of each dtype is the square one
         square.setdefault(each.product.split(" ")[2], each.rates[each.route])
     single, half = square.get("float32"), square.get("bfloat16")
     if single is not None and half is not None and single > SLOWER * half:
-        yield (f"bfloat16 products reach {half / single:.2f} of float32's speed here: compute in float32, unless "
-               "memory is what is short.")
+        yield (f"bfloat16 products run at {half / single:.2f} of float32's speed here. Compute in float32, unless "
+               "memory is short.")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.analysis.calls import answer, heads_of, run_whole
+from weft.analysis.calls import heads_of, run_whole, scores_of
 from weft.analysis.parts import label_modules
 from weft.analysis.shapes import Tally, tallied
 from weft.core.declarations import Pairs
@@ -22,10 +22,10 @@ class PartFlops(Record):
     """Operations of one part, for one token of a forward pass.
 
     Attributes:
-        full: with scores between every query and every key, as kernels that cannot skip compute them.
-        visible: with scores only where the mask allows (for a causal one (T+1)/2 keys of T).
-        share_full: of the model's ``full``.
-        share_visible: of the model's ``visible``.
+        full: operations with scores between every query and every key, as kernels that skip none compute them.
+        visible: operations with scores only where the mask allows them, for a causal mask (T+1)/2 of T keys.
+        share_full: share of the model's ``full``.
+        share_visible: share of the model's ``visible``.
     """
 
     part: str
@@ -41,8 +41,8 @@ class Flops(Record):
     two; element-wise work (activations, norms, softmax, rotations) is not counted.
 
     Attributes:
-        uncounted: operators that Weft knows no formula for, so that their work is missing.
-        fourier: by part, operations of Fourier transforms, in ``full`` too.
+        fourier: operations of Fourier transforms by part; ``full`` includes them.
+        uncounted: operators without a formula, whose work is not included.
     """
 
     context: int
@@ -54,18 +54,18 @@ class Flops(Record):
 
 
 def forward_flops(model: Model, mode: FakeTensorMode, context: int) -> Flops:
-    """Run rows of ``context`` tokens on shapes and count.
+    """Count the operations of a forward pass on fake tensors.
 
     Args:
-        model: holding shapes of ``mode``.
-        mode: of its tensors.
+        model: a model of fake tensors, as `shape_of` returns it.
+        mode: the mode of these tensors.
         context: tokens of a row.
     """
     model.eval()
     with torch.no_grad(), tallied(model, mode) as tally:
         h = run_whole(model, 1, context).y
         for tally.outside, head in heads_of(model).items():
-            answer(head, h)
+            scores_of(head, h)
     return _by_part(model, tally, context)
 
 
@@ -88,11 +88,11 @@ def _by_part(model: Model, tally: Tally, context: int) -> Flops:
                  {part: count / context for part, count in fourier.items()}, tuple(sorted(tally.uncounted)))
 
 
-def _fraction(module: nn.Module, context: int, known: dict[Pairs, float]) -> float:
-    """How much of a module's own work lies on pairs that it needs."""
+def _fraction(module: nn.Module, context: int, cache: dict[Pairs, float]) -> float:
+    """The fraction of a module's own work on pairs of a query and a key that its mask allows."""
     pairs = module.attended() if isinstance(module, Part) else None
     if pairs is None:
         return 1.0
-    if pairs not in known:
-        known[pairs] = pairs.share(context)
-    return known[pairs]
+    if pairs not in cache:
+        cache[pairs] = pairs.share(context)
+    return cache[pairs]

@@ -1,9 +1,9 @@
 """Floating-point operations of one operator call, from the shapes of its tensors. A multiplication and an addition are
 two. Element-wise work, reductions, sorting and copying are not counted.
 
-`FORMULAS` adds to `torch.utils.flop_counter.flop_registry`, which knows matrix products and convolutions, what that
-does not know: Fourier transforms and the CPU's attention kernel. What the operators of a form cost, the form says
-itself (`weft.ops.forms`). `skipped` says how much of a call its kernel leaves out.
+`torch.utils.flop_counter.flop_registry` has formulas for matrix products and convolutions; `FORMULAS` adds Fourier
+transforms and the CPU's attention kernel. Forms declare the formulas of their own operators (`weft.ops.forms`).
+`skipped` gives the operations of a call that its kernel leaves out.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def has_formula(operator: Any) -> bool:
 
 
 def flops_of(operator: Any, arguments: Sequence[Any], result: Any) -> int:
-    """What a call costs.
+    """The operations of a call.
 
     Args:
-        operator: one that `has_formula`.
-        arguments: of the call, positional.
-        result: what it returned.
+        operator: an operator for which `has_formula` is true.
+        arguments: the positional arguments of the call.
+        result: the returned value.
     """
     own = _own(operator)
     if own is not None:
         return own(*arguments)
-    known: Formula = flop_registry[operator]
-    return known(*arguments, out_val=result)
+    formula: Formula = flop_registry[operator]
+    return formula(*arguments, out_val=result)
 
 
 def _own(operator: Any) -> Formula | None:
@@ -50,8 +50,8 @@ def _own(operator: Any) -> Formula | None:
 
 
 def skipped(operator: Any, arguments: Sequence[Any]) -> int:
-    """Of the operations of attention over all pairs, those that the kernel leaves out: of pairs of a query and a later
-    key, or outside a band."""
+    """The operations of attention over all pairs that the kernel leaves out: those of a query and a later key, or of
+    pairs outside a band."""
     name = str(operator)
     if name in OUTSIDE:
         return OUTSIDE[name](*arguments)
@@ -68,7 +68,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
 
 
 def _attention_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
-    """Scores again, then gradients of v, weights, q and k: three products of width E, two of width F."""
+    """The scores again, then gradients of v, weights, q and k: three products of width E, two of width F."""
     batch, heads, steps, size = q.shape
     return 2 * batch * heads * steps * k.shape[2] * (3 * size + 2 * v.shape[3])
 
@@ -107,7 +107,7 @@ CAUSAL_FLAG = {
     "aten._scaled_dot_product_flash_attention_for_cpu": 4,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": 7,
 }
-"""Where these kernels take the flag that every query sees only the keys up to its own."""
+"""The position of the causal flag among the arguments of these kernels."""
 
 OUTSIDE: dict[str, Formula] = {
     "weft.banded_attention": banded_skipped,
@@ -115,11 +115,11 @@ OUTSIDE: dict[str, Formula] = {
 }
 
 FOURIER = frozenset({"aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c", "weft.fft_convolution"})
-"""Operators of mixers that convolve over the whole sequence."""
+"""Operators of mixers that convolve over the whole sequence by Fourier transform."""
 
 
 def is_foreign(operator: Any) -> bool:
-    """Whether an operator is not PyTorch's own, so that nobody but its author knows what it computes."""
+    """Whether an operator is not one of PyTorch's own, so that only its author can give a formula."""
     return not str(operator).startswith(("aten.", "prim.", "prims.", "profiler."))
 
 

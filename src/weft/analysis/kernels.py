@@ -1,4 +1,4 @@
-"""By which forms a model's operations are computed here, and why."""
+"""The forms that a model's operations take on this machine, and the reasons."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from weft.ops.processor import processor_name
 from weft.ops.thresholds import measured
 
 TOKENS = 2
-"""Of the state from which a single token is run."""
+"""The reserved tokens of the state from which a single token is decoded."""
 
 
 @dataclass(frozen=True)
 class FormChoice(Record):
-    """The form of an operation in a model.
+    """A form that calls of an operation take in a model.
 
     Attributes:
         passed: the forms that come before it, each with why it was not chosen.
-        phases: in which it is taken: "training", "prompts", "single tokens".
-        calls: of the operation, in all these phases, that take it.
+        phases: the phases in which it is taken: "training", "prompts", "single tokens".
+        calls: the number of calls that take it, in all these phases.
     """
 
     operation: str
@@ -45,10 +45,11 @@ class KnownOperation(Record):
     """An operation of the registry.
 
     Attributes:
-        form: that the largest of its examples takes here, in float32, with gradients.
-        reason: why.
+        about: what it computes.
+        form: the form that the largest of its examples takes here, in float32, with gradients.
+        reason: why that form is chosen.
         passed: the forms that come before it, each with why it was not chosen.
-        others: its other forms, in the order of preference.
+        others: its other forms, in order of preference.
     """
 
     name: str
@@ -61,10 +62,14 @@ class KnownOperation(Record):
 
 @dataclass(frozen=True)
 class Thresholds(Record):
-    """Where the borders between forms come from.
+    """Where the thresholds between forms were measured.
 
     Attributes:
-        own: whether they were measured on this processor.
+        processor: the processor's name.
+        threads: the threads that PyTorch used.
+        torch: PyTorch's version.
+        date: the day of the measurement.
+        own: whether this machine has the same processor.
     """
 
     processor: str
@@ -75,41 +80,41 @@ class Thresholds(Record):
 
 
 def single_token(model: LanguageModel, mode: FakeTensorMode, batch: int) -> list[Decision]:
-    """What is chosen for a step of one token from a state.
+    """The forms that are chosen in a decoding step of one token.
 
     Args:
-        model: holding shapes of ``mode``.
-        mode: of its tensors.
-        batch: rows.
+        model: a model of fake tensors.
+        mode: the mode of these tensors.
+        batch: rows of the state.
     """
     model.eval()
     with torch.no_grad(), tallied(model, mode):
         state = state_for(model, batch, TOKENS)
-        with OPERATIONS.observed() as seen:
+        with OPERATIONS.observed() as decisions:
             model.hidden(blank_tokens(batch, 1), state, WHOLE)
-    return seen
+    return decisions
 
 
 def choices(phases: Mapping[str, Iterable[Decision]]) -> tuple[FormChoice, ...]:
-    """What was observed, phase by phase, with equal choices together."""
-    found: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
+    """The decisions of all phases; equal ones become one choice with the number of calls."""
+    calls: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
     for phase, decisions in phases.items():
         for each in decisions:
-            found.setdefault((each.operation, each.form, each.reason, each.passed), []).append(phase)
-    return tuple(FormChoice(*key, tuple(dict.fromkeys(told)), len(told)) for key, told in sorted(found.items()))
+            calls.setdefault((each.operation, each.form, each.reason, each.passed), []).append(phase)
+    return tuple(FormChoice(*key, tuple(dict.fromkeys(names)), len(names)) for key, names in sorted(calls.items()))
 
 
 def known_operations() -> tuple[KnownOperation, ...]:
     """Every operation, and the form that its first example takes here."""
-    found = []
+    operations = []
     for operation in OPERATIONS.all():
         form, reason, passed = operation.choose(example(operation, torch.float32))
         names = tuple(each.name for each in operation.forms() if each.name != form.name)
-        found.append(KnownOperation(operation.name, operation.about, form.name, reason, passed, names))
-    return tuple(found)
+        operations.append(KnownOperation(operation.name, operation.about, form.name, reason, passed, names))
+    return tuple(operations)
 
 
 def known_thresholds() -> Thresholds:
-    """Those that are in force."""
-    found = measured()
-    return Thresholds(found.processor, found.threads, found.torch, found.date, found.processor == processor_name())
+    """Where the thresholds that are in use were measured."""
+    used = measured()
+    return Thresholds(used.processor, used.threads, used.torch, used.date, used.processor == processor_name())

@@ -1,7 +1,7 @@
-"""How fast matrix products are here, and how exact, by each route that there is: the one place where they are timed.
+"""The speed and the error of matrix products on this machine, by each route that can compute them.
 
-A product is timed by all routes in turns, so that what disturbs the machine disturbs them alike, and a route is taken
-only where it is faster by more than chance, and as exact as PyTorch's own.
+All routes are timed in turns, so that other load on the machine affects them alike. A route is chosen only if it is
+faster by more than chance and as exact as PyTorch's own.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from weft.ops.routes import Product, Which
 
 Clock = Callable[[], float]
 SIZE = 1024
-"""Rows and columns of the square product by which machines are compared."""
+"""Rows and columns of the square product that stands for a machine's speed."""
 SHAPES = ((512, 768), (512, 1536), (1536, 512))
-"""Inputs and outputs of the maps of a small Transformer, which stand for a model where none is at hand."""
+"""Inputs and outputs of the linear maps of a small Transformer, for measurements without a model."""
 ROWS = 512
-"""Tokens of these."""
+"""Tokens that these maps are applied to."""
 TURNS, LEAST_TURNS, SECONDS = 9, 5, 0.2
-"""Turns of a product, and the time after which no more than the least number are made."""
+"""The most and the fewest turns of a product; after so many seconds no more than the fewest are run."""
 FASTER = 1.05
-"""In the median turn and by the fastest of them; less may be chance."""
+"""The factor by which a route must be faster, in the median turn and in the fastest; less may be chance."""
 ROUGHER = 8
-"""By how much a route's error may exceed that of PyTorch's own: orders of summation differ by less, and bfloat16 in
-place of float32 by a thousand."""
+"""The factor by which a route's error may exceed that of PyTorch's own: another order of summation changes it by less,
+bfloat16 instead of float32 by about a thousand."""
 ROUTED = frozenset({"library", "routed"})
 """Forms of a linear map whose products can take a route."""
 PASSES: tuple[Which, ...] = ("forward", "input", "weight")
 CHECKED = 64
-"""Rows of a result whose error is worked out."""
+"""Rows of a result whose error is computed."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Timing(Record):
     """One product by every route.
 
     Attributes:
-        product: as `Product` writes it.
-        rates: operations a second, the median of the turns, by route; "reference" is PyTorch's own choice.
-        errors: the largest difference from float64, relative to the largest entry.
-        route: the one to take.
+        product: the product, as `Product` is written.
+        rates: operations per second by route, in the median turn; "reference" is PyTorch's own choice.
+        errors: the largest difference from float64 by route, relative to the largest entry.
+        route: the route to take.
     """
 
     product: str
@@ -60,28 +60,28 @@ class Timing(Record):
 
     @property
     def gain(self) -> float:
-        """How many times as fast as PyTorch's own choice."""
+        """The speed of the route as a multiple of that of PyTorch's own choice."""
         return self.rates[self.route] / self.rates[REFERENCE]
 
 
 def timed(products: Iterable[Product], clock: Clock = time.perf_counter) -> tuple[Timing, ...]:
-    """Every product on this CPU, each shape once. Settings and random numbers are as before afterwards."""
+    """Time every product on this CPU, equal ones once. Settings and random numbers stay as they are."""
     return tuple(_timing(product, clock) for product in dict.fromkeys(products))
 
 
 def fastest(timings: Iterable[Timing]) -> dict[Product, str]:
-    """The routes to take, of those products that PyTorch's own choice does not multiply the fastest."""
+    """The routes of those products for which PyTorch's own choice is not the fastest."""
     return {Product.parse(each.product): each.route for each in timings if each.route != REFERENCE}
 
 
 def usual_products(dtype: torch.dtype) -> tuple[Product, ...]:
-    """Those of a small Transformer and of its training, and a square one."""
+    """A square product, and those of a small Transformer's forward and backward pass."""
     return (_square(dtype), *(Product(which, ROWS, inputs, outputs, str(dtype))
                               for inputs, outputs in SHAPES for which in PASSES))
 
 
 def products_in(decisions: Iterable[Decision], dtype: str) -> Iterator[Product]:
-    """The products of the linear maps and readouts that were observed."""
+    """The products of the linear maps and readouts among the decisions."""
     for each in decisions:
         if each.operation == "linear" and each.form in ROUTED:
             (*batch, inputs), (outputs, _) = each.sizes[:2]
@@ -95,13 +95,13 @@ def products_in(decisions: Iterable[Decision], dtype: str) -> Iterator[Product]:
 
 
 def matmul_rate(dtype: torch.dtype, clock: Clock = time.perf_counter) -> float:
-    """Operations a second of a large square product in ``dtype``, by the fastest exact route."""
-    found = _timing(_square(dtype), clock)
-    return found.rates[found.route]
+    """Operations per second of a large square product in ``dtype``, by the fastest exact route."""
+    timing = _timing(_square(dtype), clock)
+    return timing.rates[timing.route]
 
 
 def copy_bandwidth(megabytes: int = 128) -> float:
-    """Bytes a second, read and written, of copying a tensor larger than the caches."""
+    """Bytes per second, read and written, of copying a tensor that is larger than the caches."""
     source = torch.ones(megabytes * 2**20 // 4)
     target = torch.empty_like(source)
     return 2 * source.numel() * 4 / statistics.median(
@@ -123,8 +123,11 @@ def _timing(product: Product, clock: Clock) -> Timing:
 
 
 def _choice(turns: Mapping[str, list[float]], errors: Mapping[str, float]) -> str:
-    """The route that beats PyTorch's own by the most, of those that are as exact. What disturbs some turns changes the
-    median of their ratios or the fastest of them, and seldom both the same way."""
+    """The fastest of the routes that are as exact as PyTorch's own, if it is faster by `FASTER`.
+
+    Both the median of the turns' ratios and the ratio of the fastest turns must show it: a disturbance of some turns
+    seldom changes both in the same direction.
+    """
     own = turns[REFERENCE]
     gains = {name: min(statistics.median(a / b for a, b in zip(own, seconds, strict=True)), min(own) / min(seconds))
              for name, seconds in turns.items() if errors[name] <= ROUGHER * errors[REFERENCE]}
@@ -133,7 +136,7 @@ def _choice(turns: Mapping[str, list[float]], errors: Mapping[str, float]) -> st
 
 
 def _turns(work: Mapping[str, Callable[[], object]], clock: Clock) -> dict[str, list[float]]:
-    """Seconds of each in every turn, after one that is not timed."""
+    """The seconds of each callable in every turn, after one call that is not timed."""
     for each in work.values():
         each()
     seconds: dict[str, list[float]] = {name: [] for name in work}
@@ -141,14 +144,14 @@ def _turns(work: Mapping[str, Callable[[], object]], clock: Clock) -> dict[str, 
         if turn >= LEAST_TURNS and sum(map(sum, seconds.values())) > SECONDS:
             break
         for name, each in work.items():
-            begun = clock()
+            start = clock()
             each()
-            seconds[name].append(max(clock() - begun, 1e-9))
+            seconds[name].append(max(clock() - start, 1e-9))
     return seconds
 
 
 def _call(product: Product) -> ProductCall:
-    """Random matrices, laid out as they are in a linear map and its backward pass."""
+    """A product of random matrices, with the memory layout that they have in a linear map and its backward pass."""
     generator, dtype = torch.Generator().manual_seed(0), getattr(torch, product.dtype.removeprefix("torch."))
     rows, inputs, outputs = product.rows, product.inputs, product.outputs
 
@@ -163,5 +166,5 @@ def _call(product: Product) -> ProductCall:
 
 
 def _error(y: Tensor, call: ProductCall) -> float:
-    truth = call.a[:CHECKED].double() @ call.b.double()
-    return float((y[:CHECKED].double() - truth).abs().max() / truth.abs().max().clamp(min=1e-30))
+    exact = call.a[:CHECKED].double() @ call.b.double()
+    return float((y[:CHECKED].double() - exact).abs().max() / exact.abs().max().clamp(min=1e-30))

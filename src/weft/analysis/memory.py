@@ -1,4 +1,4 @@
-"""Bytes: weights, what training adds to them, and what decoding carries."""
+"""Memory in bytes: weights, gradients and optimizer state in training, and states in decoding."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WEIGHT_DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True)
 class TrainingMemory(Record):
-    """What training holds all the time, in bytes.
+    """The memory that training needs all the time, in bytes.
 
     Attributes:
-        weights: bfloat16 training keeps them in float32 too.
+        weights: the weights; bfloat16 training has a copy in float32 too.
         gradients: one number for each weight.
-        optimizer: two float32 (or float64) numbers for each weight, as AdamW keeps.
+        optimizer: two float32 (or float64) numbers for each weight, as in AdamW.
     """
 
     weights: int
@@ -36,7 +36,7 @@ class TrainingMemory(Record):
 
 @dataclass(frozen=True)
 class StateSize(Record):
-    """What decoding carries for ``batch`` rows after ``context`` tokens each, in bytes."""
+    """The size of a state of ``batch`` rows after ``context`` tokens each, in bytes."""
 
     context: int
     batch: int
@@ -45,11 +45,12 @@ class StateSize(Record):
 
 @dataclass(frozen=True)
 class States(Record):
-    """Decoding's memory against context.
+    """The size of a state at several contexts.
 
     Attributes:
         growth: "bounded", or "growing" with the context.
-        per_token: bytes that a row's next token adds at the end of the contexts measured.
+        per_token: bytes that one more token of a row adds at the longest context.
+        sizes: the sizes by context.
     """
 
     growth: str
@@ -58,19 +59,19 @@ class States(Record):
 
 
 def weight_bytes(model: Model) -> dict[str, int]:
-    """Bytes of the parameters in each dtype."""
+    """Bytes of the parameters in each dtype, except those that keep their own dtype."""
     kept = kept_dtypes(model)
     return {str(dtype).removeprefix("torch."): sum(p.numel() * kept.after(p, dtype).itemsize
                                                    for p in model.parameters()) for dtype in WEIGHT_DTYPES}
 
 
 def buffer_bytes(model: Model) -> int:
-    """Bytes of fixed tensors: tables of frequencies, of counts."""
+    """Bytes of the buffers, such as tables of frequencies or counts."""
     return sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
 
 
 def training_bytes(model: Model, dtype: torch.dtype) -> TrainingMemory:
-    """What training in ``dtype`` holds."""
+    """The memory that training in ``dtype`` needs."""
     trained, kept = [p for p in model.parameters() if p.requires_grad], kept_dtypes(model)
     wide = sum(p.numel() for p in trained) * torch.promote_types(dtype, torch.float32).itemsize
     own = sum(p.numel() * kept.after(p, dtype).itemsize for p in trained)
@@ -78,10 +79,10 @@ def training_bytes(model: Model, dtype: torch.dtype) -> TrainingMemory:
 
 
 def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequence[int]) -> States | None:
-    """Decoding's memory after prompts of those lengths; None for a model without a state.
+    """The sizes of states after prompts of the given lengths; None for a model without a state.
 
-    A state with room for as many tokens holds as much as one that has grown to them. This is tried at the first
-    context; a model for which it is not so runs them all.
+    A state with reserved buffers has the size of one that has grown to as many tokens, so prompts need not be run. This
+    is verified at the first context; if it does not hold for a model, all prompts are run.
     """
     if not isinstance(model, LanguageModel) or Trait.BIDIRECTIONAL in traits_of(model) or not contexts:
         return None
@@ -96,13 +97,13 @@ def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequen
 
 def _growth(sizes: tuple[StateSize, ...]) -> States:
     if len(sizes) < 2:
-        return States("unknown, as one context alone was measured", 0.0, sizes)
+        return States("unknown, because only one context was measured", 0.0, sizes)
     last, before = sizes[-1], sizes[-2]
     slope = (last.bytes - before.bytes) / (last.context - before.context) / last.batch
     return States("growing" if slope else "bounded", slope, sizes)
 
 
 def _state_bytes(state: State) -> int:
-    """`State.nbytes` tells tensors apart by their addresses, which shapes do not have."""
+    """Bytes of a state of fake tensors, which have no addresses, by which `State.nbytes` counts shared ones once."""
     unique = {id(tensor): tensor for tensor, _ in state.tensors().values()}
     return sum(tensor.numel() * tensor.element_size() for tensor in unique.values())

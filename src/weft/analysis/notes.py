@@ -1,4 +1,4 @@
-"""What a plan says in words: reasons, costs that figures do not show, and what was not counted."""
+"""The notes of a plan: traits, costs that the figures do not show, and operators that were not counted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DEFINITION = ("A multiplication and an addition are two operations. Matrix produ
 
 
 def all_notes(model: Model, flops: Flops | None) -> tuple[str, ...]:
-    """Everything worth saying about a model before it runs."""
-    found = list(_trait_notes(model, flops))
+    """All notes on a model, in whole sentences."""
+    notes = list(_trait_notes(model, flops))
     if flops is not None:
-        found = [DEFINITION, *found, *_packing_notes(flops)]
+        notes = [DEFINITION, *notes, *_packing_notes(flops)]
         if flops.uncounted:
-            found.append(f"Not counted, for want of a formula: {', '.join(flops.uncounted)}.")
-    return tuple(found)
+            notes.append(f"Operators without a formula are not counted: {', '.join(flops.uncounted)}.")
+    return tuple(notes)
 
 
 def _trait_notes(model: Model, flops: Flops | None) -> Iterator[str]:
@@ -34,12 +34,12 @@ def _trait_notes(model: Model, flops: Flops | None) -> Iterator[str]:
 
 
 def _regime_note(model: Model, flops: Flops | None) -> str:
-    """At which lengths generation starts over, and what that costs."""
+    """A note on the lengths at which generation must run the whole text again, and on the cost."""
     context = model.config.context if flops is None else flops.context
     places = (regimes(model, context)[1:].diff().nonzero()[:, 0] + 2).tolist()
-    what = "Its rotation depends on the length of the document"
+    what = "The model's rotation depends on the length of the document"
     if not places:
-        return f"{what}, and is the same for all lengths up to {context} tokens."
+        return f"{what}; it is the same for all lengths up to {context} tokens."
     first, last = places[0], places[-1]
     if len(places) == 1:
         when = f"At {first} tokens"
@@ -47,15 +47,15 @@ def _regime_note(model: Model, flops: Flops | None) -> str:
         when = f"At every length from {first} to {last} tokens"
     else:
         when = f"At {len(places)} of the lengths from {first} to {last} tokens"
-    cost = "" if flops is None else (f": about {flops.visible:.3g} operations for each token so far, at a length of "
+    cost = "" if flops is None else (f", which takes about {flops.visible:.3g} operations per token at a length of "
                                      f"{context}")
-    return f"{what}. {when} a generated row outgrows its state and runs its whole text again{cost}."
+    return f"{what}. {when} the rotation changes, so generation runs the whole text again{cost}."
 
 
 def _packing_notes(flops: Flops) -> Iterator[str]:
     whole = {part.part: part.full for part in flops.parts}
     for part in flops.fourier:
-        yield (f"Packed documents: {part} cannot reset inside a row, so each call reads the marks on the host and runs "
-               "the documents as rows of their own, in groups of length. Padding at most doubles its work for "
-               f"documents longer than 16 tokens: at most {2 * whole[part]:.3g} operations a token in place of "
+        yield (f"Packed documents: {part} cannot reset inside a row, so each call reads on the host where documents "
+               "begin and runs them as separate rows, in groups of similar length. For documents longer than 16 tokens "
+               f"padding at most doubles its work: at most {2 * whole[part]:.3g} operations per token instead of "
                f"{whole[part]:.3g}.")

@@ -1,4 +1,4 @@
-"""Which part of a model each of its modules belongs to."""
+"""The parameters of a model by part, and the part that each module belongs to."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weft.core.model import Model, Readout, trained_count
 from weft.core.strict_json import Record
 
 EMBEDDINGS, LOGITS = "embeddings", "logits"
-"""The roles of what a model reads and gives words by (`weft.core.declarations`)."""
+"""The roles of the model's input and output vocabulary matrices (`weft.core.declarations`)."""
 
 
 @dataclass(frozen=True)
 class PartParameters(Record):
-    """Numbers in one part, those that it shares with an earlier part not counted again."""
+    """The number of parameters of one part; shared ones count for the first part that has them."""
 
     part: str
     numbers: int
@@ -28,7 +28,7 @@ class PartParameters(Record):
 
 @dataclass(frozen=True)
 class ParameterGroup(Record):
-    """Tensors of one name and shape, block numbers written ``*``."""
+    """Parameters of equal shape whose names differ in block numbers only, written as ``*``."""
 
     path: str
     shape: tuple[int, ...]
@@ -38,14 +38,14 @@ class ParameterGroup(Record):
 
 @dataclass(frozen=True)
 class Parameters(Record):
-    """How many numbers a model learns.
+    """The number of parameters of a model.
 
     Attributes:
-        total: tied ones counted once.
-        embeddings: of these, in token embeddings (also when they are the readout's matrix).
-        active: that one token uses: of a mixture of experts, the experts chosen.
-        tied: the readout's matrix is the token embedding.
-        trained: that training changes; the others stand still.
+        total: all parameters; tied ones count once.
+        embeddings: those of token embeddings, also if the readout shares them.
+        active: those that one token uses, which excludes experts that are not chosen.
+        tied: whether the readout's matrix is the token embedding.
+        trained: those that training changes.
     """
 
     total: int
@@ -58,8 +58,9 @@ class Parameters(Record):
 
 
 def label_modules(model: Model) -> dict[str, str]:
-    """The part of every module, by its path: its role, as it or the part that holds it declares it."""
-    said = dict(_child_roles(model))
+    """The label of the part that each module belongs to, by the module's path: the role that the module, or the part
+    that contains it, declares."""
+    declared = dict(_child_roles(model))
     labels: dict[str, str] = {}
     prefixes: dict[str, str] = {}
     for path, module in model.named_modules():
@@ -67,13 +68,14 @@ def label_modules(model: Model) -> dict[str, str]:
         inherited, prefix = labels.get(holder, ""), prefixes.get(holder, "")
         own = module.prefix if isinstance(module, Part) and path else ""
         prefixes[path] = own or prefix
-        role = "" if own else _role(module) or said.get(id(module), "")
+        role = "" if own else _role(module) or declared.get(id(module), "")
         labels[path] = own or f"{prefix} {role}".strip() if own or role else _inherited(module, path, inherited)
     return labels
 
 
 def _child_roles(model: Model) -> Iterator[tuple[int, str]]:
-    """What parts say of modules inside them, by the identity of the module, which may stand in several places."""
+    """The roles that parts declare for modules inside them, by the identity of the module, which may have several
+    paths."""
     for holder in model.modules():
         roles = holder.child_roles() if isinstance(holder, Part) else {}
         inside = dict(holder.named_modules(remove_duplicate=False)) if roles else {}
@@ -81,19 +83,19 @@ def _child_roles(model: Model) -> Iterator[tuple[int, str]]:
 
 
 def _role(module: nn.Module) -> str:
-    """What a module says of itself."""
+    """The role that a module declares for itself."""
     if isinstance(module, Part):
         return module.role
     return EMBEDDINGS if isinstance(module, nn.Embedding) else ""
 
 
 def _inherited(module: nn.Module, path: str, inherited: str) -> str:
-    """That of the part which holds it; of what stands in the model itself, its name."""
+    """The label of the containing part; for a direct child of the model, its name."""
     return inherited if inherited or "." in path or isinstance(module, Layer | nn.ModuleDict) else path
 
 
 def count_parameters(model: Model) -> Parameters:
-    """The parameters of a model by part and by path; a parameter belongs to the first part that holds it."""
+    """The parameters of a model by part and by path; a shared one counts for the first part that has it."""
     labels = label_modules(model)
     parts: dict[str, int] = {}
     groups: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -115,7 +117,7 @@ def _group(path: str, shape: tuple[int, ...], numbers: int) -> ParameterGroup:
 
 
 def _idle(model: Model) -> int:
-    """Numbers that one token does not use."""
+    """The number of parameters that one token does not use."""
     return sum(part.idle_parameters() for part in model.modules() if isinstance(part, Part))
 
 

@@ -1,4 +1,4 @@
-"""`plan`: what a model costs before it runs. Nothing of its size is allocated."""
+"""`plan`: the cost of a model before it runs, without allocating its weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from weft.core.traits import Trait
 from weft.ops.forms import OPERATIONS, Decision
 
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192)
-"""Where decoding's memory is measured, as far as the model reaches."""
+"""The default contexts, in tokens, at which the size of states is computed."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class TimeHere(Record):
     """The least time that a training run takes on this machine.
 
     Attributes:
-        tokens: of the whole run.
-        flops: of the whole run, forward and backward.
-        rate: operations a second that a square matrix product reaches here, measured now.
-        seconds: flops / rate. A lower bound: element-wise work, memory traffic, small or oblong products, and
-            everything besides the training step come on top.
-        products: of the linear maps of a batch, by every route, and the route that a run takes.
+        tokens: tokens of the whole run.
+        flops: operations of the whole run, forward and backward.
+        rate: operations per second of a square matrix product, measured on this machine.
+        seconds: flops / rate, a lower bound: element-wise work, memory traffic, small or oblong products and
+            everything besides the training step are not included.
+        products: timings of the products of a batch's linear maps, by every route, and the route that a run takes.
     """
 
     tokens: int
@@ -56,20 +56,23 @@ class TimeHere(Record):
 
 @dataclass(frozen=True)
 class Plan(Record):
-    """What a model costs.
+    """The cost of a model.
 
     Attributes:
-        model: its kind.
-        dtype: of weights and computation.
-        batch: rows, of activations and states.
-        context: tokens of a row, of operations and activations.
+        model: the model's kind.
+        dtype: the dtype of weights and computation.
+        batch: rows, for activations and states.
+        context: tokens of a row, for operations and activations.
+        parameters: the numbers of parameters.
         weights: bytes of the parameters in each dtype.
-        buffers: bytes of fixed tensors.
-        flops: of a forward pass; None for a model that is looked up, not computed.
-        training: None for a model that gradients do not train, as is ``step``.
-        time_here: when a number of tokens was given.
-        states: None for a model without states.
-        forms: by which form each operation of it is computed here, and why.
+        buffers: bytes of the buffers.
+        flops: operations of a forward pass; None for a counted model, which looks up tables.
+        training: memory of training; None for a counted model.
+        step: the cost of a training step; None for a counted model.
+        time_here: the least time of a training run; None unless a number of tokens was given.
+        states: the sizes of states; None for a model without states.
+        forms: the form of each operation on this machine, and the reason.
+        notes: remarks in whole sentences.
     """
 
     model: str
@@ -90,24 +93,24 @@ class Plan(Record):
 
 def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: Sequence[int] = CONTEXTS,
          batch: int = 1, dtype: torch.dtype | None = None, tokens: int | None = None) -> Plan:
-    """Count a model's parameters, operations and bytes by running it on shapes.
+    """Count a model's parameters, operations and bytes by running it on fake tensors.
 
     Args:
-        source: a configuration, or a model (from a checkpoint, say), which is left as it is.
-        context: tokens of a row; None: the model's own.
-        contexts: tokens after which decoding's memory is measured; those beyond the model's reach are left out.
+        source: a configuration, or a model, which is not changed.
+        context: tokens of a row; None: the model's own context.
+        contexts: tokens after which the size of a state is computed; those beyond the model's limit are left out.
         batch: rows.
-        dtype: of weights and computation; None: the model's own, float32 for a configuration.
-        tokens: of a training run whose least time here is wanted; None: do not measure this machine.
+        dtype: the dtype of weights and computation; None: the model's own, float32 for a configuration.
+        tokens: tokens of a training run whose least time on this machine is to be estimated; None: no estimate.
 
     Raises:
-        InputError: a number that is not positive, or a context beyond the model's reach.
+        InputError: a number is not positive, or the context exceeds the model's limit.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     model = shape_of(source, mode, dtype)
     length = model.config.context if context is None else context
-    reach = model.limit()
-    _require(length, batch, tokens, contexts, reach)
+    limit = model.limit()
+    _require(length, batch, tokens, contexts, limit)
     own = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     with OPERATIONS.observed() as prompts:
         flops = None if Trait.NOT_DIFFERENTIABLE in traits_of(model) else forward_flops(model, mode, length)
@@ -120,7 +123,7 @@ def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: S
         parameters=count_parameters(model), weights=weight_bytes(model), buffers=buffer_bytes(model), flops=flops,
         training=None if flops is None else training_bytes(model, own),
         step=step, time_here=None if step is None or tokens is None else _time(step, tokens, own, training),
-        states=state_sizes(model, mode, batch, [each for each in contexts if reach is None or each <= reach]),
+        states=state_sizes(model, mode, batch, [each for each in contexts if limit is None or each <= limit]),
         forms=choices({"training": training, "prompts": prompts, "single tokens": steps}),
         notes=all_notes(model, flops))
 
@@ -130,11 +133,11 @@ def _time(step: TrainingStep, tokens: int, dtype: torch.dtype, decisions: Iterab
     return TimeHere(tokens, flops, rate, flops / rate, timed(products_in(decisions, str(dtype))))
 
 
-def _require(context: int, batch: int, tokens: int | None, contexts: Sequence[int], reach: int | None) -> None:
+def _require(context: int, batch: int, tokens: int | None, contexts: Sequence[int], limit: int | None) -> None:
     for name, value in [("context", context), ("batch", batch), ("tokens", tokens),
                         *(("contexts", each) for each in contexts)]:
         if value is not None and value < 1:
             raise InputError(f"{value} is not a positive number.", where=name, remedy="Give 1 or more.")
-    if reach is not None and context > reach:
-        raise InputError(f"{context} tokens, but this model's positions end at {reach}.", where="context",
-                         remedy=f"Give at most {reach}, or a position scheme without a table.")
+    if limit is not None and context > limit:
+        raise InputError(f"{context} tokens, but this model's positions end at {limit}.", where="context",
+                         remedy=f"Give at most {limit}, or use a position scheme without a table.")

@@ -1,7 +1,7 @@
-"""Running a model on shapes alone: tensors that know their size and claim to be on the CPU, and hold nothing.
+"""Running a model on fake tensors, which have a shape, a dtype and the CPU as their device, but no data.
 
-Unlike the meta device, such tensors make every part choose the kernel that it would choose on the CPU, so operations
-and saved activations are those of a real run.
+With these, unlike with tensors on the meta device, every part chooses the kernel that it chooses on the CPU, so that
+operations and saved activations are those of a real run.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from weft.core.model import Model, ModelConfig, built_model
 
 
 def shape_of(source: ModelConfig | Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:
-    """The model without its numbers; ``source`` is not changed.
+    """The model with fake tensors as its parameters and buffers; ``source`` is not changed.
 
     Args:
-        source: a configuration, or a model (its rewrites, such as adapters, are kept).
-        mode: of the tensors.
-        dtype: of the weights; None: the model's own.
+        source: a configuration, or a model with its rewrites.
+        mode: the mode of the fake tensors.
+        dtype: the dtype of the weights; None: the model's own.
     """
     return _emptied(source if isinstance(source, Model) else built_empty(source), mode, dtype)
 
 
 def built_empty(config: ModelConfig) -> Model:
-    """The model of a configuration on the meta device: enough to count its parameters, and ten times as fast as
-    `shape_of`."""
+    """The model of a configuration on the meta device, which suffices to count its parameters and takes a tenth of the
+    time of `shape_of`."""
     try:
         with torch.device("meta"):
             return built_model(config)
     except (RuntimeError, NotImplementedError, TypeError):
-        # Models that look at numbers while they are built (tables of counts) are small before they are fitted.
+        # Models that read values while they are built (tables of counts) are small before they are fitted.
         return built_model(config)
 
 
 def _emptied(model: Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:
-    """A copy whose parameters and buffers are shapes; what is shared stays shared."""
+    """A copy with fake tensors as parameters and buffers; tensors that are shared stay shared."""
     kept = kept_dtypes(model)
     twins: dict[int, object] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -60,15 +60,15 @@ def _twin(tensor: Tensor, mode: FakeTensorMode, dtype: torch.dtype) -> Tensor:
 
 
 class Tally(TorchDispatchMode):
-    """Counts operations, and answers the questions that a model asks of numbers which shapes do not have.
+    """Counts operations, and supplies the values that a model reads and that fake tensors do not have.
 
     Attributes:
         calls: paths of the modules that are being called, the innermost last.
-        outside: whose operations those are that no module's call makes, set from outside.
-        flops: by place, over all pairs where attention is concerned.
+        outside: the path to which operations outside of any module's call are attributed.
+        flops: operations by path; attention counts all pairs.
         skipped: operations in ``flops`` that the kernels leave out.
-        fourier: by place, those of Fourier transforms.
-        uncounted: operators of others that no formula is known for.
+        fourier: operations of Fourier transforms by path.
+        uncounted: operators from outside PyTorch without a formula.
     """
 
     def __init__(self) -> None:
@@ -82,22 +82,22 @@ class Tally(TorchDispatchMode):
 
     @property
     def place(self) -> str:
-        """Whose operations these are."""
+        """The path to which operations are attributed."""
         return self.calls[-1] if self.calls else self.outside
 
     def total(self) -> int:
-        """All operations."""
+        """The number of all operations."""
         return sum(self.flops.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        answer = _answer(func, args, given)
-        if answer is not None:
-            return answer
-        result = func(*args, **given)
+        named = kwargs or {}
+        value = _value(func, args, named)
+        if value is not None:
+            return value
+        result = func(*args, **named)
         packet = func._overloadpacket
         if has_formula(packet):
-            self._count(packet, _positional(func, args, given), result)
+            self._count(packet, _positional(func, args, named), result)
         elif is_foreign(packet):
             self.uncounted.add(str(packet))
         return result
@@ -111,7 +111,7 @@ class Tally(TorchDispatchMode):
 
 
 def _positional(func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """All arguments of a call in the schema's order, as far as they were given."""
+    """The arguments of a call in the schema's order, up to the first that was omitted."""
     values = list(args)
     for name in schema_of(func)[len(values):]:
         if name not in kwargs:
@@ -120,9 +120,9 @@ def _positional(func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) 
     return values
 
 
-def _answer(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """A check on values holds. Choices of experts fall evenly, and no token is padding (the last bin, see
-    `weft.ops.expert_dispatch.grouped`)."""
+def _value(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The value of an operator that reads data; None for other operators. Boolean checks are true, the choices of
+    experts are spread evenly, and no token is padding (the last bin, see `weft.ops.expert_dispatch.grouped`)."""
     if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype is torch.bool:
         return True
     if func is torch.ops.aten.bincount.default and isinstance(args[0], FakeTensor):
@@ -135,7 +135,7 @@ def _answer(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 @contextmanager
 def tallied(model: nn.Module, mode: FakeTensorMode) -> Iterator[Tally]:
-    """Count what happens inside, the innermost module that is being called taking each operation."""
+    """Count the operations inside the block; each is attributed to the innermost module that is being called."""
     tally = Tally()
 
     def enter(path: str) -> Any:

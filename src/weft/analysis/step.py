@@ -1,4 +1,4 @@
-"""One training step on shapes: its operations, and what its backward pass keeps."""
+"""One training step on fake tensors: its operations, and the activations saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class TrainingStep(Record):
     """A forward and a backward pass over ``batch`` rows of ``context`` tokens.
 
     Attributes:
-        flops: operations as this CPU's kernels execute them: causal attention kernels skip later keys, and what is
-            computed again in the backward pass counts again.
-        activations: bytes that the forward pass keeps for the backward one, weights not included.
-        activations_by_part: the same, by the part that first asked to keep a tensor.
+        flops: operations as this CPU's kernels execute them: causal attention kernels skip later keys, and operations
+            that are repeated in the backward pass count again.
+        activations: bytes that the forward pass saves for the backward pass, weights not included.
+        activations_by_part: the same, by the part that first saved a tensor.
     """
 
     batch: int
@@ -34,38 +34,38 @@ class TrainingStep(Record):
 
 
 def training_step(model: Model, mode: FakeTensorMode, batch: int, context: int) -> TrainingStep:
-    """Run a training step on shapes.
+    """Run a training step on fake tensors.
 
     Args:
-        model: holding shapes of ``mode``.
-        mode: of its tensors.
+        model: a model of fake tensors.
+        mode: the mode of these tensors.
         batch: rows.
         context: tokens of a row.
     """
     model.train()
     with tallied(model, mode) as tally:
-        kept = _Kept(model, tally)
-        with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
+        saved = _Saved(model, tally)
+        with torch.autograd.graph.saved_tensors_hooks(saved.add, lambda tensor: tensor):
             out = run_whole(model, batch, context)
             tally.outside = next(iter(heads_of(model)), "")
             loss = loss_of(model, out)
-        kept.keep(out.y)  # a readout that computes its logits again keeps their input itself, unseen by the hooks
+        saved.add(out.y)  # a readout that recomputes its logits stores their input itself, without calling the hooks
         loss.backward()
     model.zero_grad(set_to_none=True)
-    by_part = kept.by_part()
+    by_part = saved.by_part()
     return TrainingStep(batch, context, tally.total() - tally.skipped, sum(by_part.values()), by_part)
 
 
-class _Kept:
-    """Storages that autograd keeps, each once, weights and buffers left out."""
+class _Saved:
+    """The storages that autograd saves, each once, without weights and buffers."""
 
     def __init__(self, model: Model, tally: Tally) -> None:
         self.tally, self.labels = tally, label_modules(model)
         self.weights = {_storage(tensor) for tensor in [*model.parameters(), *model.buffers()]}
         self.storages: dict[int, tuple[torch.UntypedStorage, str]] = {}
 
-    def keep(self, tensor: Tensor) -> Tensor:
-        """Remember the tensor's storage, which also keeps its number from being given to another."""
+    def add(self, tensor: Tensor) -> Tensor:
+        """Record the tensor's storage. The reference also prevents that its address is used for another storage."""
         number = _storage(tensor)
         if number not in self.weights:
             part = self.labels[self.tally.place] or "other"
@@ -74,10 +74,10 @@ class _Kept:
 
     def by_part(self) -> dict[str, int]:
         """Bytes by part."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for storage, part in self.storages.values():
-            found[part] = found.get(part, 0) + storage.nbytes()
-        return found
+            sizes[part] = sizes.get(part, 0) + storage.nbytes()
+        return sizes
 
 
 def _storage(tensor: Tensor) -> int:

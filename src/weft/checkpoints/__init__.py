@@ -1,4 +1,4 @@
-"""Checkpoints: a model, its tokenizer and what is needed to go on training, in one folder that is whole or absent."""
+"""Checkpoints: a model, its tokenizer and the state of its training, in a folder that is complete or absent."""
 
 from __future__ import annotations
 

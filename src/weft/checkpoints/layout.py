@@ -8,14 +8,14 @@ MODEL_FILE = "model.safetensors"
 TRAINING_FILE = "training.safetensors"
 
 RUN_CHECKPOINTS = "checkpoints"
-"""Where a run folder keeps its checkpoints."""
+"""The subfolder of a run folder that contains its checkpoints."""
 
 RUN_FILE = "run.json"
-"""What a run folder says of the run."""
+"""The file of a run folder that describes the run."""
 RUN_ID = "run_id"
-"""Among the facts of a checkpoint: the ``id`` that the run's file gives."""
+"""The key, among the facts of a checkpoint, of the ``id`` in the run's file."""
 
 
 def step_name(step: int) -> str:
-    """Name of the checkpoint of a step; names sort as steps do."""
+    """The folder name of the checkpoint of a step; names sort in the order of steps."""
     return f"{step:08d}"

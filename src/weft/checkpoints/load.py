@@ -30,12 +30,12 @@ class Loaded:
     """A checkpoint in memory.
 
     Attributes:
-        model: in evaluation mode.
-        tokenizer: None when the checkpoint has none.
+        model: the model, in evaluation mode.
+        tokenizer: the tokenizer; None if the checkpoint has none.
         config: the model's configuration.
-        run: the configuration of the run that wrote it, as plain data; None when there was no run.
-        facts: what else was known (step, seconds, validation).
-        path: where it was read.
+        run: the configuration of the run that wrote the checkpoint, as plain data; None without a run.
+        facts: further plain data (step, seconds, validation).
+        path: the checkpoint's folder.
     """
 
     model: Model
@@ -48,17 +48,19 @@ class Loaded:
 
 def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", verify: bool = True,
                     purpose: str | None = None) -> Loaded:
-    """The model and tokenizer of a checkpoint. The weights keep the dtype they were saved in.
+    """Load the model and the tokenizer of a checkpoint. The weights keep the dtype in which they were saved.
 
     Args:
-        path: a checkpoint, or a run folder, whose last checkpoint is taken.
-        device: where the model goes.
-        verify: compare SHA-256 sums; without it only the sizes of the files.
-        purpose: for which a language model is needed, in words; any other is refused before its weights are read.
+        path: a checkpoint, or a run folder, whose last checkpoint is loaded.
+        device: the model's device.
+        verify: whether to compare SHA-256 sums of the files; otherwise only their sizes.
+        purpose: if a language model is needed, for what, in words; another model is then refused before its weights
+            are read. None: any model.
 
     Raises:
-        CheckpointError: missing, no checkpoint, damaged, of a newer format, or of parts that are not known here.
-        UnsupportedError: no language model, where one is needed.
+        CheckpointError: the folder is missing, not a checkpoint, damaged, of a newer format, or needs parts that are
+            not registered.
+        UnsupportedError: a language model is needed, and this is none.
     """
     folder = find_checkpoint(path)
     content = _read_config(folder)
@@ -73,10 +75,11 @@ def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", ver
 
 
 def read_model_config(path: str | Path) -> ModelConfig:
-    """The configuration of a checkpoint's model, without its weights.
+    """The configuration of a checkpoint's model; its weights are not read.
 
     Raises:
-        CheckpointError: missing, no checkpoint, damaged, of a newer format, or of parts that are not known here.
+        CheckpointError: the folder is missing, not a checkpoint, damaged, of a newer format, or needs parts that are
+            not registered.
     """
     folder = find_checkpoint(path)
     content = _read_config(folder)
@@ -85,14 +88,14 @@ def read_model_config(path: str | Path) -> ModelConfig:
 
 
 def read_training(path: str | Path) -> dict[str, Tensor]:
-    """What resuming needs besides the model: optimiser state and the like.
+    """The tensors that resuming needs besides the model, such as the optimizer's state.
 
     Raises:
-        CheckpointError: the checkpoint was saved without it.
+        CheckpointError: the checkpoint was saved without them.
     """
     file = find_checkpoint(path) / TRAINING_FILE
     if not file.exists():
-        raise CheckpointError(f"there is no {TRAINING_FILE}, so training cannot go on from here.",
+        raise CheckpointError(f"there is no {TRAINING_FILE}, so training cannot be resumed from it.",
                               where=str(file.parent), remedy="Resume from a checkpoint that a run has written.")
     return read_tensors(file)
 
@@ -123,7 +126,7 @@ def _build(content: dict[str, Any], folder: Path) -> tuple[ModelConfig, Model]:
 
 @contextmanager
 def _naming_parts(content: dict[str, Any], folder: Path) -> Iterator[None]:
-    """Around what a configuration of parts that are not known here makes fail."""
+    """Turn a configuration error inside the block into one that names the checkpoint and suggests a plugin."""
     try:
         yield
     except ConfigError as error:

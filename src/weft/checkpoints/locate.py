@@ -1,4 +1,4 @@
-"""Finding a checkpoint: the folder itself, or the last one of a run."""
+"""Locating a checkpoint: the given folder, or the last checkpoint of a run folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from weft.disk.atomic import standing, standing_in
 from weft.disk.manifest import MANIFEST_FILE
 
 STEP = re.compile(r"\d{8,}")
-"""Names as `step_name` gives them."""
+"""The names that `step_name` returns."""
 FILES = (MANIFEST_FILE, CONFIG_FILE, MODEL_FILE)
-"""Any of these makes a folder a checkpoint, though perhaps a damaged one."""
+"""A folder with any of these files is a checkpoint, possibly a damaged one."""
 GIVE_ONE = "Give the folder of a checkpoint, or of a run that has one."
 
 
@@ -36,23 +36,23 @@ def foreign_checkpoints(run: Path) -> list[Path]:
 
 
 def run_id(run: Path) -> str | None:
-    """What tells a run from every other; None where no run stands, or its file is damaged."""
+    """The unique id of the run in a folder; None if there is no run or its file is damaged."""
     content = _plain(run / RUN_FILE)
     return str(content["id"]) if "id" in content else None
 
 
 def _numbered(run: Path) -> list[Path]:
-    """What has the name and the files of a checkpoint of a step. What else lies beside is no business of a run's."""
-    found = [(int(name), path) for name, path in standing_in(run / RUN_CHECKPOINTS).items()
+    """The folders with the name and a file of a checkpoint, in the order of steps; other folders are ignored."""
+    folders = [(int(name), path) for name, path in standing_in(run / RUN_CHECKPOINTS).items()
              if STEP.fullmatch(name) and any((path / file).exists() for file in FILES)]
-    return [path for _, path in sorted(found)]
+    return [path for _, path in sorted(folders)]
 
 
 def _run_of(checkpoint: Path) -> str | None:
-    """The run that has written a checkpoint; None for one that does not say, as before it was written down."""
+    """The id of the run that wrote a checkpoint; None for a checkpoint without one, as older versions wrote."""
     facts = _plain(checkpoint / CONFIG_FILE).get("facts")
-    found = facts.get(RUN_ID) if isinstance(facts, dict) else None
-    return None if found is None else str(found)
+    written_by = facts.get(RUN_ID) if isinstance(facts, dict) else None
+    return None if written_by is None else str(written_by)
 
 
 def _plain(path: Path) -> dict[str, Any]:
@@ -64,22 +64,22 @@ def _plain(path: Path) -> dict[str, Any]:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint that ``path`` names: a checkpoint, or a run folder, whose last one is meant.
+    """The checkpoint at ``path``, or the last checkpoint of the run folder at ``path``.
 
     Raises:
-        CheckpointError: nothing is there, or something else.
+        CheckpointError: ``path`` is missing, or neither a checkpoint nor a run folder with one.
     """
     folder = standing(Path(path))
     if not folder.exists():
         raise CheckpointError("no such folder.", where=str(path), remedy=GIVE_ONE)
     if not folder.is_dir():
-        raise CheckpointError("a file, not the folder of a checkpoint.", where=str(path), remedy=GIVE_ONE)
+        raise CheckpointError("this is a file, not the folder of a checkpoint.", where=str(path), remedy=GIVE_ONE)
     if (folder / CONFIG_FILE).exists():
         return folder
     if (folder / RUN_CHECKPOINTS).is_dir():
         saved = saved_checkpoints(folder)
         if not saved:
             raise CheckpointError("the run has not saved a checkpoint yet.", where=str(path),
-                                  remedy="Wait for its first, or start it again with --resume.")
+                                  remedy="Wait for the first one, or continue the run with --resume.")
         return saved[-1]
     raise CheckpointError(f"not a checkpoint: there is no {CONFIG_FILE} in it.", where=str(path), remedy=GIVE_ONE)

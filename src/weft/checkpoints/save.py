@@ -25,26 +25,26 @@ from weft.tokenizers import Tokenizer
 def save_checkpoint(path: str | Path, model: Model, tokenizer: Tokenizer | None, *,
                     run: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None,
                     training: Mapping[str, Tensor] | None = None, replace: bool = False) -> Path:
-    """Write a checkpoint: whole, or not at all.
+    """Write a checkpoint, completely or not at all.
 
         config.json            format version, versions of Weft and torch, the model's configuration, run and facts
         model.safetensors      parameters and buffers, tied ones once
         weft_tokenizer.json    the tokenizer, with its files
-        training.safetensors   what resuming needs besides
+        training.safetensors   further tensors that resuming needs
         MANIFEST.json          size and SHA-256 of each file
 
     Args:
-        path: the folder.
+        path: the folder to create.
         model: any model.
-        tokenizer: None for a model of bare ids.
+        tokenizer: the tokenizer; None for a model without one.
         run: the run's configuration, as plain data.
-        facts: whatever else is known (step, validation), as plain JSON data.
-        training: optimiser state and the like.
-        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
+        facts: further plain JSON data (step, validation).
+        training: the tensors that resuming needs, such as the optimizer's state.
+        replace: whether to replace an existing folder whose manifest proves that Weft wrote all its files.
 
     Raises:
-        OccupiedError: something else stands at ``path``, or it is not to be replaced.
-        CheckpointError: it may not be written.
+        OccupiedError: ``path`` exists, and is not to be replaced or has files that Weft did not write.
+        CheckpointError: there is no permission to write.
         FailedError: the disk is full.
     """
     folder = Path(path)
@@ -62,7 +62,7 @@ def save_checkpoint(path: str | Path, model: Model, tokenizer: Tokenizer | None,
 def fill_checkpoint(draft: Path, model: Model, tokenizer: Tokenizer | None, *,
                     run: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None,
                     training: Mapping[str, Tensor] | None = None) -> None:
-    """Write a checkpoint's files into an empty folder, as `save_checkpoint` does."""
+    """Write the files of a checkpoint into an empty folder; the arguments are those of `save_checkpoint`."""
     (draft / CONFIG_FILE).write_text(_content(model, run, facts), encoding="utf-8")
     write_tensors(draft / MODEL_FILE, own_tensors(model))
     if tokenizer is not None:

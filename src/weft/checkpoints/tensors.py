@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: names, ties, shapes. Nothing is ever unpickled."""
+"""Reading and writing the tensors of models as safetensors files; no pickles are read."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from weft.core.model import Resizable
 from weft.disk.manifest import COPY_AGAIN
 
 COMPLEX = "complex"
-"""Key of the file's metadata that lists the complex tensors; each is stored as pairs of real numbers."""
+"""The metadata key that lists the complex tensors of a file; they are stored as pairs of real numbers."""
 
 
 def own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name; a tensor with several names (tied weights) once, under the first."""
-    found: dict[int, tuple[str, Tensor]] = {}
+    """Parameters and buffers by name; a tensor with several names (tied weights) once, under its first name."""
+    tensors: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        found.setdefault(id(tensor), (name, tensor))
-    return dict(found.values())
+        tensors.setdefault(id(tensor), (name, tensor))
+    return dict(tensors.values())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors from any device."""
+    """Write tensors, from any device, to a safetensors file."""
     names = [name for name, tensor in tensors.items() if tensor.is_complex()]
     plain = {name: torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
              for name, tensor in tensors.items()}
@@ -38,46 +38,47 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a file.
+    """All tensors of a file, by name.
 
     Raises:
-        CheckpointError: the file is missing, truncated or no safetensors file.
+        CheckpointError: the file is missing, truncated or not a safetensors file.
     """
     try:
         with safe_open(path, framework="pt") as file:
             names = json.loads((file.metadata() or {}).get(COMPLEX, "[]"))
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"the tensors cannot be read ({error}).", where=str(path), remedy=COPY_AGAIN) from None
-    return {name: torch.view_as_complex(tensor) if name in names else tensor for name, tensor in found.items()}
+    return {name: torch.view_as_complex(tensor) if name in names else tensor for name, tensor in stored.items()}
 
 
-def assign_tensors(model: nn.Module, found: Mapping[str, Tensor], *, where: str) -> None:
-    """Put tensors into a model, which takes over their dtypes but for what it needs `exact`; tied weights stay tied.
+def assign_tensors(model: nn.Module, tensors: Mapping[str, Tensor], *, where: str) -> None:
+    """Assign tensors to the parameters and buffers of a model, with their dtypes except where a part declares its own
+    (`Part.exact`). Tied weights stay tied.
 
     Raises:
-        CheckpointError: listing every tensor that is missing, unexpected or of another shape.
+        CheckpointError: tensors are missing, unexpected or of another shape; the error lists all of them.
     """
     if isinstance(model, Resizable):
-        model.prepare({name: tuple(tensor.shape) for name, tensor in found.items()})
-    wanted = own_tensors(model)
-    problems = _problems(wanted, found)
+        model.prepare({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    places = own_tensors(model)
+    problems = _problems(places, tensors)
     if problems:
         count = "1 tensor does" if len(problems) == 1 else f"{len(problems)} tensors do"
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise CheckpointError(f"{count} not fit the model of this checkpoint:{listed}\n", where=where,
                               remedy="Load it with the configuration and the parts that it was saved with.")
     kept = kept_dtypes(model)
-    for name, tensor in wanted.items():
-        given = found[name]
-        exact = id(tensor) in kept.exact and given.is_floating_point()
-        tensor.data = given.to(tensor.device, kept.after(tensor, given.dtype) if exact else given.dtype)
+    for name, place in places.items():
+        tensor = tensors[name]
+        exact = id(place) in kept.exact and tensor.is_floating_point()
+        place.data = tensor.to(place.device, kept.after(place, tensor.dtype) if exact else tensor.dtype)
 
 
-def _problems(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    missing, unexpected = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
-    problems = [f"{name}: missing, shape {list(wanted[name].shape)}." for name in missing]
+def _problems(places: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
+    missing, unexpected = sorted(set(places) - set(tensors)), sorted(set(tensors) - set(places))
+    problems = [f"{name}: missing, shape {list(places[name].shape)}." for name in missing]
     problems += [f"{name}: unexpected. {nearest(name, missing) if missing else ''}".rstrip() for name in unexpected]
-    problems += [f"{name}: shape {list(found[name].shape)} where the model has {list(wanted[name].shape)}."
-                 for name in sorted(set(wanted) & set(found)) if found[name].shape != wanted[name].shape]
+    problems += [f"{name}: shape {list(tensors[name].shape)} where the model has {list(places[name].shape)}."
+                 for name in sorted(set(places) & set(tensors)) if tensors[name].shape != places[name].shape]
     return problems

@@ -69,19 +69,22 @@ def _print(result: CheckResult) -> None:
     out = console()
     columns = _columns(result)
     section(out, "what is checked", _legend(columns))
-    section(out, "the largest difference", _table({name: report for name, (report, _) in columns.items()}))
+    section(out, "the largest difference by law; NO: it is broken",
+            _table({name: report for name, (report, _) in columns.items()}))
     for fault in result.faults:
-        _tell(out, fault)
+        _print_fault(out, fault)
     count = len(result.faults)
-    told = f"{count} {'defect breaks' if count == 1 else 'defects break'} a law"
-    verdict = "every law holds" if result.holds else told
+    broken = f"{count} {'defect breaks' if count == 1 else 'defects break'} a law"
+    verdict = "every law holds" if result.holds else broken
     out.print(f"{verdict} ({result.seconds:.1f} s)", style="bold")
 
 
 def _columns(result: CheckResult) -> dict[str, tuple[Report, str]]:
-    """Short names of the reports, each with what was examined."""
-    found = {"twin": (result.twin, f"the twin, in float64: {result.changes}; rows of {result.twin.steps} tokens"),
-             "long": (result.long, f"a twin that reaches farther: rows of {result.long.steps:,} tokens"),
+    """The reports by the name of their column, each with a description of the model that was examined."""
+    found = {"twin": (result.twin, f"the twin, a small model of this structure in float64: {result.changes}; rows of "
+                                  f"{result.twin.steps} tokens"),
+             "long": (result.long, f"a narrow twin with the windows and lengths of the configuration: rows of "
+                                  f"{result.long.steps:,} tokens"),
              "far": (result.far, _far(result))}
     if result.wide is not None:
         found["wide"] = (result.wide, f"a twin of full width: {result.wide_changes}; rows of {result.wide.steps} "
@@ -96,13 +99,14 @@ def _columns(result: CheckResult) -> dict[str, tuple[Report, str]]:
 
 def _far(result: CheckResult) -> str:
     stable = next((finding.case for finding in result.far.findings if finding.law == "stability"), None)
-    text = f"the same: rows of {result.far.steps:,} tokens{_more(result.far.steps, result.border)}"
+    text = f"the same twin: rows of {result.far.steps:,} tokens{_more(result.far.steps, result.border)}"
     return text if stable is None else f"{text}; for stability {stable}"
 
 
 def _more(steps: int, border: int) -> str:
-    """What is to be said where the rows end before the longest border."""
-    return "" if steps > border else f" (the longest border lies at {border:,}: --length {border * 3 // 2} passes it)"
+    """A note that the rows end before the longest border, if they do."""
+    return "" if steps > border else (f" (the longest window or length is {border:,} tokens: --length "
+                                      f"{border * 3 // 2} goes beyond it)")
 
 
 def _legend(columns: dict[str, tuple[Report, str]]) -> Table:
@@ -125,24 +129,24 @@ def _table(reports: dict[str, Report]) -> Table:
     return rows
 
 
-def _tell(out: Console, fault: Fault) -> None:
-    """A defect: where, which law, what was seen, why probably, and what else it breaks."""
+def _print_fault(out: Console, fault: Fault) -> None:
+    """Print a defect: the layer, the law, the worst comparison, the likely cause and the other laws that it breaks."""
     from rich.padding import Padding
 
     out.print(f"{fault.layer}, at {fault.path}", style="bold red")
-    for line in _told(fault):
+    for line in _sentences(fault):
         out.print(Padding(line, (0, 0, 0, 2)))
     out.print()
 
 
-def _told(fault: Fault) -> Iterator[str]:
+def _sentences(fault: Fault) -> Iterator[str]:
     worst, others = fault.worst, ", ".join(law for law in fault.laws if law != fault.law)
     yield f"breaks {fault.law}: {fault.means}."
     if not worst.case.startswith("raised "):
         first = "" if worst.token is None else f", first at token {worst.token:,}"
-        yield (f"Seen in rows of {fault.steps:,} tokens, {worst.case}: off by {worst.difference:.1e}{first}; "
-               f"{worst.bound:.0e} is allowed.")
+        size = "" if worst.counts else f": off by {worst.difference:.1e}, where {worst.bound:.0e} is allowed"
+        yield f"Seen in rows of {fault.steps:,} tokens: {worst.case}{size}{first}."
     if fault.cause:
         yield f"Likely cause: {fault.cause}"
     yield f"{fault.count} {'comparison fails' if fault.count == 1 else 'comparisons fail'}" + (
-        f", also of {others}." if others else ".")
+        f", also of the laws {others}." if others else ".")

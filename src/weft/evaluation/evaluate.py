@@ -1,4 +1,4 @@
-"""How well a model predicts a text: perplexity and bits per byte over a corpus, with the protocol in words."""
+"""Perplexity and bits per byte of a language model on a corpus, with a description of the protocol."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ class Protocol:
         mode: ``windows`` of bounded context, or whole ``documents`` with the state carried through.
         window: inputs of a window, in tokens; None for whole documents.
         stride: targets by which windows advance; None for whole documents.
-        fenced: tokens see those of their own document only.
-        ends_scored: the token that ends a document is predicted too, and counts as 0 bytes; otherwise each
-            document's first token is not predicted.
-        start: what the first token that is predicted is predicted from.
-        corpus: name of the corpus.
+        fenced: whether a token's context is limited to its own document.
+        ends_scored: whether the token that ends a document is scored, as 0 bytes; otherwise each document's first token
+            is not scored.
+        start: the context of the first scored token, in words.
+        corpus: the corpus's name.
         corpus_sha256: its hash.
-        tokenizer_sha256: the tokenizer's fingerprint: the unit is its token.
-        part: which part of the corpus was scored; None: all of it.
-        documents: of the corpus, and ``documents_in_training``: those that also stand in the training text of the run
-            that held it out; None: not known.
-        flagged: the data say of every token whether it counts; one that does not is read, and adds neither nats nor
-            bytes.
+        tokenizer_sha256: the tokenizer's fingerprint; its token is the unit.
+        part: the part of the corpus that was scored, in words; None: all of it.
+        documents: documents of the corpus; None: not known.
+        documents_in_training: those that are also in the training text of the run that held the corpus out; None: not
+            known.
+        flagged: whether the data have a flag for each token that says whether it is scored; an unscored token is read,
+            and adds neither nats nor bytes.
     """
 
     mode: Mode
@@ -81,13 +82,13 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Evaluation(Record):
-    """Sums over a corpus and what follows from them.
+    """Sums over a corpus, and the measures that follow from them.
 
     Attributes:
-        nats: summed negative log-likelihood; infinite when the model held impossible what came.
-        tokens: scored.
-        bytes: of UTF-8 text that the scored tokens stand for, exactly.
-        impossible: scored tokens that the model gave probability zero.
+        nats: the sum of negative log-likelihoods; infinite if a scored token had probability zero.
+        tokens: the number of scored tokens.
+        bytes: the bytes of UTF-8 text that the scored tokens represent, exactly.
+        impossible: the number of scored tokens with probability zero.
         protocol: how tokens were counted.
     """
 
@@ -104,16 +105,16 @@ class Evaluation(Record):
 
     @property
     def perplexity(self) -> float:
-        """Per token: exp(nats / tokens)."""
+        """Perplexity per token: exp(nats / tokens)."""
         return exponential(self.loss)
 
     @property
     def bits_per_byte(self) -> float | None:
-        """nats / ln 2 / bytes; None when the scored tokens stand for no text."""
+        """nats / ln 2 / bytes; None if the scored tokens represent no text."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, with the means."""
+        """Plain data, with perplexity, bits per byte, loss and the protocol in words."""
         means = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte, "loss": self.loss}
         protocol = {**plain(self.protocol), "description": self.protocol.describe()}
         return {**plain(means), **super().to_json(), "protocol": protocol}
@@ -125,25 +126,25 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
     """Perplexity and bits per byte of a corpus; each token that can be predicted is scored exactly once.
 
     Args:
-        model: any causal language model, in evaluation mode while it is scored.
+        model: any causal language model; it is scored in evaluation mode.
         stream: the corpus as tokens (`weft.data.encode_corpus`).
-        context: inputs of a window; by default the model's own context. With whole documents: tokens that are run at
-            once, which bounds memory and changes nothing else.
-        stride: targets by which windows advance; by default the context.
-        mode: ``windows``, or ``documents`` to carry the state through each document from end to end.
-        fenced: tokens see those of their own document only; otherwise what came before it too.
+        context: tokens of a window; None: the model's own context. For whole documents, the tokens of one call, which
+            limits memory and does not change the results.
+        stride: tokens by which windows advance; None: the context.
+        mode: ``windows``, or ``documents`` to pass on the state through each document from its first to its last token.
+        fenced: whether a token's context is limited to its own document.
         batch_size: windows or documents that are run together; it does not change the results.
         batches: score only so many batches of windows, spread evenly over the corpus; None: all.
 
     Raises:
-        DataError: a context, stride or batch size out of range, or nothing to predict.
-        InputError: a vocabulary that the model does not have, or more tokens than it has positions for.
-        UnsupportedError: a bidirectional model, or one that needs a source.
-        FailedError: the model gives NaN.
+        DataError: a context, stride or batch size is out of range, or there is no token to predict.
+        InputError: the corpus has ids beyond the model's vocabulary, or more tokens than the model has positions.
+        UnsupportedError: the model is bidirectional, or needs a source.
+        FailedError: the model's output is NaN.
     """
     window = model.config.context if context is None else context
     _check(model, stream, mode, stride, batches)
-    # Not inference_mode: what a layer may keep from here must still serve a backward pass later.
+    # Not inference_mode: tensors that a layer caches here must be usable in a later backward pass.
     with evaluation_mode(model), torch.no_grad():
         if mode == "windows":
             windows = EvaluationWindows(stream, context=window, stride=stride, rows=batch_size)
@@ -161,10 +162,10 @@ def _documents(model: LanguageModel, stream: TokenStream, chunk: int, fenced: bo
         if value < 1:
             raise DataError(f"must be at least 1, received {value}.", where=name, remedy="Choose one in range.")
     stream.require(2, "predicting one token from another", "Give more text.")
-    found = stretches(stream, fenced=fenced)
-    longest = max((document.length for document in found), default=0)
+    documents = stretches(stream, fenced=fenced)
+    longest = max((document.length for document in documents), default=0)
     require_room(model, longest, stream.corpus, f"a document of {longest} tokens", "Evaluate in windows.")
-    return document_pieces(model, stream, found, chunk=chunk, rows=rows)
+    return document_pieces(model, stream, documents, chunk=chunk, rows=rows)
 
 
 def _part(windows: EvaluationWindows, chosen: frozenset[int]) -> str | None:
@@ -176,18 +177,18 @@ def _check(model: LanguageModel, stream: TokenStream, mode: str, stride: int | N
     if mode not in ("windows", "documents"):
         raise InputError(f"unknown mode {mode!r}.", where="mode", remedy="Give 'windows' or 'documents'.")
     if mode == "documents" and stride is not None:
-        raise InputError(f"stride {stride} where documents are scored whole.", where="stride",
+        raise InputError(f"a stride of {stride} was given, but whole documents have no stride.", where="stride",
                          remedy="Leave it out, or evaluate in windows.")
     if batches is not None and (batches < 1 or mode == "documents"):
-        raise InputError(f"{batches} batches of {mode}.", where="batches",
-                         remedy="Give 1 or more, of windows, or leave it out.")
+        raise InputError(f"{batches} batches of {mode} cannot be scored.", where="batches",
+                         remedy="Give 1 or more batches of windows, or leave it out.")
     if model.takes_source:
         raise UnsupportedError("this model decodes from a source, and a corpus has none.", where=type(model).__name__,
                                remedy="Score rows of source and target instead.")
     largest = int(stream.tokens.max()) if len(stream) else 0
     if largest >= model.vocab_size:
         raise InputError(f"id {largest} is outside the model's vocabulary of {model.vocab_size} ids.",
-                         where=stream.corpus, remedy="Encode the corpus with the tokenizer the model was trained with.")
+                         where=stream.corpus, remedy="Encode the corpus with the tokenizer of the model's training.")
 
 
 def _protocol(stream: TokenStream, mode: Mode, window: int | None, stride: int | None, fenced: bool) -> Protocol:
@@ -201,7 +202,7 @@ def _protocol(stream: TokenStream, mode: Mode, window: int | None, stride: int |
 
 
 def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol) -> Evaluation:
-    """Sums in float64, read on the host once a piece."""
+    """The sums over all pieces, in float64; read on the host once per piece."""
     nats, tokens, size, impossible = 0.0, 0, 0, 0
     for piece in pieces:
         log_probs = model.readout.log_prob(piece.h, piece.targets).double()

@@ -1,4 +1,4 @@
-"""What measuring a model on held-out examples shares, whatever is measured."""
+"""Evaluation mode, batches and sums, for all measures on held-out examples."""
 
 from __future__ import annotations
 
@@ -21,38 +21,39 @@ T = TypeVar("T")
 
 @contextmanager
 def evaluating(model: Model) -> Iterator[torch.device]:
-    """The model in evaluation mode and without gradients; gives its device."""
-    # Not inference_mode: what a layer may keep from here must still serve a backward pass later.
+    """Run the block with the model in evaluation mode and without gradients; yields the model's device."""
+    # Not inference_mode: tensors that a layer caches here must be usable in a later backward pass.
     with evaluation_mode(model), torch.no_grad():
         yield device_of(model)
 
 
 def in_batches(size: int, rows: int) -> list[Int64[np.ndarray, " B"]]:
-    """The numbers below ``size`` in order, so many at a time."""
+    """The indices below ``size`` in order, in arrays of at most ``rows``."""
     return [np.arange(first, min(first + rows, size)) for first in range(0, size, rows)]
 
 
 def spread(batches: Sequence[T], count: int | None) -> list[T]:
-    """So many of the batches, spread evenly over them; None: all.
+    """``count`` of the batches, spread evenly over them; None: all.
 
     Raises:
-        DataError: fewer than one.
+        DataError: ``count`` is below 1.
     """
     if count is None or count >= len(batches):
         return list(batches)
     if count < 1:
-        raise DataError(f"must be at least 1, received {count}.", where="batches", remedy="Raise it, or leave it out.")
+        raise DataError(f"must be at least 1, received {count}.", where="batches",
+                        remedy="Give 1 or more, or leave it out.")
     return [batches[place] for place in np.linspace(0, len(batches) - 1, count).round().astype(int).tolist()]
 
 
 def finite(total: Tensor, where: str) -> float:
-    """A sum over a batch as a number.
+    """A sum over a batch as a Python float.
 
     Raises:
-        FailedError: it is NaN.
+        FailedError: the sum is NaN.
     """
-    found = float(total)
-    if math.isnan(found):
+    value = float(total)
+    if math.isnan(value):
         raise FailedError("the model gives NaN.", where=where,
                           remedy="Check the checkpoint with weft check, or use a wider dtype.")
-    return found
+    return value

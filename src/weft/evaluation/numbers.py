@@ -1,4 +1,4 @@
-"""Numbers at the borders of floats."""
+"""Functions that do not overflow."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import math
 
 
 def exponential(value: float) -> float:
-    """e^value, infinity where a float cannot hold it."""
+    """e^value, or infinity if that exceeds the range of floats."""
     return math.exp(value) if value < 709 else math.inf

@@ -1,6 +1,6 @@
-"""What an evaluation runs: windows without a state, or whole documents in chunks that carry one.
+"""The model calls of an evaluation: windows without a state, or whole documents in chunks that pass on a state.
 
-Both give, piece by piece, what the readout reads for every target that counts; each target counts exactly once.
+Both yield, piece by piece, the hidden vectors of every scored target; each target is scored exactly once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weft.decoding.mode import declares_length, device_of
 
 @dataclass(frozen=True)
 class Piece:
-    """Targets that count, with the vectors they are predicted from.
+    """Scored targets, and the hidden vectors from which they are predicted.
 
     Attributes:
-        h: [1,N,...], for the readout.
+        h: the readout's input [1,N,...].
         targets: ids [1,N].
-        bytes: of text that the targets stand for.
+        bytes: the bytes of text that the targets represent.
     """
 
     h: Tensor
@@ -35,13 +35,13 @@ class Piece:
 
 def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: bool,
                   chosen: frozenset[int]) -> Iterator[Piece]:
-    """Batches of windows, each window from no state.
+    """The pieces of batches of windows; each window starts without a state.
 
     Args:
-        model: in evaluation mode.
-        windows: of one stream.
-        fenced: tokens see those of their own document only.
-        chosen: which batches.
+        model: a model in evaluation mode.
+        windows: the windows of one stream.
+        fenced: whether a token's context is limited to its own document.
+        chosen: the indices of the batches to run.
     """
     device = device_of(model)
     for batch in (batch for index, batch in enumerate(windows) if index in chosen and batch.scored.any()):
@@ -54,41 +54,41 @@ def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: b
 
 @dataclass(frozen=True)
 class Stretch:
-    """Inputs ``first`` to ``last`` (exclusive) of a stream, run from an empty state to the end."""
+    """Tokens ``first`` to ``last`` (exclusive) of a stream, which are run in order from a fresh state."""
 
     first: int
     last: int
 
     @property
     def length(self) -> int:
-        """Inputs, in tokens."""
+        """The number of tokens."""
         return self.last - self.first
 
 
 def stretches(stream: TokenStream, *, fenced: bool) -> list[Stretch]:
-    """The documents that have something to predict; without fences the whole stream is one."""
+    """The documents with a token to predict; if documents are not fenced, the whole stream is one."""
     end = len(stream) - 1
     if not fenced:
         return [Stretch(0, end)]
     places = np.flatnonzero(stream.begins).tolist()
     starts = places if places[:1] == [0] else [0, *places]
-    found: list[Stretch] = []
+    documents: list[Stretch] = []
     for first, following in zip(starts, [*starts[1:], len(stream)], strict=True):
         last = following if stream.begins_scored and following < len(stream) else following - 1
         if last > first:
-            found.append(Stretch(first, last))
-    return found
+            documents.append(Stretch(first, last))
+    return documents
 
 
 def document_pieces(model: LanguageModel, stream: TokenStream, documents: list[Stretch], *, chunk: int,
                     rows: int) -> Iterator[Piece]:
-    """Documents of similar length together, in chunks of ``chunk`` tokens that carry the state.
+    """The pieces of whole documents: documents of similar length are run together, in chunks that pass on the state.
 
     Args:
-        model: in evaluation mode.
+        model: a model in evaluation mode.
         stream: the tokens.
-        documents: from `stretches`.
-        chunk: tokens that are run at once; it bounds memory and does not change the results.
+        documents: the documents, from `stretches`.
+        chunk: tokens of one call; it limits memory and does not change the results.
         rows: documents that are run together.
     """
     ordered = sorted(documents, key=lambda document: document.length)
@@ -110,7 +110,7 @@ def _group_pieces(model: LanguageModel, stream: TokenStream, group: list[Stretch
         count = None if level else torch.from_numpy(real.sum(1)).to(device)
         span = Span(count=count, fresh=done == 0, bound=int(steps[-1]) + 1, uniform=level)
         out = model.hidden(torch.from_numpy(stream.tokens[places].astype(np.int64)).to(device), state, span)
-        assert out.state is not None, "a call with a state gives one back"
+        assert out.state is not None, "a call with a state returns one"
         state = out.state
         scored = real & stream.scored(places + 1)
         size = int(stream.byte_lengths[places + 1][scored].astype(np.int64).sum())
@@ -119,6 +119,6 @@ def _group_pieces(model: LanguageModel, stream: TokenStream, group: list[Stretch
 
 
 def _piece(h: Tensor, targets: np.ndarray, counts: np.ndarray, size: int) -> Piece:
-    """The vectors and targets where ``counts`` [B,T] is true."""
+    """The vectors and targets of the tokens at which ``counts`` [B,T] is true."""
     chosen = torch.from_numpy(counts).to(h.device)
     return Piece(h[chosen][None], torch.from_numpy(targets).to(h.device)[chosen][None], size)

@@ -1,4 +1,4 @@
-"""Log-probabilities of given rows, token by token."""
+"""The log-probability of every token of rows."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from weft.evaluation.numbers import exponential
 
 @dataclass(frozen=True)
 class ScoredRow:
-    """One row's tokens and how probable each was, given those before.
+    """The tokens of a row, and the log-probability of each given those before it.
 
     Attributes:
-        tokens: the row's ids (the target's, where there is a source).
-        log_probs: of each token, in nats; -inf for what the model holds impossible. The first is None unless a start
-            token was given: nothing precedes it.
+        tokens: the row's ids; those of the target if there is a source.
+        log_probs: the log-probability of each token, in nats; -inf for probability zero. The first is None unless a
+            start token was given, because no token precedes it.
     """
 
     tokens: tuple[int, ...]
@@ -40,27 +40,27 @@ class ScoredRow:
 
     @property
     def scored(self) -> int:
-        """Tokens that have a log-probability."""
+        """The number of tokens with a log-probability."""
         return sum(value is not None for value in self.log_probs)
 
     @property
     def total(self) -> float:
-        """Sum of the log-probabilities, in nats."""
+        """The sum of the log-probabilities, in nats."""
         return sum(value for value in self.log_probs if value is not None)
 
     @property
     def perplexity(self) -> float | None:
-        """exp(-total / scored); None when nothing was scored."""
+        """exp(-total / scored); None if no token was scored."""
         return exponential(-self.total / self.scored) if self.scored else None
 
 
 @dataclass(frozen=True, eq=False)
 class Scored(Record):
-    """What `score` gives.
+    """The result of `score`.
 
     Attributes:
-        rows: in the order in which they were given.
-        logits: for each row [T,V] in float32, after each of its T tokens; None unless asked for.
+        rows: the scored rows, in the order of the input.
+        logits: for each row the logits [T,V] in float32 after each of its T tokens; None unless requested.
         start: the token that was put before every row, or None.
     """
 
@@ -77,48 +77,48 @@ class Scored(Record):
 
 def score(model: LanguageModel, rows: Sequence[RowLike], *, start: int | None = None, logits: bool = False,
           batch_size: int = 8) -> Scored:
-    """The log-probability of every token of every row, given the tokens before it (and the source).
+    """The log-probability of every token of every row, given the tokens before it and the source, if there is one.
 
     Args:
-        model: any causal language model, scored in evaluation mode.
-        rows: ids of different lengths, or with a source for an encoder-decoder; an empty row scores nothing.
-        start: the token that opens a document, put before every row, so that first tokens are scored too.
-        logits: keep the logits of each row.
+        model: any causal language model; it is scored in evaluation mode.
+        rows: rows of ids, of any lengths; with a source each for an encoder-decoder.
+        start: a token to put before every row, so that first tokens are scored too; None: none.
+        logits: whether to return the logits of each row.
         batch_size: rows that are run together; it does not change the results.
 
     Raises:
-        InputError: rows that the model cannot take.
-        UnsupportedError: a bidirectional model.
-        FailedError: the model gives NaN.
+        InputError: a row has ids beyond the vocabulary, is too long, or lacks a source.
+        UnsupportedError: the model is bidirectional.
+        FailedError: the model's output is NaN.
     """
     require_causal(model, "scoring")
     if batch_size < 1:
         raise InputError(f"{batch_size} rows.", where="batch_size", remedy="Give 1 or more.")
-    given = parse_rows(list(rows))
-    check_rows(given, model)
-    inputs = with_start(given, start, model, only_empty=False)
+    parsed = parse_rows(list(rows))
+    check_rows(parsed, model)
+    inputs = with_start(parsed, start, model, only_empty=False)
     for index, row in enumerate(inputs):
         require_room(model, len(row.tokens), f"rows[{index}]", f"{len(row.tokens)} tokens", "Give a shorter row.")
-    found: dict[int, tuple[ScoredRow, Tensor | None]] = {}
+    results: dict[int, tuple[ScoredRow, Tensor | None]] = {}
     with evaluation_mode(model), torch.inference_mode():
         for group in _groups(inputs, batch_size):
-            results = _run(model, [inputs[index] for index in group], start is not None, logits)
-            found.update(zip(group, results, strict=True))
-    for index in range(len(given)):
-        if math.isnan(found[index][0].total):
+            scored = _run(model, [inputs[index] for index in group], start is not None, logits)
+            results.update(zip(group, scored, strict=True))
+    for index in range(len(parsed)):
+        if math.isnan(results[index][0].total):
             raise FailedError("the model gives NaN.", where=f"rows[{index}]",
                               remedy="Check the checkpoint with weft check, or use a wider dtype.")
-    kept = tuple(found[index][1] for index in range(len(given)))
-    return Scored(tuple(found[index][0] for index in range(len(given))),
-                  tuple(values for values in kept if values is not None) if logits else None, start)
+    ordered = [results[index] for index in range(len(parsed))]
+    return Scored(tuple(row for row, _ in ordered),
+                  tuple(values for _, values in ordered if values is not None) if logits else None, start)
 
 
 def write_logits(path: str | Path, scored: Scored) -> None:
-    """Write ``row_0``, ``row_1``, ... [T,V] in float32 as safetensors; the file appears whole or not at all.
+    """Write the logits ``row_0``, ``row_1``, ... [T,V] in float32 as a safetensors file, complete or not at all.
 
     Raises:
-        InputError: the rows were scored without keeping logits, or the file cannot be written.
-        OccupiedError: something stands there already.
+        InputError: the rows were scored without logits, or the file cannot be written.
+        OccupiedError: the file exists already.
     """
     if scored.logits is None:
         raise InputError("these rows were scored without logits.", where="logits", remedy="Score with logits=True.")
@@ -132,7 +132,7 @@ def write_logits(path: str | Path, scored: Scored) -> None:
 
 
 def _groups(rows: Sequence[Row], size: int) -> Iterator[list[int]]:
-    """Rows of similar length together, so that little is padding."""
+    """Groups of rows of similar length, which need little padding."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index].tokens))
     for first in range(0, len(order), size):
         yield order[first : first + size]
@@ -149,11 +149,11 @@ def _run(model: LanguageModel, rows: Sequence[Row], started: bool,
     results: list[tuple[ScoredRow, Tensor | None]] = []
     for place, row in enumerate(rows):
         length = len(row.tokens)
-        known: list[float] = [] if values is None else values[place, : max(length - 1, 0)].tolist()
+        log_probs: list[float] = [] if values is None else values[place, : max(length - 1, 0)].tolist()
         if started:
-            scored = ScoredRow(row.tokens[1:], tuple(known))
+            scored = ScoredRow(row.tokens[1:], tuple(log_probs))
         else:
-            scored = ScoredRow(row.tokens, (None, *known) if length else ())
+            scored = ScoredRow(row.tokens, (None, *log_probs) if length else ())
         results.append((scored, _logits(model, h[place : place + 1, int(started) : length]) if logits else None))
     return results
 

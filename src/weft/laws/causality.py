@@ -1,4 +1,4 @@
-"""Law 2: what comes later changes nothing that came before."""
+"""Law 2: later tokens do not change the outputs of earlier ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAW = "causality"
 
 
 def causality(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Everything from token t on is replaced; the outputs before t stay, and have no gradient from there."""
+    """The tokens from t on are replaced: the outputs before t stay, and have no gradient with respect to them."""
     if not subject.stateful:
         return
     x = subject.inputs(2, subject.steps, generator)
@@ -25,15 +25,15 @@ def causality(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
     other = subject.inputs(2, subject.steps, generator)
     with torch.no_grad():
         base = subject.whole(x, memory).y
-        for t, found in enumerate(_replaced(subject, x, other, memory), 1):
-            yield Finding(LAW, f"tokens from {t} on replaced", difference(found[:, :t], base[:, :t]), subject.bound)
+        for t, actual in enumerate(_replaced(subject, x, other, memory), 1):
+            yield Finding(LAW, f"tokens from {t} on replaced", difference(actual[:, :t], base[:, :t]), subject.bound)
     if subject.differentiable and x.is_floating_point():
         yield _gradient(subject, x, memory)
 
 
 def _replaced(subject: Subject, x: Tensor, other: Tensor, memory: Memory | None) -> Iterator[Tensor]:
-    """Outputs with the tokens from t on replaced by others, for t = 1 to T - 1, up to t at least. Thorough runs make a
-    call for each t, so that a part that confuses rows is not taken for one that looks ahead."""
+    """The outputs, up to t at least, with the tokens from t on replaced by others, for t = 1 to T - 1. Thorough runs
+    make a call for each t, so that a part that mixes rows is not reported as one that reads later tokens."""
     changed = [torch.cat([x[:, :t], other[:, t:]], dim=1) for t in range(1, subject.steps)]
     if Trait.DECLARED_LENGTH in subject.traits:
         for t, each in enumerate(changed, 1):
@@ -51,7 +51,7 @@ def _gradient(subject: Subject, x: Tensor, memory: Memory | None) -> Finding:
     with torch.no_grad():
         weights = torch.ones_like(subject.whole(x, memory).y)
     weights[:, half:] = 0
-    found = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m).y)
-    later = found.gradients[sum(p.requires_grad for p in subject.module.parameters())]
+    actual = run(subject, x, memory, weights, lambda a, m: subject.whole(a, m).y)
+    later = actual.gradients[sum(p.requires_grad for p in subject.module.parameters())]
     size = 0.0 if later is None else float(later[:, half:].abs().max())
     return Finding(LAW, f"gradient of tokens before {half} at tokens from {half} on", size, subject.gradient_bound)

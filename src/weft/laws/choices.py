@@ -1,4 +1,4 @@
-"""What the layers of a subject choose while it runs, and where two runs chose differently."""
+"""The choices of experts in a run of a subject, and where those of two runs differ."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from weft.core.layer import Choice, Chooser
 
 @final
 class Choices:
-    """The choices of every `Chooser` in a module, by its place, each over the whole of the row."""
+    """The choices of every `Chooser` in a module, by its path, for all tokens of a row."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, list[Choice]] = {}
 
     def add(self, place: str, choice: Choice) -> None:
-        """Add what the layer at ``place`` chose for the tokens that follow those before."""
+        """Append the choices of the layer at ``place`` for the next tokens."""
         self._pieces.setdefault(place, []).append(choice)
 
     def of(self, place: str) -> Choice:
-        """What the layer at ``place`` chose for all tokens."""
+        """The choices of the layer at ``place`` for all tokens."""
         pieces = self._pieces[place]
         chosen, margin = ([piece[field] for piece in pieces] for field in (0, 1))
         return Choice(torch.cat(chosen, 1), torch.cat(margin, 1))
 
     def against(self, other: Choices, steps: int, *, causal: bool) -> tuple[Bool[Tensor, "B T"], float]:
-        """Tokens that no different choice has touched, and the widest margin, here, of a choice that differs.
+        """The tokens that no different choice affects, [B,T], and the widest margin, in this run, of a choice that
+        differs.
 
-        Only the first choice of a row that differs is judged: what comes behind it has other inputs.
+        Only the first different choice of a row counts for the margin, because later ones have different inputs.
 
         Args:
-            other: of the run to compare with.
-            steps: T, of the output.
-            causal: whether a token is touched by choices at its place or before; otherwise by any in its row.
+            other: the choices of the run to compare with.
+            steps: T, of the outputs.
+            causal: whether a choice affects its own and later tokens; otherwise it affects its whole row.
         """
         agreed, margin = None, 0.0
         for place in self._pieces:
@@ -47,7 +48,7 @@ class Choices:
             along = causal and differs.shape[1] == steps
             touched = differs.cumsum(1) > 0 if along else differs.any(1, keepdim=True).expand(-1, steps)
             before = torch.ones_like(touched) if agreed is None else agreed
-            # A layer behind another's different choice reads other inputs, so its own choices there are not judged.
+            # After a different choice in an earlier layer the inputs differ, so these choices do not count.
             judged = differs & (before if along else before.all(1, keepdim=True))
             if bool(judged.any()):
                 first = judged & (judged.cumsum(1) == 1)
@@ -58,10 +59,10 @@ class Choices:
 
 
 @contextmanager
-def watched(module: nn.Module) -> Iterator[Choices]:
-    """Collect what the layers of ``module`` choose, in the order in which they run, while the block runs."""
+def recorded(module: nn.Module) -> Iterator[Choices]:
+    """Record the choices of the layers of ``module`` while the block runs, in the order of the calls."""
     choices = Choices()
-    handles = [_watch(place, part, choices) for place, part in module.named_modules() if isinstance(part, Chooser)]
+    handles = [_record(place, part, choices) for place, part in module.named_modules() if isinstance(part, Chooser)]
     try:
         yield choices
     finally:
@@ -69,9 +70,9 @@ def watched(module: nn.Module) -> Iterator[Choices]:
             handle.remove()
 
 
-def _watch(place: str, part: Chooser, choices: Choices) -> torch.utils.hooks.RemovableHandle:
-    def note(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+def _record(place: str, part: Chooser, choices: Choices) -> torch.utils.hooks.RemovableHandle:
+    def append(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if inputs[0].shape[1]:
             choices.add(place, part.choose(inputs[0]))
 
-    return part.register_forward_pre_hook(note)
+    return part.register_forward_pre_hook(append)

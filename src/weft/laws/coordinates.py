@@ -1,4 +1,4 @@
-"""Explicit coordinates, whole numbers or not, mean in pieces what they mean in one call."""
+"""Explicit coordinates, integers or fractions, have the same effect in pieces as in one call."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from weft.core.errors import UserError
 from weft.core.span import Memory, Span
-from weft.laws.pieces import few, in_pieces
-from weft.laws.report import Finding, difference
+from weft.laws.pieces import few_pieces, in_pieces
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "coordinates"
@@ -19,8 +19,8 @@ FRACTIONS = "fractions"
 
 
 def coordinates(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Pieces against the whole, with gradients off, where buffers may be written in place, and once on. Who refuses the
-    coordinates of a whole row refuses them in pieces too."""
+    """Pieces against one call, with gradients off, when buffers may be written in place, and for one case on. A part
+    that refuses the coordinates in one call must refuse them in pieces too."""
     if not subject.stateful:
         return
     x = subject.inputs(2, subject.steps, generator)
@@ -30,17 +30,17 @@ def coordinates(subject: Subject, generator: torch.Generator) -> Iterator[Findin
         whole = _whole(subject, x, memory, torch.cat(places, 1))
         for gradients in (False, True) if case == FRACTIONS else (False,):
             with torch.set_grad_enabled(gradients):
-                found = _pieces(subject, x, memory, places)
+                actual = _pieces(subject, x, memory, places)
             name = f"{case}, {'with' if gradients else 'without'} gradients"
-            if isinstance(whole, Tensor) and isinstance(found, Tensor):
-                yield Finding(LAW, name, difference(found, whole), subject.bound)
+            if isinstance(whole, Tensor) and isinstance(actual, Tensor):
+                yield Finding(LAW, name, difference(actual, whole), subject.bound)
             else:
-                yield Finding(LAW, f"{name}: whole {_told(whole)}, pieces {_told(found)}",
-                              float(type(found) is not type(whole)), 0.5)
+                yield Finding(LAW, f"{name}: one call {_outcome(whole)}, pieces {_outcome(actual)}",
+                              float(type(actual) is not type(whole)), COUNT)
 
 
 def _cases(steps: int, generator: torch.Generator) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Coordinates of the first half of the row and of the second: in any order, and below the row's length."""
+    """Coordinates of the first and the second half of a row: in random order, and smaller than the row's length."""
     order = torch.rand(2, steps, generator=generator).argsort(1)
     places = torch.rand(2, steps, generator=generator, dtype=torch.float64) * (steps - 1)
     half = steps // 2
@@ -60,7 +60,7 @@ def _whole(subject: Subject, x: Tensor, memory: Memory | None, places: Tensor) -
 
 
 def _pieces(subject: Subject, x: Tensor, memory: Memory | None, places: list[Tensor]) -> Tensor | UserError:
-    """Each half of the row in several pieces, with room reserved where nothing needs a gradient."""
+    """Each half of the row in several pieces; with reserved buffers if gradients are off."""
     capacity = None if torch.is_grad_enabled() else subject.steps
     state, outs, at = subject.start(x.shape[0], memory, capacity, subject.steps), [], 0
     try:
@@ -68,7 +68,7 @@ def _pieces(subject: Subject, x: Tensor, memory: Memory | None, places: list[Ten
             def span(first: int, end: int, own: Tensor = half) -> Span:
                 return Span(coordinates=own[:, first:end])
 
-            y, state = in_pieces(subject, x[:, at:at + half.shape[1]], state, few(half.shape[1]), span)
+            y, state = in_pieces(subject, x[:, at:at + half.shape[1]], state, few_pieces(half.shape[1]), span)
             outs.append(y)
             at += half.shape[1]
     except UserError as error:
@@ -76,5 +76,5 @@ def _pieces(subject: Subject, x: Tensor, memory: Memory | None, places: list[Ten
     return torch.cat(outs, 1)
 
 
-def _told(found: Tensor | UserError) -> str:
-    return "is computed" if isinstance(found, Tensor) else f"is refused ({found.what})"
+def _outcome(actual: Tensor | UserError) -> str:
+    return "computed" if isinstance(actual, Tensor) else f"refused ({actual.what})"

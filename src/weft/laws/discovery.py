@@ -1,4 +1,4 @@
-"""From any registered part to the smallest thing that the laws run on."""
+"""From any registered part to the smallest subject that contains it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from weft.core.registry import REGISTRY
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
 
 WIDTH, VOCABULARY, CONTEXT = 8, 11, 32
-"""Dimensions of the models that parts are tried in."""
+"""Dimensions of the models that contain the parts."""
 COUNTED = 200
-"""Tokens that models fitted by counting are given: too few to see every n-gram, so that they back off."""
+"""Tokens on which counted models are fitted: too few for every n-gram to occur, so that they back off."""
 
 
 def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.float64) -> Subject | None:
-    """The part built small, inside a host where it cannot stand alone: a position scheme inside attention or on a
-    decoder's embeddings, a norm in a block, a readout on a decoder, a layer behind its `giver`. None for parts that no
-    law is about (optimizers, tokenizers)."""
+    """A small subject that contains the part.
+
+    A part that does not run by itself is built inside another: a position scheme in attention or on a decoder's
+    embeddings, a norm in a block, a readout on a decoder, a layer after the `giver` that it names. None for parts that
+    no law applies to, such as optimizers and tokenizers.
+    """
     host = _host(config)
     if host is None:
         return None
     built = _build(host, dtype)
-    _stir(built)
+    _add_noise(built)
     if isinstance(built, Counted):
         _fit(built)
     if isinstance(built, LanguageModel):
@@ -56,8 +59,9 @@ def _build(host: PartConfig, dtype: torch.dtype) -> Any:
 
 
 @torch.no_grad()
-def _stir(module: nn.Module) -> None:
-    """Move parameters that start constant (biases at zero, gains at one) off it: there a part may obey by luck."""
+def _add_noise(module: nn.Module) -> None:
+    """Add noise to parameters with constant initial values (biases of zero, gains of one), with which a defective part
+    may obey the laws by chance."""
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():
         if parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all()):
@@ -66,14 +70,14 @@ def _stir(module: nn.Module) -> None:
 
 
 def _fit(model: Counted) -> None:
-    """Counts of generated documents, so that the laws see more than the uniform distribution."""
+    """Fit the model on random documents; without counts it would give the uniform distribution."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.vocab_size, (COUNTED,), generator=generator)
     model.fit(tokens, torch.rand(COUNTED, generator=generator) < 0.1)
 
 
 def _host(config: PartConfig) -> PartConfig | None:
-    """The configuration of something that runs by itself."""
+    """The configuration of a layer or a model that contains the part; None if no law applies to the part."""
     mlp = {"kind": "mlp", "d_ff": 12}
     match config.group:
         case "mixer" | "feedforward":

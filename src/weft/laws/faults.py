@@ -1,4 +1,4 @@
-"""From broken laws to the part that breaks them: each defect told once, at the innermost layer that has it."""
+"""From broken laws to the layers that break them: each defect is reported once, at the innermost layer that has it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.laws.subject import Subject, layer_subject
 from weft.laws.words import likely_cause, meaning, rank
 
 Runner = Callable[[Subject, Collection[str]], Report]
-"""Runs those of a report's laws that are named on another subject, a part of the one that was examined."""
+"""Runs some of the laws of a report, given by name, on another subject: a layer of the one that was examined."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Fault:
     """A defect.
 
     Attributes:
-        layer: the class of the innermost layer that has it; the model's own when no layer has it alone.
-        path: where it stands in the model, and in how many more places.
-        law: the law that tells most about it.
-        means: the law in plain words.
-        cause: what probably breaks it.
-        worst: the comparison that is farthest off.
-        laws: all laws that it breaks.
-        count: comparisons that it breaks.
-        steps: tokens of the rows that showed it.
+        layer: the class of the innermost layer that has it, or of the model if no layer breaks the law alone.
+        path: the layer's path in the model, and the number of further places of equal layers.
+        law: the most specific of the broken laws (`weft.laws.words.ORDER`).
+        means: that law in plain words.
+        cause: its probable cause.
+        worst: the comparison of that law with the largest difference.
+        laws: all laws that the layer breaks.
+        count: the number of comparisons that fail.
+        steps: tokens of the rows that were compared.
     """
 
     layer: str
@@ -48,34 +48,33 @@ class Fault:
 
 
 def faults(examined: Sequence[tuple[Subject, Report, Runner]], documented: Mapping[str, str | None]) -> list[Fault]:
-    """The defects behind what several subjects broke, each once.
+    """The defects behind the broken laws of several subjects, each once.
 
     Args:
-        examined: subjects of one model, their reports, and how to run the same laws on a part of theirs.
-        documented: what the laws that `weft.laws.words` does not list say of themselves.
+        examined: subjects made from one model, their reports, and what runs the same laws on a layer of each.
+        documented: the documentation of each law, for laws that `weft.laws.words` does not list.
     """
-    found: list[Fault] = []
+    defects: list[Fault] = []
     for subject, report, run in examined:
         if report.holds:
             continue
         for fault in _innermost(subject, report, run, documented):
-            same = (other for other in found if other.layer == fault.layer and set(other.laws) & set(fault.laws))
-            if next(same, None) is None:
-                found.append(fault)
-    return found
+            if not any(other.layer == fault.layer and set(other.laws) & set(fault.laws) for other in defects):
+                defects.append(fault)
+    return defects
 
 
 def _innermost(subject: Subject, report: Report, run: Runner, documented: Mapping[str, str | None]) -> Iterator[Fault]:
-    """The faults of layers that hold no others, of those that hold them where these explain nothing, and the subject's
-    own."""
+    """The defects of layers that contain no layer; of layers that contain others, as far as those do not explain them;
+    and of the subject, as far as no layer explains them."""
     broken = {finding.law for finding in report.broken()}
     explained: set[str] = set()
     for inner, more, holds in _inner(subject):
-        wanted = broken - explained if holds else broken
-        if not wanted:
+        suspected = broken - explained if holds else broken
+        if not suspected:
             continue
-        part = run(inner, {law.removesuffix(" gradients") for law in wanted})
-        own = [finding for finding in part.broken() if finding.law in wanted]
+        part = run(inner, {law.removesuffix(" gradients") for law in suspected})
+        own = [finding for finding in part.broken() if finding.law in suspected]
         if own:
             fault = _fault(inner, part, own, documented)
             explained |= set(fault.laws)
@@ -96,17 +95,17 @@ def _fault(subject: Subject, report: Report, broken: list[Finding], documented: 
 
 
 def _inner(subject: Subject) -> Iterator[tuple[Subject, str, bool]]:
-    """The layers inside, one of each kind: as a subject, a note on the others, and whether it holds layers. Those that
-    hold none come first, then from the deepest up."""
+    """One layer of each kind: as a subject, with a note on the number of equal ones, and whether it contains layers.
+    Layers that contain none come first; the others follow from the deepest to the outermost."""
     kinds: dict[object, list[tuple[str, Layer, int]]] = {}
     for path, layer, width in _reached(subject):
         kinds.setdefault(_kind(layer), []).append((path, layer, width))
     ordered = sorted(kinds.values(), key=lambda alike: (_holds_layers(alike[0][1]), -alike[0][0].count(".")))
-    quiet = subject.traits & {Trait.NOT_DIFFERENTIABLE}
+    inherited = subject.traits & {Trait.NOT_DIFFERENTIABLE}
     for (path, layer, width), *others in ordered:
         inner = layer_subject(path, layer, width, steps=subject.steps, bound=subject.bound)
         more = f" and {len(others)} more like it" if others else ""
-        yield replace(inner, thorough=subject.thorough, traits=inner.traits | quiet), more, _holds_layers(layer)
+        yield replace(inner, thorough=subject.thorough, traits=inner.traits | inherited), more, _holds_layers(layer)
 
 
 def _holds_layers(layer: Layer) -> bool:
@@ -114,18 +113,18 @@ def _holds_layers(layer: Layer) -> bool:
 
 
 def _kind(layer: nn.Module) -> object:
-    """Layers of one kind are built alike; one that holds others is told by all that it holds."""
+    """A key that is equal for layers of one kind: the types of all modules inside, and the shapes of all parameters."""
     return (tuple((name, type(part)) for name, part in layer.named_modules()),
             tuple((name, tuple(parameter.shape)) for name, parameter in layer.named_parameters()))
 
 
 def _reached(subject: Subject) -> list[tuple[str, Layer, int]]:
-    """The layers inside that a call runs and that can be run alone, and the width that each is given."""
+    """The layers inside that a call runs and that can run alone: path, layer and the width of its input."""
     widths: dict[str, int] = {}
     layers = [(path, part) for path, part in subject.module.named_modules()
               if path and isinstance(part, Layer) and not part.takes()]
 
-    def note(path: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def record(path: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
             widths[path] = inputs[0].shape[-1]
         return hook
@@ -133,8 +132,8 @@ def _reached(subject: Subject) -> list[tuple[str, Layer, int]]:
     generator = torch.Generator().manual_seed(0)
     with ExitStack() as stack, torch.no_grad():
         for path, layer in layers:
-            stack.callback(layer.register_forward_pre_hook(note(path)).remove)
-        # What it raises is what is looked for; the layers before have run by then.
+            stack.callback(layer.register_forward_pre_hook(record(path)).remove)
+        # A part that raises is one of the defects to locate; the layers before it have run by then.
         with suppress(Exception):
             subject.whole(subject.inputs(1, 3, generator), subject.memory(1, generator))
     return [(path, layer, widths[path]) for path, layer in layers if path in widths]

@@ -1,4 +1,4 @@
-"""Forks of a state that go on differently see nothing of each other."""
+"""Copies of a state that are continued with different tokens do not affect each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.core.layer import LayerState
 from weft.core.span import Memory
 from weft.core.state import concat
-from weft.laws.pieces import few, go_on
+from weft.laws.pieces import advance, few_pieces
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
 
@@ -18,8 +18,8 @@ LAW = "forks"
 
 
 def forks(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """A state and its fork read other tokens, a piece each in turn, and each equals its own sequence run whole:
-    gradients off, so that buffers may be written in place, which are reserved or grow."""
+    """A state and its copy read different tokens, a piece each in turn, and each equals its own sequence in one call.
+    Gradients are off, so that buffers, growing or reserved, may be written in place."""
     if not subject.stateful:
         return
     half = subject.steps // 2
@@ -27,27 +27,27 @@ def forks(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     theirs = torch.cat([mine[:, :half], subject.inputs(3, subject.steps - half, generator)], dim=1)
     memory = subject.memory(3, generator)
     with torch.no_grad():
-        wanted = [subject.whole(each, memory).y[:, half:] for each in (mine, theirs)]
+        expected = [subject.whole(each, memory).y[:, half:] for each in (mine, theirs)]
         for capacity in (None, subject.steps):
             for name in ("clone", "select", "concat"):
-                found = _both(subject, mine, theirs, memory, capacity, name)
-                worst = max(difference(a, b) for a, b in zip(found, wanted, strict=True))
+                actual = _both(subject, mine, theirs, memory, capacity, name)
+                worst = max(difference(a, b) for a, b in zip(actual, expected, strict=True))
                 room = "reserved" if capacity else "growing"
                 yield Finding(LAW, f"forked by {name}, {room} buffers", worst, subject.bound)
 
 
 def _both(subject: Subject, mine: Tensor, theirs: Tensor, memory: Memory | None, capacity: int | None,
           name: str) -> tuple[Tensor, Tensor]:
-    """The outputs of a state and of its fork, from the middle of the row on."""
+    """The outputs of a state and of its copy, from the middle of the row on."""
     half = subject.steps // 2
-    _, state = go_on(subject, mine[:, :half], subject.start(3, memory, capacity, subject.steps))
+    _, state = advance(subject, mine[:, :half], subject.start(3, memory, capacity, subject.steps))
     other = _fork(state, name)
     outs: tuple[list[Tensor], list[Tensor]] = ([], [])
     at = half
-    for size in few(subject.steps - half):
-        y, state = go_on(subject, mine[:, at:at + size], state)
+    for size in few_pieces(subject.steps - half):
+        y, state = advance(subject, mine[:, at:at + size], state)
         outs[0].append(y)
-        y, other = go_on(subject, theirs[:, at:at + size], other)
+        y, other = advance(subject, theirs[:, at:at + size], other)
         outs[1].append(y)
         at += size
     return torch.cat(outs[0], 1), torch.cat(outs[1], 1)

@@ -1,4 +1,4 @@
-"""Values and gradients of a run, to be compared with those of another."""
+"""Values and gradients of a run, for comparison with those of another."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from weft.laws.subject import Subject
 
 
 class Run(NamedTuple):
-    """Outputs [B,T,...] and, when asked for, the gradients of a random weighting of them with respect to the
-    parameters, the input and the memory."""
+    """Outputs [B,T,...], and the gradients of a randomly weighted sum of them with respect to the parameters, the input
+    and the memory; no gradients if none were requested."""
 
     y: Tensor
     gradients: list[Tensor | None]
@@ -32,20 +32,20 @@ def run(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor | No
 
 def first_run(subject: Subject, x: Tensor, memory: Memory | None, generator: torch.Generator,
               forward: Callable[[Tensor, Memory | None], Tensor]) -> tuple[Run, Tensor]:
-    """`run` with gradients under random weights, and these weights, for the runs to compare with."""
+    """`run` with gradients and new random weights; returns the run and these weights, for the runs to compare with."""
     drawn: list[Tensor] = []
 
     def draw(y: Tensor) -> Tensor:
         drawn.append(weights_like(y, generator))
         return drawn[0]
 
-    found = _weighted(subject, x, memory, draw, forward)
-    return found, drawn[0]
+    first = _weighted(subject, x, memory, draw, forward)
+    return first, drawn[0]
 
 
 def _weighted(subject: Subject, x: Tensor, memory: Memory | None, weigh: Callable[[Tensor], Tensor],
               forward: Callable[[Tensor, Memory | None], Tensor]) -> Run:
-    """The outputs y, and the gradients of sum(y * weigh(y)) where there are any."""
+    """The outputs y, and the gradients of sum(y * weigh(y)) if the subject is differentiable."""
     with torch.set_grad_enabled(subject.differentiable):
         leaves: list[Tensor] = [p for p in subject.module.parameters() if p.requires_grad]
         if x.is_floating_point():
@@ -61,10 +61,10 @@ def _weighted(subject: Subject, x: Tensor, memory: Memory | None, weigh: Callabl
         loss = (y * weights.to(y.dtype)).sum()
         if not leaves or loss.grad_fn is None:
             return Run(y.detach(), [None for _ in leaves])
-        # A model encodes its source once, outside; keep that graph for the runs that share it.
+        # A model's memory was encoded once, before this call; the graph is retained for other runs that use it.
         return Run(y.detach(), list(torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)))
 
 
 def weights_like(y: Tensor, generator: torch.Generator) -> Tensor:
-    """Random weights of the outputs; infinite outputs would give no gradient, so callers use finite subjects."""
+    """Random weights of the outputs y, in float64."""
     return torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device)

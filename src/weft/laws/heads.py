@@ -1,4 +1,4 @@
-"""What a model's head answers, a readout's or a classifier's."""
+"""The outputs of a model's head, a readout or a classifier."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from weft.core.model import Classifier, EncoderInputs, Model, Readout
 from weft.core.span import Span
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 from weft.laws.training import dropouts, head_modules, in_training, varies
 
@@ -17,18 +17,18 @@ LAW = "head"
 
 
 def heads(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """The log-probabilities of a head equal gathering from the log-softmax of its logits; what it answers of rows of
-    several lengths equals what it answers of each row alone."""
+    """The outputs of a head for rows of several lengths equal those for each row alone; a readout's `log_prob` equals
+    gathering from the log-softmax of its logits; dropout is applied in training only."""
     model = subject.module
     if not isinstance(model, Model) or model.head is None:
         return
     tokens, steps = subject.inputs(3, subject.steps, generator), subject.steps
     counts = torch.tensor([steps, max(1, steps // 2), 1], device=tokens.device)
     with torch.no_grad():
-        together = _answers(model, tokens, Span(count=counts))
+        together = _outputs(model, tokens, Span(count=counts))
         for row, count in enumerate(counts.tolist()):
-            alone = _answers(model, tokens[row:row + 1, :count], Span())[0]
-            mine = together[row] if together.dim() == 2 else together[row, :count]  # one answer a row, or one a token
+            alone = _outputs(model, tokens[row:row + 1, :count], Span())[0]
+            mine = together[row] if together.dim() == 2 else together[row, :count]  # an output for each row, or token
             yield Finding(LAW, f"a row of {count} tokens alone", difference(mine, alone), subject.bound)
         if isinstance(model.head, Readout):
             yield _log_prob(subject, model, model.head, generator)
@@ -36,7 +36,7 @@ def heads(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
 
 
 def _dropout(subject: Subject, model: Model, tokens: torch.Tensor) -> Iterator[Finding]:
-    """Each dropout of the head is applied in training and not in evaluation."""
+    """Every dropout of the head is applied in training and not in evaluation."""
     own = head_modules(model)
     with torch.random.fork_rng(devices=[]):
         for place in dropouts(model):
@@ -44,14 +44,14 @@ def _dropout(subject: Subject, model: Model, tokens: torch.Tensor) -> Iterator[F
                 continue
             one = in_training(subject, keep=place).module
             assert isinstance(one, Model), "a copy of the model"
-            applied = varies(partial(_answers, one, tokens, Span()))
-            does = "drops" if applied else "drops nothing"
-            yield Finding(LAW, f"{place} {does} in training", float(not applied), 0.5)
-        drawn = varies(partial(_answers, model, tokens, Span()))
-        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), 0.5)
+            applied = varies(partial(_outputs, one, tokens, Span()))
+            does = "drops" if applied else "does not drop"
+            yield Finding(LAW, f"{place} {does} in training", float(not applied), COUNT)
+        drawn = varies(partial(_outputs, model, tokens, Span()))
+        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), COUNT)
 
 
-def _answers(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:
+def _outputs(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:
     h, head = model.vectors(EncoderInputs(tokens=tokens), span).y, model.head
     if isinstance(head, Readout):
         return head.logits(h)
@@ -62,5 +62,5 @@ def _answers(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:
 def _log_prob(subject: Subject, model: Model, head: Readout, generator: torch.Generator) -> Finding:
     tokens, targets = (subject.inputs(2, subject.steps, generator) for _ in range(2))
     h = model.vectors(EncoderInputs(tokens=tokens)).y
-    wanted = head.logits(h).double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
-    return Finding(LAW, "log_prob against the logits", difference(head.log_prob(h, targets), wanted), subject.bound)
+    expected = head.logits(h).double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    return Finding(LAW, "log_prob against the logits", difference(head.log_prob(h, targets), expected), subject.bound)

@@ -1,4 +1,4 @@
-"""Random hybrids: decoders of three or more blocks drawn from everything that is registered."""
+"""Random hybrids: decoders of three or four blocks drawn from all registered parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.laws.discovery import CONTEXT, VOCABULARY, WIDTH
 
 @final
 class Hybrids:
-    """Decoders drawn from the examples of every part that is registered when this is made, plugins included."""
+    """Draws decoders from the examples of all parts, plugins included, that are registered when it is created."""
 
     def __init__(self) -> None:
         self._mixers = _causal("mixer")
@@ -25,7 +25,7 @@ class Hybrids:
         self._inside = _causal("position", "queries_keys") + _causal("position", "scores")
 
     def draw(self, seed: int) -> PartConfig:
-        """The configuration that the seed determines: three or four blocks."""
+        """The configuration of three or four blocks that the seed determines."""
         draw = random.Random(seed)
         blocks = [self._block(draw) for _ in range(draw.randint(3, 4))]
         return REGISTRY.get(("model",), "decoder").model_validate({
@@ -48,7 +48,7 @@ def _examples(group: str) -> list[PartConfig]:
 
 
 def _causal(group: str, *points: str) -> list[PartConfig]:
-    """The group's examples that keep a state; of position schemes, those that act on one of ``points`` or nowhere."""
+    """The group's causal examples; of position schemes, those that act on one of ``points`` or nowhere."""
     return [config for config in _examples(group) if _fits(config, points)]
 
 

@@ -1,4 +1,4 @@
-"""The inference form of a part equals it: outputs whole and in pieces, and states that either can go on from."""
+"""The form for inference of a part equals the part: outputs in one call and in steps, and states that both accept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAW = "inference"
 
 
 def inference(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """The form, its matrices laid out by columns, against the part itself."""
+    """The form for inference, with its matrices stored by columns, against the part itself."""
     form = subject.remake(inference_form(subject.module, by_columns))
     x = subject.inputs(3, subject.steps, generator)
     memory = subject.memory(3, generator)
@@ -28,17 +28,17 @@ def inference(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
             return
         for name, runners in (("form", (form, form)), ("part, then form", (subject, form)),
                               ("form, then part", (form, subject))):
-            found = _one_by_one(runners, x, memory)
-            yield Finding(LAW, f"token by token, {name}", difference(found, expected), subject.bound)
+            actual = _one_by_one(runners, x, memory)
+            yield Finding(LAW, f"token by token, {name}", difference(actual, expected), subject.bound)
 
 
 def by_columns(linear: nn.Linear) -> nn.Linear:
-    """An equal map whose matrix has its columns side by side in memory."""
+    """An equal map whose matrix is stored column by column."""
     return Linear.of(nn.Parameter(linear.weight.detach().t().contiguous().t()), linear.bias)
 
 
 def _one_by_one(runners: tuple[Subject, Subject], x: Tensor, memory: Memory | None) -> Tensor:
-    """The output, the second half of the tokens by the second runner."""
+    """The outputs token by token; the second runner computes the second half."""
     steps = x.shape[1]
     state = runners[0].start(x.shape[0], memory, steps, steps)
     outs = []

@@ -1,4 +1,4 @@
-"""An encoder reads all the inputs that it says it reads, in each row by itself, and refuses the others."""
+"""An encoder reads every input that it declares, each row independently of the others, and refuses other inputs."""
 
 from __future__ import annotations
 
@@ -11,83 +11,83 @@ from torch import Tensor
 from weft.core.errors import InputError
 from weft.core.model import Encoder, EncoderInputs
 from weft.core.span import Span
-from weft.laws.report import Finding, difference
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "inputs"
 
 
 def inputs(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """With every input that it reads: rows of several lengths equal each row alone, whatever stands in the padding of
-    each input; each input makes a difference; and what it does not read is refused by name."""
+    """Rows of several lengths, with all declared inputs, equal each row alone for any values in the padding; each
+    declared input changes the output; and each other input is refused with an error that names it."""
     encoder = subject.module
     if not isinstance(encoder, Encoder):
         return
     device = next(encoder.parameters()).device
     counts = torch.tensor([subject.steps, subject.steps // 2, 1], device=device)
-    given = _drawn(encoder, (3, subject.steps), generator)
+    values = _drawn(encoder, (3, subject.steps), generator)
     with torch.no_grad():
-        alone = _alone(encoder, given, counts)
+        alone = _alone(encoder, values, counts)
         span = Span(count=counts)
-        base = encoder(given, span)
+        base = encoder(values, span)
         yield Finding(LAW, "rows of several lengths, all inputs", difference(base, alone), subject.bound)
         other = _drawn(encoder, (3, subject.steps), generator)
         for name in encoder.reads():
-            padded = replace(given, **{name: _mixed(given, other, name, counts)})
+            padded = replace(values, **{name: _mixed(values, other, name, counts)})
             yield Finding(LAW, f"other {name} in the padding", difference(encoder(padded, span), base), subject.bound)
-            changed = replace(given, **{name: getattr(other, name)})
+            changed = replace(values, **{name: getattr(other, name)})
             same = difference(encoder(changed, span), base) == 0
-            yield Finding(LAW, f"other {name} {'change nothing' if same else 'make a difference'}", float(same), 0.5)
-        yield from _refusals(encoder, given)
+            yield Finding(LAW, f"other {name} {'change nothing' if same else 'make a difference'}", float(same), COUNT)
+        yield from _refusals(encoder, values)
 
 
-def _refusals(encoder: Encoder, given: EncoderInputs) -> Iterator[Finding]:
-    """What is not read is refused, not ignored."""
-    rows = given.tokens if given.tokens is not None else given.patches
+def _refusals(encoder: Encoder, values: EncoderInputs) -> Iterator[Finding]:
+    """Inputs that the encoder does not read are refused, not ignored."""
+    rows = values.tokens if values.tokens is not None else values.patches
     assert rows is not None, "an encoder reads tokens or patches"
     for field in fields(EncoderInputs):
         if field.name not in encoder.reads():
             odd = torch.zeros(rows.shape[:2], dtype=torch.bool if field.name == "globals_" else torch.int64)
-            taken = not _refused(encoder, replace(given, **{field.name: odd.to(rows.device)}), field.name)
+            taken = not _refused(encoder, replace(values, **{field.name: odd.to(rows.device)}), field.name)
             yield Finding(LAW, f"{field.name}, which it does not read, {'are taken' if taken else 'are refused'}",
-                          float(taken), 0.5)
+                          float(taken), COUNT)
 
 
-def _refused(encoder: Encoder, given: EncoderInputs, name: str) -> bool:
+def _refused(encoder: Encoder, values: EncoderInputs, name: str) -> bool:
     try:
-        encoder(given)
+        encoder(values)
     except InputError as error:
         return name in str(error)
     return False
 
 
 def _drawn(encoder: Encoder, shape: tuple[int, int], generator: torch.Generator) -> EncoderInputs:
-    """Random values of everything that is read."""
+    """Random values of every input that the encoder reads."""
     own = next(encoder.parameters())
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     for name, size in encoder.reads().items():
         if name == "patches":
             numbers = torch.randn(*shape, size, generator=generator, dtype=torch.float64)
-            found[name] = numbers.to(own.device, own.dtype)
+            values[name] = numbers.to(own.device, own.dtype)
         else:
             ids = torch.randint(size, shape, generator=generator).to(own.device)
-            found[name] = ids.bool() if name == "globals_" else ids
-    return EncoderInputs(**found)
+            values[name] = ids.bool() if name == "globals_" else ids
+    return EncoderInputs(**values)
 
 
-def _mixed(given: EncoderInputs, other: EncoderInputs, name: str, counts: Tensor) -> Tensor:
-    """One input with other values beyond each row's count."""
-    mine, theirs = getattr(given, name), getattr(other, name)
+def _mixed(values: EncoderInputs, other: EncoderInputs, name: str, counts: Tensor) -> Tensor:
+    """One input, with the values of ``other`` beyond each row's count."""
+    mine, theirs = getattr(values, name), getattr(other, name)
     assert isinstance(mine, Tensor) and isinstance(theirs, Tensor)
     inside = torch.arange(mine.shape[1], device=mine.device)[None] < counts[:, None]
     return torch.where(inside if mine.dim() == 2 else inside[..., None], mine, theirs)
 
 
-def _alone(encoder: Encoder, given: EncoderInputs, counts: Tensor) -> Tensor:
-    """Each row in a call of its own, zeros beyond its count."""
+def _alone(encoder: Encoder, values: EncoderInputs, counts: Tensor) -> Tensor:
+    """The outputs of each row in a call of its own, with zeros beyond the row's count."""
     rows = []
     for b, count in enumerate(counts.tolist()):
-        own = {field.name: getattr(given, field.name) for field in fields(given)}
+        own = {field.name: getattr(values, field.name) for field in fields(values)}
         y = encoder(EncoderInputs(**{name: None if value is None else value[b:b + 1, :count]
                                      for name, value in own.items()}))
         rows.append(torch.cat([y, y.new_zeros(1, int(counts.max()) - count, y.shape[2])], dim=1))

@@ -1,14 +1,14 @@
-"""The laws past the longest border that a subject has.
+"""Rows that are longer than the longest border of a subject, for the laws in `weft.laws.long_laws`.
 
-Defects begin at borders: the chunk of a scan, the edge of a window, a buffer that wraps, the context. A law that runs
-on eleven tokens proves eleven tokens, so every law also runs on rows of 1.5 times the longest border, with few rows and
-few cuts: at and around the borders, and at round sizes, where borders that nobody declared are likely.
+Many defects begin at a border: the chunk of a scan, the edge of a window, a buffer that wraps, the context. Laws on
+eleven tokens do not reach them. So the laws also run on rows of 1.5 times the longest border, with few rows and few
+cuts: around the borders that parts declare, and around powers of two, where undeclared borders are likely.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,31 +17,31 @@ from weft.core.layer import LayerState, borders_of
 from weft.core.model import Model
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
-from weft.laws.choices import Choices, watched
+from weft.laws.choices import Choices, recorded
 from weft.laws.pieces import in_pieces
-from weft.laws.report import Finding
+from weft.laws.report import COUNT, Finding
 from weft.laws.subject import Subject
 
 LEAST = 257
-"""Tokens of the longest border that a part is taken to have where it declares less: one more than the largest chunk in
+"""The longest border that is assumed if a part declares none as long, in tokens: one more than the largest chunk in
 common use."""
 
 ROUND = (16, 32, 64, 128, 256, 512, 1024, 2048)
-"""Sizes at which borders are likely, whatever a part declares."""
+"""Tokens at which borders are likely even if a part does not declare them."""
 
 SINGLE = 400
-"""Tokens that are at most run one by one, which is what takes time."""
+"""The most tokens that are run one at a time, because such calls take most of the time."""
 
 MOST_MARKS = 12
-"""Places at which a row is cut; the farthest are kept."""
+"""The most borders around which a row is cut; those at the end of the row take precedence."""
 
 GRADIENT_STEPS = 512
-"""Tokens up to which gradients are cheap enough to be compared."""
+"""The most tokens of a row whose gradients are compared; longer ones take too long."""
 
 
 def length_past(subject: Subject, longest: int) -> int:
-    """Tokens of a row 1.5 times as long as the longest border, or ``longest`` if that is less, as far as positions
-    go."""
+    """Tokens of a row of 1.5 times the longest border, but at most ``longest`` and at most what the subject's positions
+    allow."""
     borders = {LEAST, *borders_of(subject.module)}
     if isinstance(subject.module, Model):
         borders.add(subject.module.config.context)
@@ -49,23 +49,24 @@ def length_past(subject: Subject, longest: int) -> int:
 
 
 def allowed(subject: Subject, steps: int) -> int:
-    """``steps``, or what the subject's positions allow if that is less."""
+    """``steps``, or the number of tokens that the subject's positions allow, if that is less."""
     return steps if subject.limit is None else min(steps, subject.limit)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What the laws at length share: two rows of tokens, run whole once.
+    """Two rows of tokens that the laws on long rows share, and the outputs of one call with all of them.
 
     Attributes:
-        subject: what is examined; its ``steps`` are the length of the rows.
-        x: inputs [B,T,...].
-        memory: what cross-attention reads.
-        prefix: [B,T], True in a prefix that is seen both ways; None without one.
-        y: the outputs of a call without a state.
-        choices: what the layers that choose chose in it.
-        marks: lengths of the pieces that end at a border.
-        generator: of what is drawn besides.
+        subject: the subject, whose ``steps`` is the length T of the rows.
+        x: the inputs [B,T,...].
+        memory: the source that cross-attention reads, or None.
+        prefix: [B,T], True in a bidirectional prefix; None without one.
+        y: the outputs [B,T,...] of a call without a state.
+        choices: the experts that were chosen in that call.
+        marks: the borders around which the row is cut, in tokens.
+        generator: for further random inputs.
+        late: the state near the end of the row, once a law has computed it (see `late_state`).
     """
 
     subject: Subject
@@ -76,6 +77,7 @@ class Row:
     choices: Choices
     marks: tuple[int, ...]
     generator: torch.Generator
+    late: list[LayerState] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -83,7 +85,7 @@ class Row:
         return self.subject.steps
 
     def span(self, at: int, size: int, reserved: bool) -> Span:
-        """What the piece of ``size`` tokens from ``at`` on does; with the plain facts where buffers are reserved."""
+        """The span of the piece of ``size`` tokens from ``at`` on; with plain facts if buffers are reserved."""
         span = Span(prefix=None if self.prefix is None else self.prefix[:, at:at + size])
         return span.replace(fresh=at == 0, bound=at + size, uniform=True) if reserved else span
 
@@ -94,34 +96,33 @@ def row(subject: Subject, generator: torch.Generator) -> Row:
     prefix = None
     if Trait.PREFIX_FIRST in subject.traits:
         prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])).to(x.device)
-    with torch.no_grad(), watched(subject.module) as choices:
+    with torch.no_grad(), recorded(subject.module) as choices:
         y = subject.whole(x, memory, Span(prefix=prefix)).y
     return Row(subject, x, memory, prefix, y, choices, _marks(subject), generator)
 
 
 def finite(y: Tensor, subject: Subject) -> Finding:
-    """The outputs [B,T,...] of the whole row are numbers; a model of counts may say minus infinity."""
+    """The finding that the outputs [B,T,...] are finite; a model fitted by counting may also give minus infinity."""
     wrong = ~y.isfinite() if subject.differentiable else y.isnan()
     tokens = wrong.transpose(0, 1).flatten(1).any(1).nonzero().flatten()
-    return Finding("finite", f"outputs that are no numbers in a row of {subject.steps:,} tokens", float(wrong.sum()),
-                   0.5, int(tokens[0]) + 1 if tokens.numel() else None)
+    return Finding("finite", f"outputs that are not finite in a row of {subject.steps:,} tokens", float(wrong.sum()),
+                   COUNT, int(tokens[0]) + 1 if tokens.numel() else None)
 
 
 def _marks(subject: Subject) -> tuple[int, ...]:
-    wanted = {*ROUND, *borders_of(subject.module)}
-    inside = sorted(mark for mark in wanted if 5 < mark < subject.steps - 1)
+    inside = sorted(mark for mark in {*ROUND, *borders_of(subject.module)} if 5 < mark < subject.steps - 1)
     return tuple(inside[-(MOST_MARKS if subject.thorough else 3):])
 
 
 def around(marks: tuple[int, ...], steps: int) -> list[int]:
-    """Sizes of pieces that end one token before each mark, at it and one after."""
+    """Sizes of pieces that end one token before each mark, at the mark, and one token after it."""
     ends = sorted({steps, *(mark + more for mark in marks for more in (-1, 0, 1) if 0 < mark + more < steps)})
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def across(steps: int) -> list[int]:
-    """Sizes of pieces that are no multiple of each other: an empty one, a long one, some of an odd size, single tokens
-    at the end."""
+    """Sizes of pieces that are not multiples of each other: an empty piece, a long one, several of an odd size, and
+    single tokens at the end."""
     ones = min(9, steps // 4)
     sizes, left = [3, 0, steps // 3], steps - ones - 3 - steps // 3
     piece = max(37, steps // 9 | 1)
@@ -130,21 +131,31 @@ def across(steps: int) -> list[int]:
 
 
 def one_by_one(steps: int) -> list[int]:
-    """Single tokens, and what lies beyond `SINGLE` of them in one piece."""
+    """Sizes of pieces of one token, at most `SINGLE` of them, and of one piece with the rest of the row."""
     first = min(steps - 3, SINGLE)
     return [3, *[1] * first, steps - 3 - first]
 
 
+def late_state(row: Row) -> tuple[int, LayerState]:
+    """Tokens up to near the end of the row, and a copy of the state after them, which the laws of a row share because
+    it takes as long as the whole row."""
+    early = max(row.steps - 7, 3)
+    if not row.late:
+        with torch.no_grad():
+            row.late.append(row_in_pieces(row, [early])[1])
+    return early, row.late[0].clone()
+
+
 def row_in_pieces(row: Row, sizes: list[int], reserved: bool = False, subject: Subject | None = None,
                   inputs: tuple[Tensor, Memory | None] | None = None) -> tuple[Tensor, LayerState]:
-    """The outputs of consecutive pieces of a row that thread a state, and the last state.
+    """The outputs of consecutive pieces of a row, each continuing from the state of the one before, and the last state.
 
     Args:
-        row: what is run.
+        row: the row.
         sizes: tokens of each piece.
-        reserved: into buffers of the row's length, with plain facts.
-        subject: runs it, where it is not the row's own (another dtype or form).
-        inputs: x and memory, where they are not the row's own.
+        reserved: whether buffers of the row's length are reserved and plain facts given.
+        subject: the subject to run instead of the row's own (one in another dtype or form).
+        inputs: x and memory to use instead of the row's own.
     """
     runner, (x, memory) = subject or row.subject, inputs or (row.x, row.memory)
     state = runner.start(x.shape[0], memory, sum(sizes) if reserved else None, row.steps)

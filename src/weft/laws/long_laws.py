@@ -1,4 +1,4 @@
-"""The laws on one long row: the same comparisons as on short ones, few of each (see `weft.laws.length`)."""
+"""The laws on long rows: the comparisons of the laws on short rows, few of each (see `weft.laws.length`)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from weft.core.layer import LayerState
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
-from weft.laws.choices import Choices, watched
+from weft.laws.choices import Choices, recorded
 from weft.laws.gradients import first_run, run
 from weft.laws.inference import by_columns
-from weft.laws.length import GRADIENT_STEPS, Row, across, around, one_by_one, row_in_pieces
+from weft.laws.length import GRADIENT_STEPS, Row, across, around, late_state, one_by_one, row_in_pieces
 from weft.laws.precision import BOUNDS
-from weft.laws.report import Finding, compare, gradient_difference
+from weft.laws.report import COUNT, Finding, compare, gradient_difference
 from weft.laws.subject import Subject
 from weft.linear.inference import inference_form
 
 NEAR = 16
-"""Tokens up to which the bound of `precision` is that of short rows: angles and sums of more grow with the length."""
+"""Tokens up to which the bound of `precision` is that of short rows; beyond, it grows with the length, because angles
+and sums do."""
 
 
 def split(row: Row) -> Iterator[Finding]:
-    """Pieces that end around the borders, pieces of odd sizes in reserved buffers, and single tokens."""
+    """Pieces that end around the borders, pieces of odd sizes with reserved buffers, and single tokens, against one
+    call."""
     subject, steps = row.subject, row.steps
     if not subject.stateful:
         return
@@ -38,21 +39,21 @@ def split(row: Row) -> Iterator[Finding]:
     if subject.thorough:
         ways["single tokens"] = (one_by_one(steps), True)
     for case, (sizes, reserved) in ways.items():
-        with torch.no_grad(), watched(subject.module) as chosen:
-            found = row_in_pieces(row, sizes, reserved)[0]
+        with torch.no_grad(), recorded(subject.module) as chosen:
+            actual = row_in_pieces(row, sizes, reserved)[0]
         if row.y.dtype != torch.float64 and Trait.DISCRETE_CHOICE in subject.traits:
-            found, margin = _undecided(row, found, chosen)
+            actual, margin = _undecided(row, actual, chosen)
             yield Finding("split", f"{case}: margin of the widest choice that fell otherwise", margin, subject.bound)
-        yield compare("split", case, found, row.y, subject.bound)
+        yield compare("split", case, actual, row.y, subject.bound)
     if subject.differentiable and subject.thorough and steps <= GRADIENT_STEPS:
         yield _gradients(row)
 
 
-def _undecided(row: Row, found: Tensor, chosen: Choices) -> tuple[Tensor, float]:
-    """``found`` up to each row's first choice that fell otherwise than in the whole row and what is expected from there
-    on, and the margin of the widest such choice: rounding decides near ties."""
+def _undecided(row: Row, actual: Tensor, chosen: Choices) -> tuple[Tensor, float]:
+    """``actual`` up to each row's first choice of an expert that differs from that in the whole row, followed by the
+    expected outputs; and the margin of the widest such choice, since rounding decides near ties."""
     agreed, margin = row.choices.against(chosen, row.steps, causal=row.subject.stateful)
-    return torch.where(agreed[..., None], found, row.y), margin
+    return torch.where(agreed[..., None], actual, row.y), margin
 
 
 def _named(marks: tuple[int, ...]) -> str:
@@ -60,7 +61,7 @@ def _named(marks: tuple[int, ...]) -> str:
 
 
 def _gradients(row: Row) -> Finding:
-    """Gradients across the cuts around the borders."""
+    """The gradients of pieces that end around the borders, against those of one call."""
     span, sizes = Span(prefix=row.prefix), around(row.marks, row.steps)
     whole, weights = first_run(row.subject, row.x, row.memory, row.generator,
                                lambda x, memory: row.subject.whole(x, memory, span).y)
@@ -71,7 +72,7 @@ def _gradients(row: Row) -> Finding:
 
 
 def causality(row: Row) -> Iterator[Finding]:
-    """Everything from a mark on is replaced, all marks in one call; the outputs before stay."""
+    """Tokens from a border on are replaced, for all borders in one call; the outputs before it stay."""
     subject, steps = row.subject, row.steps
     if not subject.stateful:
         return
@@ -82,14 +83,14 @@ def causality(row: Row) -> Iterator[Finding]:
     rows = torch.zeros(len(places), dtype=torch.int64, device=row.x.device)
     prefix = None if row.prefix is None else row.prefix[rows]
     with torch.no_grad():
-        found = subject.whole(changed, None if row.memory is None else row.memory.select(rows), Span(prefix=prefix)).y
+        actual = subject.whole(changed, None if row.memory is None else row.memory.select(rows), Span(prefix=prefix)).y
     for index, place in enumerate(places):
-        yield compare("causality", f"tokens from {place + 1} on replaced", found[index:index + 1, :place],
+        yield compare("causality", f"tokens from {place + 1} on replaced", actual[index:index + 1, :place],
                       row.y[:1, :place], subject.bound)
 
 
 def ragged(row: Row) -> Iterator[Finding]:
-    """Two rows of different lengths in one call, the padding NaN where it can be, against each alone."""
+    """Two rows of different lengths in one call, padded with NaN unless they are ids, against each row alone."""
     subject, steps = row.subject, row.steps
     counts = [steps - 1, max(steps // 2 + 1, 3)]
     padding = torch.arange(steps)[None] >= torch.tensor(counts)[:, None]
@@ -111,49 +112,42 @@ def _row_of(row: Row, b: int) -> Memory | None:
 
 
 def selection(row: Row) -> Iterator[Finding]:
-    """Rows of a state near the end of the row, reordered and forked."""
+    """Rows of a state near the end of the row, reordered and copied."""
     if not row.subject.stateful:
         return
-    early, state = _late(row)
+    early, state = late_state(row)
     with torch.no_grad():
-        found = row.subject.call(row.x[[1, 0, 1], early:], state.select([1, 0, 1]), Span()).y
-    yield compare("selection", f"rows [1, 0, 1] after {early} tokens", found, row.y[[1, 0, 1], early:],
+        actual = row.subject.call(row.x[[1, 0, 1], early:], state.select([1, 0, 1]), Span()).y
+    yield compare("selection", f"rows [1, 0, 1] after {early} tokens", actual, row.y[[1, 0, 1], early:],
                   row.subject.bound)
 
 
 def persistence(row: Row) -> Iterator[Finding]:
-    """A state near the end of the row, written to a file and read back."""
+    """A state near the end of the row, saved and loaded."""
     if not row.subject.stateful:
         return
-    early, state = _late(row)
+    early, state = late_state(row)
     with torch.no_grad():
         back = restore(row.subject.start(2, row.memory, None, None), load(save(state_arrays(state))))
-        found, kept = (row.subject.call(row.x[:, early:], each, Span()).y for each in (back, state))
-    yield compare("persistence", f"state saved after {early} tokens and restored", found, kept, 1e-300)
+        actual, kept = (row.subject.call(row.x[:, early:], each, Span()).y for each in (back, state))
+    yield compare("persistence", f"state saved after {early} tokens and restored", actual, kept, 1e-300)
 
 
 def bounded(row: Row) -> Iterator[Finding]:
-    """Fields that do not declare a growing dimension have their shape still near the end of the row."""
+    """State fields keep their shape to the end of the row, except along a dimension that is declared to grow."""
     if not row.subject.stateful:
         return
-    early, state = _late(row)
+    early, state = late_state(row)
     begun = row.subject.start(2, row.memory, None, row.steps).tensors()
     grown = [path for path, (tensor, spec) in state.tensors().items() if path in begun and any(
         dim != spec.grows and a != b for dim, (a, b) in
         enumerate(zip(begun[path][0].shape, tensor.shape, strict=True)))]
     yield Finding("bounded", f"fields that grew undeclared after {early} tokens: {', '.join(grown) or 'none'}",
-                  float(len(grown)), 0.5)
-
-
-def _late(row: Row) -> tuple[int, LayerState]:
-    """Tokens up to near the end of the row, and the state after them."""
-    early = max(row.steps - 7, 3)
-    with torch.no_grad():
-        return early, row_in_pieces(row, [early])[1]
+                  float(len(grown)), COUNT)
 
 
 def packed(row: Row) -> Iterator[Finding]:
-    """A document that ends in the middle of the row and one that begins there, against each alone; whole, and cut."""
+    """A row of two documents, in one call and in two pieces, against each document alone."""
     subject, steps = row.subject, row.steps
     place = max(steps // 3 + 2, 4)
     begins = torch.zeros(2, steps, dtype=torch.bool, device=row.x.device)
@@ -165,83 +159,83 @@ def packed(row: Row) -> Iterator[Finding]:
         other = subject.whole(row.x[1:], _row_of(row, 1)).y
         expected = torch.cat([alone, other])
         case = f"a document begins at {place + 1}"
-        found = subject.whole(row.x, row.memory, Span(begins=begins)).y
-        yield compare("packed", case, found, expected, subject.bound)
+        actual = subject.whole(row.x, row.memory, Span(begins=begins)).y
+        yield compare("packed", case, actual, expected, subject.bound)
         if subject.stateful and Trait.DECLARED_LENGTH not in subject.traits:
             yield compare("packed", f"{case}, in pieces", _packed_pieces(row, begins, place + 3), expected,
                           subject.bound)
 
 
 def _packed_pieces(row: Row, begins: Tensor, cut: int) -> Tensor:
-    """The row in two pieces; the second says that no document begins in it."""
+    """The outputs of the row in two pieces; no document begins in the second."""
     first = row.subject.call(row.x[:, :cut], row.subject.start(2, row.memory, None, None), Span(begins=begins[:, :cut]))
     assert first.state is not None, "a call with a state returns one"
     return torch.cat([first.y, row.subject.call(row.x[:, cut:], first.state, Span()).y], 1)
 
 
 def precision(row: Row) -> Iterator[Finding]:
-    """The same weights and inputs in float32, against float64. Where a layer chose otherwise, the rest of the row is
-    not compared."""
+    """The same weights and inputs in float32, against float64. From the first different choice of an expert on, a row
+    is not compared."""
     if not _castable(row):
         return
     single, x, memory = _single(row)
-    with torch.no_grad(), watched(single.module) as chosen:
+    with torch.no_grad(), recorded(single.module) as chosen:
         whole = single.whole(x, memory, Span(prefix=row.prefix)).y
     yield _relative(row, "precision", "torch.float32", whole, chosen)
 
 
 def continuation(row: Row) -> Iterator[Finding]:
-    """The same in pieces of several tokens."""
+    """The same weights and inputs in float32 and in pieces of several tokens, against float64 in one call."""
     if not (_castable(row) and row.subject.stateful):
         return
     single, x, memory = _single(row)
-    with torch.no_grad(), watched(single.module) as chosen:
+    with torch.no_grad(), recorded(single.module) as chosen:
         pieces = row_in_pieces(row, across(row.steps), subject=single, inputs=(x, memory))[0]
     yield _relative(row, "continuation", "torch.float32, pieces of odd sizes", pieces, chosen)
 
 
 def _castable(row: Row) -> bool:
-    """Only float64 subjects are cast; the others are what they are."""
+    """Whether the subject can be compared with itself in float32: only float64 subjects are cast."""
     return row.subject.differentiable and all(p.dtype == torch.float64 for p in row.subject.module.parameters())
 
 
 def _single(row: Row) -> tuple[Subject, Tensor, Memory | None]:
-    """The subject in float32, and what it is given."""
+    """The subject, its inputs and its memory in float32."""
     memory = None if row.memory is None else replace(row.memory, h=row.memory.h.float())
     return (row.subject.remake(copy.deepcopy(row.subject.module).float()),
             row.x.float() if row.x.is_floating_point() else row.x, memory)
 
 
-def _relative(row: Row, law: str, case: str, found: Tensor, chosen: Choices) -> Finding:
-    found = found.double()
+def _relative(row: Row, law: str, case: str, actual: Tensor, chosen: Choices) -> Finding:
+    actual = actual.double()
     if Trait.DISCRETE_CHOICE in row.subject.traits:
-        found = _undecided(row, found, chosen)[0]
+        actual = _undecided(row, actual, chosen)[0]
     size = row.y.abs().max()
-    return compare(law, case, found / size, row.y / size, BOUNDS[torch.float32] * max(1, row.steps // NEAR))
+    return compare(law, case, actual / size, row.y / size, BOUNDS[torch.float32] * max(1, row.steps // NEAR))
 
 
 def readout(row: Row) -> Iterator[Finding]:
-    """log_prob against the logits, for every token of the row."""
+    """`log_prob` against the log-softmax of the logits, for every token of the row."""
     model = row.subject.module
     if not isinstance(model, LanguageModel):
         return
     targets = row.subject.inputs(2, row.steps, row.generator)
     with torch.no_grad():
         h = model.hidden(row.x, None, Span(memory=row.memory)).y
-        wanted = model.readout.logits(h).double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
-        yield compare("readout", "log_prob against the logits", model.readout.log_prob(h, targets), wanted,
+        expected = model.readout.logits(h).double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+        yield compare("readout", "log_prob against the logits", model.readout.log_prob(h, targets), expected,
                       row.subject.bound)
 
 
 def inference(row: Row) -> Iterator[Finding]:
-    """The inference form against the part itself, whole and in pieces."""
+    """The form for inference against the part itself, in one call and in pieces."""
     form = row.subject.remake(inference_form(row.subject.module, by_columns))
     with torch.inference_mode():
         whole = form.whole(row.x, row.memory, Span(prefix=row.prefix)).y
         yield compare("inference", "whole", whole, row.y, row.subject.bound)
         if row.subject.stateful:
-            found = row_in_pieces(row, across(row.steps), True, form)[0]
-            yield compare("inference", "pieces of odd sizes", found, row.y, row.subject.bound)
+            actual = row_in_pieces(row, across(row.steps), True, form)[0]
+            yield compare("inference", "pieces of odd sizes", actual, row.y, row.subject.bound)
 
 
 LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
@@ -260,7 +254,8 @@ LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
 """By the names of the laws on short rows."""
 
 OWN_LONG_LAWS = ("split", "causality", "ragged", "packed")
-"""What can be compared in any dtype, on a model of any size."""
+"""Laws that can be compared in any dtype, on a model of any size."""
 
 OWN_CHOOSING_LAWS = ("split",)
-"""The same of a model that chooses: rounding decides near ties, and only here what follows them is left out."""
+"""The same for a model that chooses experts: rounding decides near ties, and only this law leaves out what follows
+them."""

@@ -1,4 +1,4 @@
-"""A bounded state costs as much after many tokens as after few, and nothing grows beside the state."""
+"""A bounded state needs as much memory after many tokens as after few, and modules store nothing that grows."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.core.layer import LayerState
 from weft.core.state import State
 from weft.core.traits import Trait
-from weft.laws.pieces import go_on
-from weft.laws.report import Finding
+from weft.laws.pieces import advance
+from weft.laws.report import COUNT, Finding
 from weft.laws.subject import Subject
 
 LAW = "memory"
 EARLY = 3
-"""Tokens after which everything has been seen once: tables that are made at the first call, buffers that fill."""
+"""Tokens after which tables that the first call computes exist, and short buffers are full."""
 SLACK = 1.25
-"""How much more a step may make late in the row: experts that are chosen by other tokens are run in other groups."""
+"""By which factor the memory of a late step may exceed that of an early one: other tokens choose other experts, which
+run in groups of other sizes."""
 
 
 def memory(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """What a state keeps alive, be it by views of something greater; what one step makes; and what the modules hold
-    besides: all in bytes, or in entries of lists, early and late in the row. A state whose fields grow has its room
-    reserved, and its steps may take longer."""
+    """Early and late in a row: the bytes of all storages that a state refers to, also by views of larger tensors; the
+    bytes that one step allocates; and the bytes and container entries that modules store besides parameters. The
+    buffers of a state that grows are reserved, and its steps may allocate more."""
     if not subject.stateful:
         return
     x = subject.inputs(2, subject.steps, generator)
@@ -34,33 +35,33 @@ def memory(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     with torch.no_grad():
         state = subject.start(2, source, subject.steps, subject.steps)
         grows = any(spec.grows is not None for _, spec in state.tensors().values())
-        # Chunks with memory of their own, so that a state that keeps a view of one is seen to keep it all.
+        # Copies, so that a state that stores a view of a chunk refers to that chunk's storage and not to the row's.
         chunks = [piece.clone() for piece in x.split([EARLY - 1, 1, subject.steps - EARLY - 1, 1], 1)]
-        _, state = go_on(subject, chunks[0], state)
+        _, state = advance(subject, chunks[0], state)
         made, state = _step(subject, chunks[1], state)
-        early, beside = _kept(state), _held(subject)
-        _, state = go_on(subject, chunks[2], state)
-        chunk = _kept(state)
+        early, beside = _referenced(state), _stored(subject)
+        _, state = advance(subject, chunks[2], state)
+        chunk = _referenced(state)
         late, state = _step(subject, chunks[3], state)
     yield Finding(LAW, f"bytes that a state keeps alive: {early} after {EARLY} tokens, {chunk} after a chunk, "
-                  f"{_kept(state)} after a step behind it", float(max(chunk, _kept(state)) > early), 0.5)
+                  f"{_referenced(state)} after a step behind it", float(max(chunk, _referenced(state)) > early), COUNT)
     if not grows and Trait.DECLARED_LENGTH not in subject.traits:
-        yield Finding(LAW, f"bytes made in one step: {made} after {EARLY} tokens, {late} after {subject.steps}",
-                      float(late > SLACK * made), 0.5)
+        yield Finding(LAW, f"bytes allocated in one step: {made} after {EARLY} tokens, {late} after {subject.steps}",
+                      float(late > SLACK * made), COUNT)
     yield Finding(LAW, f"bytes and entries that modules hold beside parameters: {beside} after {EARLY} tokens, "
-                  f"{_held(subject)} after {subject.steps}", float(_held(subject) > beside), 0.5)
+                  f"{_stored(subject)} after {subject.steps}", float(_stored(subject) > beside), COUNT)
 
 
 def _step(subject: Subject, x: Tensor, state: LayerState) -> tuple[int, LayerState]:
-    """The bytes that one call makes, and the state after it."""
-    with _Made() as made:
-        _, after = go_on(subject, x, state)
-    return made.bytes, after
+    """The bytes that one call allocates, and the state after it."""
+    with _Allocated() as allocated:
+        _, after = advance(subject, x, state)
+    return allocated.bytes, after
 
 
 @final
-class _Made(TorchDispatchMode):
-    """Adds up what operations return, views too, which makes no difference between early and late."""
+class _Allocated(TorchDispatchMode):
+    """Adds up the bytes that operations return; views count too, early and late alike."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -72,14 +73,14 @@ class _Made(TorchDispatchMode):
         return out
 
 
-def _kept(state: State) -> int:
-    """Bytes of all storages that the state refers to, in its facts too."""
+def _referenced(state: State) -> int:
+    """Bytes of all storages that the state's fields refer to, also those of plain facts."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(state)}
     return sum(storages.values())
 
 
-def _held(subject: Subject) -> int:
-    """Bytes of tensors, and entries of containers, in the attributes of all modules."""
+def _stored(subject: Subject) -> int:
+    """Bytes of tensors and entries of containers in the attributes of all modules, parameters excepted."""
     size, common = 0, vars(nn.Module()).keys()
     for part in subject.module.modules():
         size += sum(buffer.nbytes for buffer in part.buffers(recurse=False))
@@ -89,7 +90,7 @@ def _held(subject: Subject) -> int:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor inside states and containers."""
+    """Every tensor in a value, also inside states and containers."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, State):
@@ -100,7 +101,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _entries(value: Any) -> int:
-    """Entries of all containers inside."""
+    """The entries of all containers in a value."""
     items = _items(value)
     return len(items) + sum(_entries(item) for item in items)
 

@@ -1,4 +1,4 @@
-"""Law 5: documents packed into one row equal the documents run separately."""
+"""Law 5: documents packed into one row equal each document alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from weft.laws.subject import Subject
 
 
 def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Documents of several lengths, one token long and last ones too, in one call and across cuts. Calls in which no
-    document begins say so in some cuts: what came before must stay fenced then as well."""
+    """Documents of several lengths, also of one token and at the end of a row, in one call and in pieces. In some
+    pieces without a document's beginning ``begins`` is None: earlier documents must stay masked then too."""
     x = subject.inputs(3, subject.steps, generator)
     memory = subject.memory(3, generator)
     begins = torch.rand(x.shape[:2], generator=generator) < 0.3
@@ -37,15 +37,15 @@ def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
             yield from _findings(subject, f"{case}, pieces {'+'.join(map(str, cuts))}", pieces, apart)
 
 
-def _findings(subject: Subject, case: str, found: Run, apart: Run) -> Iterator[Finding]:
-    yield Finding("packed", case, difference(found.y, apart.y), subject.bound)
+def _findings(subject: Subject, case: str, actual: Run, apart: Run) -> Iterator[Finding]:
+    yield Finding("packed", case, difference(actual.y, apart.y), subject.bound)
     if subject.differentiable:
-        yield Finding("packed gradients", case, gradient_difference(found.gradients, apart.gradients),
+        yield Finding("packed gradients", case, gradient_difference(actual.gradients, apart.gradients),
                       subject.gradient_bound)
 
 
 def _separate(subject: Subject, x: Tensor, memory: Memory | None, begins: Tensor) -> Tensor:
-    """Every document in a row of its own; those of one length are the rows of one call."""
+    """The outputs of every document in a row of its own; documents of equal length are the rows of one call."""
     y: dict[tuple[int, int], Tensor] = {}
     for length, places in _documents(begins).items():
         rows = torch.stack([x[b, a:a + length] for b, a in places])
@@ -55,13 +55,13 @@ def _separate(subject: Subject, x: Tensor, memory: Memory | None, begins: Tensor
 
 
 def _documents(begins: Tensor) -> dict[int, list[tuple[int, int]]]:
-    """Row and first token of every document, by length."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    """The row and the first token of every document, by the document's length."""
+    documents: dict[int, list[tuple[int, int]]] = {}
     for b, row in enumerate(begins):
         starts = sorted({0, *row.nonzero().flatten().tolist()})
         for a, z in zip(starts, [*starts[1:], begins.shape[1]], strict=True):
-            found.setdefault(z - a, []).append((b, a))
-    return found
+            documents.setdefault(z - a, []).append((b, a))
+    return documents
 
 
 def _pieces(subject: Subject, x: Tensor, memory: Memory | None, *, begins: Tensor, cuts: list[int],

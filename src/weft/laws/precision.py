@@ -1,5 +1,5 @@
-"""Laws 8 and 12: other dtypes and devices stay within a stated bound of float64, and log-probabilities are those of
-the logits."""
+"""Laws 8 and 12: results in other dtypes and on other devices stay within a stated bound of float64, and `log_prob`
+equals the log-softmax of the logits."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ from torch import Tensor
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
-from weft.laws.choices import Choices, watched
-from weft.laws.report import Finding, difference
+from weft.laws.choices import Choices, recorded
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "precision"
 
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1.5e-1}
-"""Relative to the largest output. A tiny part is a handful of sums of at most a few dozen terms of order one: float32
-(24 bits) loses a few hundred units in the last place, bfloat16 (8 bits, 4e-3) some tens."""
+"""The largest difference relative to the largest output. A small part computes a few sums of at most some dozens of
+terms of order one: float32 (24 bits) loses some hundreds of units in the last place, bfloat16 (8 bits, 4e-3) some
+tens."""
 
 
 def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """The same weights and inputs in float32 and bfloat16, whole and in pieces, and on an accelerator if there is
-    one. Only float64 subjects are cast; the others are what they are. Where a layer chose otherwise than in float64,
-    float64's choice must have been a near tie; the rest of that row is not compared."""
+    """The same weights and inputs in float32 and bfloat16, in one call and token by token, and on an accelerator if
+    there is one. Only float64 subjects are cast. Where a layer chooses another expert than in float64, the choice in
+    float64 must have been a near tie; the rest of that row is not compared."""
     if any(p.dtype != torch.float64 for p in subject.module.parameters()) or not subject.differentiable:
         return
     x = subject.inputs(2, subject.steps, generator)
     memory = subject.memory(2, generator)
     with torch.no_grad():
-        with watched(subject.module) as choices:
+        with recorded(subject.module) as choices:
             exact = subject.whole(x, memory).y
         for dtype, bound in BOUNDS.items():
             twin = cast(subject, dtype)
-            with watched(twin.module) as found:
+            with recorded(twin.module) as chosen:
                 y = twin.whole(tensor_in(x, dtype), memory_in(memory, dtype)).y
-            yield from agreement(subject, LAW, str(dtype), y, exact, found, choices, bound)
+            yield from agreement(subject, LAW, str(dtype), y, exact, chosen, choices, bound)
             if subject.stateful:
-                with watched(twin.module) as found:
+                with recorded(twin.module) as chosen:
                     steps, changed = _steps(twin, x, memory, dtype)
-                yield from agreement(subject, LAW, f"{dtype}, token by token", steps, exact, found, choices, bound)
+                yield from agreement(subject, LAW, f"{dtype}, token by token", steps, exact, chosen, choices, bound)
                 yield Finding(LAW, f"{dtype}, fields of the state that change dtype: {changed or 'none'}",
-                              float(len(changed)), 0.5)
+                              float(len(changed)), COUNT)
         if torch.cuda.is_available():
             there = cast(subject, torch.float64, "cuda")
             source = None if memory is None else Memory(memory.h.cuda(),
@@ -54,19 +55,19 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
                           subject.gradient_bound)
 
 
-def agreement(subject: Subject, law: str, case: str, found: Tensor, exact: Tensor, choices: Choices, wanted: Choices,
-              bound: float) -> Iterator[Finding]:
-    """Outputs in another dtype against float64's, up to each row's first choice that fell otherwise."""
+def agreement(subject: Subject, law: str, case: str, actual: Tensor, exact: Tensor, choices: Choices,
+              exact_choices: Choices, bound: float) -> Iterator[Finding]:
+    """Outputs in another dtype against those in float64, up to each row's first different choice of an expert."""
     if Trait.DISCRETE_CHOICE in subject.traits:
-        agreed, margin = wanted.against(choices, exact.shape[1], causal=subject.stateful)
+        agreed, margin = exact_choices.against(choices, exact.shape[1], causal=subject.stateful)
         yield Finding(law, f"{case}: margin of the widest choice that fell otherwise", margin, bound)
-        found = torch.where(agreed[..., None], found.double(), exact)
-    yield Finding(law, case, _relative(found, exact), bound)
+        actual = torch.where(agreed[..., None], actual.double(), exact)
+    yield Finding(law, case, _relative(actual, exact), bound)
 
 
-def _relative(found: Tensor, exact: Tensor) -> float:
-    """Largest difference over the largest output."""
-    return difference(found.double() / exact.abs().max(), exact / exact.abs().max())
+def _relative(actual: Tensor, exact: Tensor) -> float:
+    """The largest difference, divided by the largest output."""
+    return difference(actual.double() / exact.abs().max(), exact / exact.abs().max())
 
 
 def cast(subject: Subject, dtype: torch.dtype, device: str = "cpu") -> Subject:
@@ -75,31 +76,31 @@ def cast(subject: Subject, dtype: torch.dtype, device: str = "cpu") -> Subject:
 
 
 def tensor_in(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Numbers in the dtype; ids as they are."""
+    """Floating-point inputs in the dtype; ids unchanged."""
     return x.to(dtype) if x.is_floating_point() else x
 
 
 def memory_in(memory: Memory | None, dtype: torch.dtype) -> Memory | None:
-    """The source in the dtype."""
+    """The source's vectors in the dtype."""
     return None if memory is None else replace(memory, h=memory.h.to(dtype))
 
 
 def _steps(subject: Subject, x: Tensor, memory: Memory | None, dtype: torch.dtype) -> tuple[Tensor, list[str]]:
-    """Outputs token by token, and the fields that end in another dtype than they began with: an accumulator that is
-    rounded at every step loses too little in a short test to be seen in the outputs."""
+    """The outputs token by token, and the state fields whose dtype has changed at the end: an accumulator that is
+    rounded at every step loses too little on a short row to change the outputs."""
     state, outs = subject.start(x.shape[0], memory_in(memory, dtype), None, subject.steps), []
-    began = {path: tensor.dtype for path, (tensor, _) in state.tensors().items()}
+    first = {path: tensor.dtype for path, (tensor, _) in state.tensors().items()}
     for t in range(x.shape[1]):
         out = subject.call(tensor_in(x[:, t:t + 1], dtype), state, Span())
         assert out.state is not None, "a call with a state returns one"
         state = out.state
         outs.append(out.y)
-    ended = state.tensors()
-    return torch.cat(outs, 1), [path for path, kind in began.items() if ended[path][0].dtype != kind]
+    last = state.tensors()
+    return torch.cat(outs, 1), [path for path, kind in first.items() if last[path][0].dtype != kind]
 
 
 def readout(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """log_prob equals gathering from the log-softmax of the logits, and probabilities sum to one."""
+    """`log_prob` equals gathering from the log-softmax of the logits."""
     model = subject.module
     if not isinstance(model, LanguageModel):
         return
@@ -109,6 +110,6 @@ def readout(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     with torch.no_grad():
         h = model.hidden(x, None, Span(memory=memory)).y
         logs = model.readout.logits(h).double().log_softmax(-1)
-        wanted = logs.gather(-1, targets[..., None])[..., 0]
-        found = model.readout.log_prob(h, targets)
-    yield Finding("readout", "log_prob against the logits", difference(found, wanted), subject.bound)
+        expected = logs.gather(-1, targets[..., None])[..., 0]
+        actual = model.readout.log_prob(h, targets)
+    yield Finding("readout", "log_prob against the logits", difference(actual, expected), subject.bound)

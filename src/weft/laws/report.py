@@ -1,4 +1,4 @@
-"""What a law found."""
+"""The comparisons of a law (`Finding`), of all laws on one subject (`Report`), and how two tensors are compared."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+COUNT = 0.5
+"""The bound of comparisons whose difference counts violations, of which none is allowed."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -15,10 +18,10 @@ class Finding:
 
     Attributes:
         law: the law's name.
-        case: what was cut, padded, packed or selected, and where.
-        difference: the largest absolute difference, relative to the largest expected value when that exceeds one.
-        bound: the difference allowed.
-        token: the first token that exceeds the bound, counted from 1, where that is known.
+        case: what was compared: where the row was cut, padded or packed, which rows of a state were selected.
+        difference: the largest absolute difference, divided by the largest expected value if that exceeds one.
+        bound: the largest difference that is allowed.
+        token: the first token that exceeds the bound, counted from 1; None if none does or it is not known.
     """
 
     law: str
@@ -32,15 +35,20 @@ class Finding:
         """Whether the difference is within its bound."""
         return self.difference <= self.bound
 
+    @property
+    def counts(self) -> bool:
+        """Whether the difference is a number of violations, which the case names."""
+        return self.bound == COUNT
+
 
 @dataclass(frozen=True)
 class Report:
-    """All findings for one subject.
+    """All comparisons on one subject.
 
     Attributes:
-        subject: its name.
-        findings: every comparison.
-        steps: tokens in a row, at most.
+        subject: the subject's name.
+        findings: the comparisons.
+        steps: tokens of the longest row.
     """
 
     subject: str
@@ -53,11 +61,11 @@ class Report:
         return all(finding.holds for finding in self.findings)
 
     def broken(self) -> list[Finding]:
-        """What does not hold, worst first."""
+        """The comparisons that fail, worst first."""
         return sorted((f for f in self.findings if not f.holds), key=lambda f: -f.difference)
 
     def worst(self) -> dict[str, Finding]:
-        """For each law the finding that comes closest to its bound, or exceeds it most."""
+        """For each law the comparison that comes closest to its bound, or exceeds it most."""
         worst: dict[str, Finding] = {}
         for finding in self.findings:
             other = worst.get(finding.law)
@@ -66,14 +74,14 @@ class Report:
         return worst
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
-    """Largest absolute difference over max(1, largest expected value); infinite for NaN or another shape. Entries
-    that are the same infinity agree (an unsmoothed n-gram's logarithm of zero)."""
-    if found.shape != expected.shape:
+def difference(actual: Tensor, expected: Tensor) -> float:
+    """The largest absolute difference, divided by the largest expected value if that exceeds one; infinite for NaN and
+    for tensors of different shapes. Equal infinities agree: an unsmoothed n-gram gives the logarithm of zero."""
+    if actual.shape != expected.shape:
         return math.inf
-    if found.numel() == 0:
+    if actual.numel() == 0:
         return 0.0
-    a, b = found.detach().double(), expected.detach().double()
+    a, b = actual.detach().double(), expected.detach().double()
     worst, size = float((a - b).abs().max()), float(b.abs().max())
     if math.isfinite(worst) and math.isfinite(size):
         return worst / max(1.0, size)
@@ -86,18 +94,18 @@ def difference(found: Tensor, expected: Tensor) -> float:
     return float(gap.max()) / scale
 
 
-def compare(law: str, case: str, found: Tensor, expected: Tensor, bound: float) -> Finding:
-    """The finding that outputs [B,T,...] equal what is expected, with the first token that does not."""
-    worst = difference(found, expected)
-    return Finding(law, case, worst, bound, None if worst <= bound else first_wrong(found, expected, bound))
+def compare(law: str, case: str, actual: Tensor, expected: Tensor, bound: float) -> Finding:
+    """The comparison of outputs [B,T,...] with those expected, with the first token that exceeds the bound."""
+    worst = difference(actual, expected)
+    return Finding(law, case, worst, bound, None if worst <= bound else first_wrong(actual, expected, bound))
 
 
-def first_wrong(found: Tensor, expected: Tensor, bound: float) -> int | None:
-    """The first token [B,T,...], counted from 1, at which some row is off by more than ``bound``, in the scale of
-    `difference`; None when none is or the shapes differ."""
-    if found.shape != expected.shape or found.dim() < 2:
+def first_wrong(actual: Tensor, expected: Tensor, bound: float) -> int | None:
+    """The first token of [B,T,...], counted from 1, at which some row differs by more than ``bound``, scaled as in
+    `difference`; None if there is none or the shapes differ."""
+    if actual.shape != expected.shape or actual.dim() < 2:
         return None
-    a, b = found.detach().double(), expected.detach().double()
+    a, b = actual.detach().double(), expected.detach().double()
     finite = b[b.isfinite()].abs()
     scale = max(1.0, float(finite.max())) if finite.numel() else 1.0
     wrong = ~((a == b) | ((a - b).abs() <= bound * scale))
@@ -105,10 +113,10 @@ def first_wrong(found: Tensor, expected: Tensor, bound: float) -> int | None:
     return int(tokens[0]) + 1 if tokens.numel() else None
 
 
-def gradient_difference(found: list[Tensor | None], expected: list[Tensor | None]) -> float:
-    """The largest `difference` over pairs of gradients; a missing gradient is zero."""
+def gradient_difference(actual: list[Tensor | None], expected: list[Tensor | None]) -> float:
+    """The largest `difference` of all pairs of gradients; a gradient of None counts as zero."""
     worst = 0.0
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         if a is None and b is None:
             continue
         known = b if a is None else a

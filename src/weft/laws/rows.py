@@ -1,4 +1,4 @@
-"""Laws 3, 4 and 6: a row never depends on its neighbours or its padding, and states can be selected, joined, saved."""
+"""Laws 3, 4, 6, 9: rows do not depend on each other or on padding; states are selected, joined, saved, bounded."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from weft.core.span import Memory, Span
 from weft.core.state import concat, restore, state_arrays
 from weft.core.traits import Trait
 from weft.laws.gradients import first_run, run
-from weft.laws.report import Finding, difference, gradient_difference
+from weft.laws.report import COUNT, Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 
 
 def ragged(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Rows of different lengths, padded on the right with poison, equal each row alone; what lies beyond a row's
-    count comes out as zero and has no gradient."""
+    """Rows of different lengths, padded on the right with NaN, equal each row alone; outputs beyond a row's count are
+    zero and have no gradient."""
     steps = subject.steps
     counts = torch.tensor([steps, steps // 2, 1, 0])
     x = subject.inputs(4, steps, generator)
@@ -31,7 +31,7 @@ def ragged(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     memory = subject.memory(4, generator)
     span = Span(count=counts.to(x.device))
     alone, weights = first_run(subject, x, memory, generator, lambda a, m: _alone(subject, a, m, counts))
-    weights[padding] = 0  # where `_alone` gives constants
+    weights[padding] = 0  # there `_alone` returns constants, which have no gradient
     for name, rows in (("noise", x), ("NaN", poisoned)) if x.is_floating_point() else (("any id", x),):
         batch = run(subject, rows, memory, weights, lambda a, m: subject.whole(a, m, span).y)
         case = f"counts {counts.tolist()} of {steps}, padded with {name}"
@@ -43,17 +43,17 @@ def ragged(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
 
 
 def _source_padding(subject: Subject, x: Tensor, memory: Memory, generator: torch.Generator) -> Finding:
-    """Other values beyond the source's counts change nothing."""
+    """The outputs do not depend on the source's values beyond its counts."""
     exists = memory.valid()
     assert exists is not None, "the laws' sources have counts"
     noise = torch.randn(memory.h.shape, generator=generator, dtype=torch.float64).to(memory.h)
     other = replace(memory, h=torch.where(exists[..., None], memory.h, noise))
-    base, found = (_both_ways(subject, x, source) for source in (memory, other))
-    return Finding("ragged", "the source padded with noise", difference(found, base), subject.bound)
+    base, actual = (_with_and_without_state(subject, x, source) for source in (memory, other))
+    return Finding("ragged", "the source padded with noise", difference(actual, base), subject.bound)
 
 
-def _both_ways(subject: Subject, x: Tensor, memory: Memory) -> Tensor:
-    """The outputs without a state and, where there is one, with it."""
+def _with_and_without_state(subject: Subject, x: Tensor, memory: Memory) -> Tensor:
+    """The outputs of a call without a state and, if the subject has one, of a call with a state."""
     with torch.no_grad():
         y = subject.whole(x, memory).y
         if not subject.stateful:
@@ -62,7 +62,7 @@ def _both_ways(subject: Subject, x: Tensor, memory: Memory) -> Tensor:
 
 
 def _alone(subject: Subject, x: Tensor, memory: Memory | None, counts: Tensor) -> Tensor:
-    """Each row in a call of its own, zeros beyond its count."""
+    """The outputs of each row in a call of its own, with zeros beyond the row's count."""
     rows = []
     for b, count in enumerate(counts.tolist()):
         own = None if memory is None else memory.select(torch.tensor([b], device=x.device))
@@ -73,7 +73,7 @@ def _alone(subject: Subject, x: Tensor, memory: Memory | None, counts: Tensor) -
 
 
 def selection(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Beam reorders, forks, splits and joins of states commute with running them."""
+    """Reordering, copying, splitting and joining rows of a state commute with running the rows."""
     if not subject.stateful:
         return
     x, memory, state, before = _started(subject, generator)
@@ -88,7 +88,7 @@ def selection(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
         joined = subject.call(late, concat(state.split([1, 2])), Span()).y
         yield Finding("selection", "split 1+2 and joined", difference(joined, base), subject.bound)
         yield _rows_replaced(subject, x, memory, state, before, generator)
-        # By now clones have run with these tokens and with others.
+        # By now clones of the state have run with these and with other tokens.
         again = subject.call(late, state.clone(), Span()).y
         yield Finding("selection", "a clone is unharmed when its siblings run", difference(again, base), subject.bound)
 
@@ -106,7 +106,7 @@ def _started(subject: Subject, generator: torch.Generator) -> tuple[Tensor, Memo
 
 def _rows_replaced(subject: Subject, x: Tensor, memory: Memory | None, state: LayerState, before: int,
                    generator: torch.Generator) -> Finding:
-    """Continuous batching: a fresh row of another length takes the place of a finished one."""
+    """Continuous batching: a new row of another length replaces a finished one."""
     own = None if memory is None else memory.select(torch.tensor([1], device=x.device))
     new = subject.inputs(1, subject.steps, generator)
     short = max(before - 2, 1)
@@ -115,14 +115,14 @@ def _rows_replaced(subject: Subject, x: Tensor, memory: Memory | None, state: La
     mixed = admit(state.clone(), [1], started)
     late = x[:, before:].clone()
     late[1] = new[0, short:short + late.shape[1]]
-    found = subject.call(late, mixed, Span()).y
+    actual = subject.call(late, mixed, Span()).y
     expected = subject.call(late, state.clone(), Span()).y
     expected[1] = subject.call(late[1:2], started.clone(), Span()).y[0]
-    return Finding("selection", "row 1 replaced by another sequence", difference(found, expected), subject.bound)
+    return Finding("selection", "row 1 replaced by another sequence", difference(actual, expected), subject.bound)
 
 
 def persistence(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """A state written to a file and read back continues exactly; so do the weights."""
+    """Saved and loaded weights, and a saved and loaded state, give exactly the same outputs."""
     x = subject.inputs(3, subject.steps, generator)
     memory = subject.memory(3, generator)
     with torch.no_grad():
@@ -138,12 +138,12 @@ def persistence(subject: Subject, generator: torch.Generator) -> Iterator[Findin
         template = subject.start(3, memory, None, None)
         back = restore(template, load(save(state_arrays(out))))
         expected = subject.call(x[:, 4:], out, Span()).y
-        found = subject.call(x[:, 4:], back, Span()).y
-    yield Finding("persistence", "state saved and restored", difference(found, expected), 1e-300)
+        actual = subject.call(x[:, 4:], back, Span()).y
+    yield Finding("persistence", "state saved and restored", difference(actual, expected), 1e-300)
 
 
 def _changed(subject: Subject) -> Subject:
-    """A copy with other weights, so that one which is not loaded shows."""
+    """A copy with other weights, so that a weight that is not loaded changes the outputs."""
     other = copy.deepcopy(subject.module)
     for tensor in other.state_dict().values():
         if tensor.is_floating_point():
@@ -152,7 +152,7 @@ def _changed(subject: Subject) -> Subject:
 
 
 def bounded(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Fields that do not declare a growing dimension keep their shape, and those that do grow only there."""
+    """State fields keep their shape, except along a dimension that is declared to grow."""
     if not subject.stateful or (Trait.PREFIX_FIRST in subject.traits and subject.steps < 4):
         return
     x = subject.inputs(2, subject.steps, generator)
@@ -169,4 +169,4 @@ def bounded(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
              if any(dim != spec.grows and a != b for dim, (a, b) in
                     enumerate(zip(shape, late[path][0].shape, strict=True)))]
     yield Finding("bounded", f"fields that grew undeclared after {subject.steps} tokens: {grown or 'none'}",
-                  float(len(grown)), 0.5)
+                  float(len(grown)), COUNT)

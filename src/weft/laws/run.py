@@ -67,7 +67,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
 
 
 def examine(subject: Subject, seed: int = 0, laws: tuple[str, ...] = tuple(LAWS)) -> Report:
-    """Run the named laws, each with a generator of the given seed. What a part raises is a finding."""
+    """Run the named laws, each with a generator of the given seed. An exception of the part is a finding too."""
     findings: list[Finding] = []
     for name in laws:
         generator = torch.Generator().manual_seed(seed)
@@ -78,16 +78,16 @@ def examine(subject: Subject, seed: int = 0, laws: tuple[str, ...] = tuple(LAWS)
 def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS)) -> Report:
     """Run the named laws on two rows of ``steps`` tokens (`weft.laws.long_laws`)."""
     subject = replace(subject, steps=steps)
-    made: list[Row] = []
+    rows: list[Row] = []
 
     def whole() -> Iterator[Finding]:
-        made.append(row(subject, torch.Generator().manual_seed(seed)))
-        yield finite(made[0].y, subject)
+        rows.append(row(subject, torch.Generator().manual_seed(seed)))
+        yield finite(rows[0].y, subject)
 
     findings = list(guarded("finite", subject, whole))
-    for name in laws if findings[0].holds else ():  # what is not a number agrees with nothing
-        # The seed of the row itself would draw its tokens once more, in place of others.
-        own = replace(made[0], generator=torch.Generator().manual_seed(seed + 1))
+    for name in laws if findings[0].holds else ():  # NaN equals nothing, so every law would fail
+        # Another seed than that of the row, with which a law that replaces tokens would draw the same tokens again.
+        own = replace(rows[0], generator=torch.Generator().manual_seed(seed + 1))
         findings += guarded(name, subject, partial(LONG_LAWS[name], own))
     return Report(subject.name, tuple(findings), steps)
 
@@ -99,7 +99,7 @@ def examine_far(subject: Subject, seed: int = 0, tokens: int = FAR) -> Report:
 
 
 def guarded(law: str, subject: Subject, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings of a law; an exception inside it is one more, and ends it."""
+    """The findings of a law; an exception in it is its last finding."""
     try:
         yield from run()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A part that chooses is tried with several draws of its weights: a fault that one choice hides shows in another."""
+"""A part that chooses experts is run with several random weights, because a defect may show for some choices only."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from weft.laws.subject import Subject
 
 LAW = "seeds"
 DRAWS = 8
-"""Of the weights; with a handful of experts every one is then chosen, and left out, by some token in some row."""
+"""The number of random weights; with a few experts, each is then chosen by some token and left out by another."""
 
 
 def seeds(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Rows alone and pieces against the whole, with other weights each time."""
+    """The laws of ragged rows and of pieces, with other random weights each time."""
     if Trait.DISCRETE_CHOICE not in subject.traits or not subject.differentiable:
         return
     for draw in range(DRAWS):
@@ -33,7 +33,7 @@ def seeds(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
 
 @torch.no_grad()
 def _drawn(module: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A copy whose parameters are drawn anew, as widely spread as they were."""
+    """A copy with random parameters of the same mean and standard deviation as before."""
     other = copy.deepcopy(module)
     for parameter in other.parameters():
         if parameter.numel() > 1:

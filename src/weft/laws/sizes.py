@@ -1,4 +1,4 @@
-"""The numbers of a configuration made smaller together: widths, heads, reaches, lengths."""
+"""Shrinking a configuration: widths, heads, windows and lengths become smaller in proportion."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from weft.core.errors import ConfigError
 from weft.masks import parse_mask
 
 LEAST_WIDTH, LEAST_TURNED = 4, 4
-"""The smallest width, and the fewest features of a head that turn: in one rotary pair alone, neighbours and halves are
-the same pair."""
+"""The smallest width, and the fewest rotated features of a head: with a single rotary pair, pairing neighbours and
+pairing halves would be the same."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """To what sizes a configuration is shrunk.
+    """The sizes to which a configuration is shrunk, each an upper limit.
 
     Attributes:
         d_head: features of a head; None leaves widths and heads as they are.
         heads: whether numbers of heads shrink too.
-        divisor: of the widths, where ``d_head`` is None.
-        repeats: times that a block is repeated, and equal blocks that may follow one another.
+        divisor: what widths are divided by, if ``d_head`` is None.
+        repeats: repetitions of a block, and equal blocks in a row.
         vocabulary: token ids.
-        reach: the farthest that a window, a pattern or a convolution may reach, in tokens.
-        length: tokens of the context and of tables of positions.
-        original: lengths at which a rotation changes.
+        reach: tokens of a window, a mask's pattern or a convolution.
+        length: tokens of the context and of position tables.
+        original: tokens at which a scaled rotation changes.
     """
 
     d_head: int | None
@@ -43,8 +43,14 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Scale:
-    """How one configuration's widths become those of `Sizes`: the old and the new width of the model and of the first
-    head."""
+    """How the widths of one configuration shrink.
+
+    Attributes:
+        sizes: the sizes to shrink to.
+        before: the model's width in the configuration.
+        after: the model's width in the twin.
+        head: features of the first attention's heads in the configuration; None without attention.
+    """
 
     sizes: Sizes
     before: int
@@ -52,7 +58,7 @@ class Scale:
     head: int | None
 
     def width(self, value: int) -> int:
-        """Any width, in proportion: even, and never larger than it was."""
+        """The width that ``value`` becomes, in proportion: an even number, at most ``value``."""
         if self.sizes.d_head is None:
             return value // self.sizes.divisor if value % self.sizes.divisor == 0 else value
         if value == self.before:
@@ -62,7 +68,7 @@ class Scale:
 
 
 def scale_of(tree: dict[str, Any], sizes: Sizes) -> Scale:
-    """The scale of a model's configuration: wide enough for the heads of every attention in it."""
+    """The scale of a model's configuration: the width fits the heads of every attention in it."""
     attentions = list(_attentions(tree))
     before = tree.get("d_model") or tree.get("d_embedding") or 1
     first = next((_head(item, before) for item in attentions), None)
@@ -87,7 +93,8 @@ def _head(attention: dict[str, Any], d_model: int) -> int:
 
 
 def _heads(attention: dict[str, Any], sizes: Sizes) -> tuple[int, int | None]:
-    """Query and key/value heads, their ratio kept in kind: one, a power of two, or neither."""
+    """The numbers of query and key/value heads. A number and the ratio of both stay one, a power of two, or neither, as
+    they were."""
     heads, kv_heads = attention["n_heads"], attention.get("n_kv_heads")
     if not sizes.heads or sizes.d_head is None:
         return heads, kv_heads
@@ -103,13 +110,13 @@ def _few(count: int) -> int:
 
 
 def smaller(value: Any, scale: Scale, name: str = "", head: int | None = None) -> Any:
-    """Plain data of a configuration with its numbers made smaller.
+    """Plain data of a configuration with smaller numbers.
 
     Args:
-        value: what stands under ``name``.
-        scale: to what sizes.
+        value: the value of the field ``name``.
+        scale: how widths shrink.
         name: the field's name.
-        head: features of a head of the attention that the value belongs to, before; None: of the first.
+        head: features of a head of the attention that contains the field, in the configuration; None: of the first.
     """
     if isinstance(value, dict):
         return _mapping(value, scale, head or scale.head)
@@ -125,29 +132,29 @@ def smaller(value: Any, scale: Scale, name: str = "", head: int | None = None) -
 
 
 def _mapping(value: dict[str, Any], scale: Scale, head: int | None) -> dict[str, Any]:
-    """A part; what hangs together in it is changed together."""
+    """A part with smaller numbers; fields that depend on each other are changed together."""
     inner = _head(value, scale.before) if isinstance(value.get("n_heads"), int) else head
-    found = {key: smaller(item, scale, key, inner) for key, item in value.items()}
+    small = {key: smaller(item, scale, key, inner) for key, item in value.items()}
     sizes = scale.sizes
     if isinstance(value.get("n_heads"), int):
-        found["n_heads"], kv_heads = _heads(value, sizes)
+        small["n_heads"], kv_heads = _heads(value, sizes)
         if "n_kv_heads" in value:
-            found["n_kv_heads"] = kv_heads
+            small["n_kv_heads"] = kv_heads
     if isinstance(value.get("n_experts"), int) and isinstance(value.get("top_k"), int) and sizes.d_head is not None:
-        found["n_experts"] = min(value["n_experts"], max(4, value["top_k"] + 1))
+        small["n_experts"] = min(value["n_experts"], max(4, value["top_k"] + 1))
     if isinstance(value.get("kernel"), int) and isinstance(value.get("dilation"), int):
-        found["kernel"], found["dilation"] = _taps(value["kernel"], value["dilation"], sizes.reach)
+        small["kernel"], small["dilation"] = _taps(value["kernel"], value["dilation"], sizes.reach)
     if isinstance(value.get("end"), int):
-        found["end"] = min(value["end"], sizes.vocabulary - 1)
-    return found
+        small["end"] = min(value["end"], sizes.vocabulary - 1)
+    return small
 
 
 def _list(items: list[Any], scale: Scale, name: str, head: int | None) -> list[Any]:
-    """Of blocks, no more equal ones in a row than a repeat may have; of factors for each rotary pair, as many as there
-    are pairs now."""
+    """A list of blocks with at most as many equal ones in a row as a repeat may have; a list of factors for rotary
+    pairs with as many as there are pairs in the twin; any other list as it is."""
     if name in ("blocks", "of"):
-        kept = scale.sizes.repeats
-        return [item for index, item in enumerate(items) if index < kept or items[index - kept:index] != [item] * kept]
+        most = scale.sizes.repeats
+        return [item for index, item in enumerate(items) if index < most or items[index - most:index] != [item] * most]
     if name in ("short_factor", "long_factor") and scale.sizes.d_head is not None and head is not None:
         pairs = round(len(items) * 2 * scale.sizes.d_head / head / 2) if len(items) * 2 < head else \
             scale.sizes.d_head // 2
@@ -176,7 +183,8 @@ def _number(value: int, scale: Scale, name: str, head: int | None) -> int:
 
 
 def _mask(call: str, reach: int) -> str:
-    """One mask's call with its numbers divided by the least power of two that brings it within ``reach``."""
+    """The expression of one mask with its numbers divided by the smallest power of two that brings it within
+    ``reach``."""
     name, numbers = call.split("(", 1)
     values = [int(number) for number in re.findall(r"\d+", numbers)]
     for power in range(32):
@@ -191,7 +199,7 @@ def _mask(call: str, reach: int) -> str:
 
 
 def _taps(kernel: int, dilation: int, reach: int) -> tuple[int, int]:
-    """Taps and the tokens between them, so that (kernel - 1) dilation < reach."""
+    """Kernel size and dilation with (kernel - 1) dilation < reach."""
     if (kernel - 1) * dilation < reach:
         return kernel, dilation
     apart = min(dilation, 2) if reach < 16 else dilation

@@ -1,4 +1,4 @@
-"""Law 1: a sequence run in any pieces, threading the state, equals the sequence run whole, in values and gradients."""
+"""Law 1: a sequence run in any pieces that pass on the state equals one call, in values and gradients."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LAW = "split"
 
 
 def split(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Cuts of every sort: single tokens, several multi-token continuations, empty pieces; growing and reserved
-    buffers; with and without facts; and rows that advance by different counts."""
+    """Cuts of every kind (single tokens, several continuations of several tokens, empty pieces), with growing and with
+    reserved buffers, with and without plain facts; and rows that advance by different counts."""
     if not subject.stateful:
         return
     x = subject.inputs(3, subject.steps, generator)
@@ -44,7 +44,7 @@ def _prefix(subject: Subject, x: Tensor, generator: torch.Generator) -> Tensor |
 
 
 def _cuts(steps: int, first: int, generator: torch.Generator) -> list[list[int]]:
-    """Piece sizes adding up to ``steps``; the first piece holds at least ``first`` tokens."""
+    """Sizes of pieces that add up to ``steps``; the first piece has at least ``first`` tokens."""
     rest = steps - max(first, 1)
     ones = [max(first, 1)] + [1] * rest
     thirds = [max(first, 3), 4, 0, steps - max(first, 3) - 4]
@@ -74,24 +74,24 @@ def _compare(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor 
 def _against(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor, whole: Run,
              pieces: Callable[[Tensor, Memory | None], Tensor], case: str,
              generator: torch.Generator) -> Iterator[Finding]:
-    """The pieces against the whole, with gradients off (buffers may be written in place) and on; one of both, at
-    random, where not everything is to be tried."""
+    """The pieces against one call, with gradients off, when buffers may be written in place, and on; one of the two, at
+    random, if the subject is not thorough."""
     ways = [False, True] if subject.differentiable else [False]
     if not subject.thorough:
         ways = [ways[int(torch.randint(len(ways), (), generator=generator))]]
     if False in ways:
-        quiet = run(subject, x, memory, None, pieces)
-        yield Finding(LAW, f"{case}, without gradients", difference(quiet.y, whole.y), subject.bound)
+        values = run(subject, x, memory, None, pieces)
+        yield Finding(LAW, f"{case}, without gradients", difference(values.y, whole.y), subject.bound)
     if True in ways:
-        loud = run(subject, x, memory, weights, pieces)
-        yield Finding(LAW, case, difference(loud.y, whole.y), subject.bound)
-        yield Finding("split gradients", case, gradient_difference(loud.gradients, whole.gradients),
+        both = run(subject, x, memory, weights, pieces)
+        yield Finding(LAW, case, difference(both.y, whole.y), subject.bound)
+        yield Finding("split gradients", case, gradient_difference(both.gradients, whole.gradients),
                       subject.gradient_bound)
 
 
 def _uneven(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor | None, weights: Tensor, whole: Run,
             generator: torch.Generator) -> Iterator[Finding]:
-    """Rows that advance by different counts, some by none, until all have consumed their row."""
+    """Rows that advance by different counts, also by none, until all are at their end."""
     plan = uneven_plan(x.shape[0], subject.steps, 0 if prefix is None else 3, generator)
 
     def pieces(a: Tensor, m: Memory | None) -> Tensor:
@@ -117,7 +117,7 @@ def _uneven(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor |
 
 
 def uneven_plan(batch: int, steps: int, first: int, generator: torch.Generator) -> list[list[int]]:
-    """Counts by call and row; every row's counts add up to ``steps``, its first being at least ``first``."""
+    """Random counts by call and row; those of a row add up to ``steps``, and the first is at least ``first``."""
     left = [steps] * batch
     plan: list[list[int]] = []
     while any(left):

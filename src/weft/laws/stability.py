@@ -1,4 +1,4 @@
-"""Stability: very long rows stay finite, do not drift with the cuts, and need no more memory than they declare."""
+"""Stability: the outputs of a very long row do not depend on how it is cut, and a bounded state keeps its size."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 from weft.core.layer import LayerState, borders_of
 from weft.core.span import Span
 from weft.laws.length import allowed
-from weft.laws.report import Finding, compare
+from weft.laws.report import COUNT, Finding, compare
 from weft.laws.subject import Subject
 
 LAW = "stability"
 FAR = 100_000
-"""Tokens of the row."""
+"""Tokens of the very long row."""
 
 PIECE, NEAR_PIECE = 1024, 128
-"""Tokens of a call; where a part looks back to a border the shorter one, as windows cost the square of it."""
+"""Tokens of a call; the smaller for parts that declare a border, as a window costs the square of a call's tokens."""
 
 
 def is_bounded(subject: Subject) -> bool:
-    """Whether it has a state and that does not grow, so that a token costs no more than the one before it."""
+    """Whether the subject has a state and no field of it grows, so that all tokens take equally long."""
     if not subject.stateful:
         return False
     source = subject.memory(1, torch.Generator().manual_seed(0))
@@ -32,13 +32,13 @@ def is_bounded(subject: Subject) -> bool:
 
 
 def stability(subject: Subject, generator: torch.Generator, tokens: int = FAR) -> Iterator[Finding]:
-    """One sequence in two rows that advance by different counts: they agree to the end, and the state is as large as
-    it was. Only where the state is bounded.
+    """One sequence in two rows that advance by different counts: their outputs agree to the end, and the state keeps
+    its size. Only for subjects with a bounded state.
 
     Args:
-        subject: what is examined.
-        generator: of the inputs.
-        tokens: of the row.
+        subject: the subject.
+        generator: draws the inputs.
+        tokens: tokens of the row.
     """
     if not is_bounded(subject):
         return
@@ -55,12 +55,12 @@ def stability(subject: Subject, generator: torch.Generator, tokens: int = FAR) -
             sizes.append(state.nbytes())
     yield Finding(LAW, f"two ways of cutting {steps:,} tokens", rows.worst, subject.bound, rows.token)
     yield Finding(LAW, f"growth of the state from {piece:,} to {steps:,} tokens, in bytes", float(sizes[-1] - sizes[0]),
-                  0.5)
+                  COUNT)
 
 
 def _plan(steps: int, piece: int) -> Iterator[tuple[int, int]]:
-    """Counts of the two rows by call, until both have consumed ``steps``: the first advances by ``piece``, the second
-    falls behind and catches up in the end."""
+    """The counts of both rows in each call, until both have read ``steps`` tokens: the first advances by ``piece``, the
+    second falls behind and catches up at the end."""
     left, behind = [steps, steps], cycle((piece, piece * 5 // 12, piece - 9, piece, piece // 5))
     while any(left):
         counts = min(left[0], piece), min(left[1], next(behind) if left[0] else piece)
@@ -70,11 +70,11 @@ def _plan(steps: int, piece: int) -> Iterator[tuple[int, int]]:
 
 @final
 class Rows:
-    """The two rows: where they are, and the outputs that wait for the row behind.
+    """Runs the two rows, and compares the outputs of tokens that both have read.
 
     Attributes:
         worst: the largest difference so far.
-        token: the first token that exceeded the bound, counted from 1.
+        token: the first token that exceeded the bound, counted from 1; None if none has.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -102,12 +102,12 @@ class Rows:
         return out.state
 
     def _compare(self) -> None:
-        """What both rows have reached."""
+        """Compare the tokens that both rows have read since the last comparison."""
         first, second = (torch.cat(parts) for parts in self._waiting)
         both = min(first.shape[0], second.shape[0])
-        found = compare(LAW, "", second[None, :both], first[None, :both], self._subject.bound)
-        self.worst = max(self.worst, found.difference)
-        if self.token is None and found.token is not None:
-            self.token = self._compared + found.token
+        finding = compare(LAW, "", second[None, :both], first[None, :both], self._subject.bound)
+        self.worst = max(self.worst, finding.difference)
+        if self.token is None and finding.token is not None:
+            self.token = self._compared + finding.token
         self._waiting = [[first[both:]], [second[both:]]]
         self._compared += both

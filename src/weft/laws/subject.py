@@ -1,4 +1,4 @@
-"""`Subject`: a layer or a model, seen by the laws in one way."""
+"""`Subject`: one interface of layers, language models and encoders for the laws."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
 
 SOURCE_STEPS = 5
-"""Tokens of the source that cross-attention reads in the laws."""
+"""Tokens of the source that cross-attention reads."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What the laws need of a layer or a model.
+    """A layer or a model, and what the laws call.
 
     Attributes:
-        name: for reports.
+        name: the name in reports.
         module: the layer or model, in evaluation mode.
         call: (x, state, span) -> Output, whose y is a float tensor.
-        start: (batch, memory, capacity, horizon) -> state before the first token.
+        start: (batch, memory, capacity, horizon) -> the state before the first token.
         inputs: (batch, steps, generator) -> a random x.
-        memory: (batch, generator) -> a random source, None when the subject takes none.
-        traits: ways in which it does less than the law.
-        remake: the same subject around a copy of its module, in another dtype or on another device.
-        bound: the difference allowed in values; gradients may differ ten times as much.
-        steps: tokens in a row of a test.
-        thorough: every combination of cuts, buffers and gradients; otherwise a few drawn at random.
-        limit: the most tokens a document may have; None for any number.
+        memory: (batch, generator) -> a random source; None if the subject takes none.
+        traits: the traits of the module, which replace laws by weaker ones.
+        remake: the same subject with another module: a copy in another dtype, on another device or with other weights.
+        bound: the largest difference of values that is allowed; gradients may differ ten times as much.
+        steps: tokens of a row.
+        thorough: whether every combination of cuts, buffers and gradients is run; otherwise a few random ones.
+        limit: the most tokens of a document; None for any number.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Subject:
 
     @property
     def gradient_bound(self) -> float:
-        """Gradients sum over many tokens, so they carry more rounding than values."""
+        """The largest difference of gradients, which sum over many tokens and so have larger rounding errors."""
         return 10 * self.bound
 
     def whole(self, x: Tensor, memory: Memory | None, span: Span = WHOLE) -> Output[LayerState]:
@@ -71,7 +71,7 @@ class Subject:
 
 
 def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
-    """A layer, fed with Gaussian vectors in its own dtype."""
+    """The subject of a layer: its inputs are Gaussian vectors in the layer's dtype."""
     own = next(layer.parameters(), torch.zeros((), dtype=torch.float64))
     kind = computing_dtype(layer) or own.dtype
 
@@ -89,7 +89,7 @@ def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bou
         return layer_subject(name, module, d_model, steps=steps, bound=bound)
 
     def call(x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
-        return layer(x, state, given(span, x, read))  # type: ignore[no-any-return]
+        return layer(x, state, with_facts(span, x, read))  # type: ignore[no-any-return]
 
     read = sorted(facts_of(layer))
     return Subject(name, layer.eval(), call if read else layer, start, inputs, memory, traits_of(layer), remake, bound,
@@ -97,7 +97,7 @@ def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bou
 
 
 def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: float = 1e-10) -> Subject:
-    """A language model, fed with random ids and judged by its logits."""
+    """The subject of a language model: its inputs are random ids, its outputs logits."""
     device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
     floats = next(iter(model.parameters()), torch.zeros(())).dtype
     width = None if model.takes_source else source_width(model)
@@ -118,7 +118,7 @@ def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: fl
 
     def call(x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         assert state is None or isinstance(state, ModelState)
-        out = model(x, state, given(span, x, read))
+        out = model(x, state, with_facts(span, x, read))
         return Output(out.y, out.state, out.losses)
 
     def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
@@ -133,7 +133,7 @@ def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: fl
 
 
 def whole_subject(name: str, model: Model, *, bound: float = 1e-10) -> Subject:
-    """Any model."""
+    """The subject of any model."""
     if isinstance(model, LanguageModel):
         return model_subject(name, model, bound=bound)
     assert isinstance(model, Encoder), "a model is a language model or an encoder"
@@ -141,7 +141,7 @@ def whole_subject(name: str, model: Model, *, bound: float = 1e-10) -> Subject:
 
 
 def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
-    """An encoder, fed with random ids."""
+    """The subject of an encoder: its inputs are random ids."""
     device = next(encoder.parameters()).device
 
     def inputs(batch: int, length: int, generator: torch.Generator) -> Tensor:
@@ -164,9 +164,9 @@ def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int 
                    limit=encoder.limit())
 
 
-def given(span: Span, x: Tensor, names: Sequence[str]) -> Span:
-    """The span with a fact of every name for each token: 0 or 1 as its own input says, so that a token has the same
-    facts in whatever piece, row or document it comes."""
+def with_facts(span: Span, x: Tensor, names: Sequence[str]) -> Span:
+    """The span with a fact of each name for every token: 0 or 1, computed from the token's own input, so that a token
+    has the same facts in any piece, row and document."""
     def fact(index: int) -> Tensor:
         return x[..., index % x.shape[2]] > 0 if x.is_floating_point() else (x >> index) & 1
 
@@ -174,5 +174,5 @@ def given(span: Span, x: Tensor, names: Sequence[str]) -> Span:
 
 
 def _counts(batch: int, steps: int, generator: torch.Generator) -> Tensor:
-    """At least one token a row."""
+    """Random lengths [B] of sources, at least one token each."""
     return torch.randint(1, steps + 1, (batch,), generator=generator)

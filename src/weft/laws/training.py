@@ -1,4 +1,4 @@
-"""Training mode is evaluation but for dropout, and dropout is in training alone."""
+"""Training mode computes what evaluation mode does except for dropout, which is applied in training only."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from weft.core.layer import Part
 from weft.core.model import Model
 from weft.core.span import Memory
 from weft.core.traits import Trait
-from weft.laws.pieces import few, in_pieces
-from weft.laws.report import Finding, difference
+from weft.laws.pieces import few_pieces, in_pieces
+from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
 LAW = "training"
 
 
 def training(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Without dropout a part in training mode gives what it gives in evaluation, whole and in pieces; each dropout is
-    applied in training and not in evaluation. Who looks at the batch's statistics in training repeats itself there."""
+    """Without dropout, the outputs in training mode equal those in evaluation mode, in one call and in pieces; every
+    dropout is applied in training and not in evaluation. Parts with the trait BATCH_STATISTICS are only required to
+    give the same outputs twice in training mode."""
     x = subject.inputs(2, subject.steps, generator)
     memory = subject.memory(2, generator)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -39,15 +40,15 @@ def training(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
                 yield Finding(LAW, "in training without dropout, in pieces",
                               difference(_pieces(plain, x, memory), base), subject.bound)
         drawn = varies(partial(_whole, subject, x, memory))
-        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), 0.5)
-        asked = head_modules(subject.module)
+        yield Finding(LAW, f"evaluation {'draws' if drawn else 'draws no'} random numbers", float(drawn), COUNT)
+        of_head = head_modules(subject.module)
         for place in dropouts(subject.module):
-            if id(subject.module.get_submodule(place)) in asked:
-                continue  # the law of heads asks them
+            if id(subject.module.get_submodule(place)) in of_head:
+                continue  # `weft.laws.heads` examines these
             one = in_training(subject, keep=place)
             applied = varies(partial(_whole, one, x, memory))
-            yield Finding(LAW, f"{place or 'the part'} {'drops' if applied else 'drops nothing'} in training",
-                          float(not applied), 0.5)
+            yield Finding(LAW, f"{place or 'the part'} {'drops' if applied else 'does not drop'} in training",
+                          float(not applied), COUNT)
 
 
 def _whole(subject: Subject, x: Tensor, memory: Memory | None) -> Tensor:
@@ -55,29 +56,29 @@ def _whole(subject: Subject, x: Tensor, memory: Memory | None) -> Tensor:
 
 
 def _pieces(subject: Subject, x: Tensor, memory: Memory | None) -> Tensor:
-    """With gradients on, as training in pieces is."""
+    """The outputs in pieces, with gradients on, as in training."""
     with torch.enable_grad():
         state = subject.start(x.shape[0], memory, None, subject.steps)
-        return in_pieces(subject, x, state, few(subject.steps))[0].detach()
+        return in_pieces(subject, x, state, few_pieces(subject.steps))[0].detach()
 
 
 def head_modules(module: nn.Module) -> frozenset[int]:
-    """Identities of the modules of a model's head, which a whole run does not reach: a task asks it."""
+    """Identities of the modules of a model's head, which a call of the model does not run: a task calls the head."""
     head = module.head if isinstance(module, Model) else None
     return frozenset(id(part) for part in head.modules()) if head is not None else frozenset()
 
 
 def varies(run: Callable[[], Tensor]) -> bool:
-    """Whether two seeds of torch's generator make a difference."""
-    found = []
+    """Whether the outputs depend on the seed of torch's generator."""
+    outputs = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        found.append(run())
-    return not torch.equal(found[0], found[1])
+        outputs.append(run())
+    return not torch.equal(outputs[0], outputs[1])
 
 
 def in_training(subject: Subject, keep: str | None) -> Subject:
-    """A copy in training mode, without any dropout but that of the part at ``keep``."""
+    """A copy in training mode, in which only the part at ``keep`` has dropout."""
     module = copy.deepcopy(subject.module)
     for place in dropouts(module):
         if place != keep:
@@ -88,12 +89,12 @@ def in_training(subject: Subject, keep: str | None) -> Subject:
 
 
 def dropouts(module: nn.Module) -> list[str]:
-    """The places of what drops something."""
+    """The paths of the modules with dropout."""
     return [place for place, part in module.named_modules() if _rate(part) > 0]
 
 
 def _rate(part: nn.Module) -> float:
-    """The probability with which this module itself drops something."""
+    """The dropout probability of this module itself."""
     if isinstance(part, Part):
         return part.dropout_rate
     return part.p if isinstance(part, nn.modules.dropout._DropoutNd) else 0.0

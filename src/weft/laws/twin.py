@@ -1,4 +1,4 @@
-"""Shrunken twins of a configuration: the same structure, small enough to run every law on in seconds."""
+"""Twins: small models with the structure of a configuration, on which every law runs in seconds."""
 
 from __future__ import annotations
 
@@ -19,48 +19,49 @@ SMALL = Sizes(d_head=8, heads=True, divisor=1, repeats=2, vocabulary=64, reach=7
 EVERYTHING = 10**9
 
 NARROW = replace(SMALL, repeats=1, reach=EVERYTHING, length=EVERYTHING, original=EVERYTHING)
-"""A narrow twin that reaches as far as the configuration does."""
+"""A narrow twin with the configuration's own windows and lengths."""
 
 WIDE = Sizes(d_head=None, heads=False, divisor=1, repeats=1, vocabulary=64, reach=7, length=64, original=6)
-"""A twin of the configuration's own widths."""
+"""A twin with the configuration's own widths."""
 
 MOST_PARAMETERS = 60_000_000
-"""Of a twin with the configuration's own widths: wider ones take longer than a few seconds."""
+"""The most parameters of a twin with the configuration's own widths; larger ones take longer than some seconds."""
 
 
 @dataclass(frozen=True)
 class Twin:
-    """The configuration and what was changed, in words."""
+    """The configuration of a twin, and what it changes, in words."""
 
     config: ModelConfig
     changes: str
 
 
 def shrink(config: ModelConfig, sizes: Sizes = SMALL) -> Twin:
-    """The smallest twin of those sizes that builds and runs.
+    """The smallest twin of the given sizes that builds and runs.
 
-    Where a part cannot be so narrow, heads twice as large are tried, then the numbers of heads are kept, then the
-    widths.
+    If a part does not allow so small a width, larger heads are tried, then the configuration's numbers of heads, then
+    its widths.
     """
-    for tried in _candidates(sizes):
-        small = _shrunken(config, tried)
+    for candidate in _candidates(sizes):
+        small = _shrunken(config, candidate)
         if small is not None and _runs(small):
-            return Twin(small, _words(config, small, tried))
+            return Twin(small, _words(config, small, candidate))
     return Twin(config, "nothing: no smaller twin builds")
 
 
 def narrowed(config: ModelConfig, steps: int) -> Twin:
-    """The smallest twin that reaches as far as the configuration, or two thirds of ``steps`` if that is less."""
+    """The smallest twin with the configuration's own windows and lengths, or two thirds of ``steps`` tokens if that is
+    less."""
     return shrink(config, replace(NARROW, reach=2 * steps // 3, length=steps, original=max(steps // 6, 6)))
 
 
 def widened(config: ModelConfig) -> Twin | None:
-    """A twin as wide as the configuration, or as wide as `MOST_PARAMETERS` allow; None where none builds."""
+    """A twin as wide as the configuration, or as wide as `MOST_PARAMETERS` allows; None if none builds."""
     for divisor in (1, 2, 4, 8, 16, 32):
-        tried = replace(WIDE, divisor=divisor)
-        small = _shrunken(config, tried)
+        sizes = replace(WIDE, divisor=divisor)
+        small = _shrunken(config, sizes)
         if small is not None and _affordable(small) and _runs(small):
-            return Twin(small, _words(config, small, tried))
+            return Twin(small, _words(config, small, sizes))
     return None
 
 
@@ -73,7 +74,7 @@ def _candidates(sizes: Sizes) -> Iterator[Sizes]:
 
 
 def _shrunken(config: ModelConfig, sizes: Sizes) -> ModelConfig | None:
-    """The configuration of those sizes; None where its rules forbid it."""
+    """The configuration with the given sizes; None if that is not a valid configuration."""
     whole = config.dump()
     try:
         return parse_model(smaller(whole, scale_of(whole, sizes)))
@@ -82,8 +83,8 @@ def _shrunken(config: ModelConfig, sizes: Sizes) -> ModelConfig | None:
 
 
 def _runs(config: ModelConfig) -> bool:
-    """Whether the model builds and takes a few tokens. A part may raise anything where a size does not suit it, and
-    what it raises at its own size the laws find."""
+    """Whether the model builds and runs on a few tokens. A part may raise any exception for a size that it does not
+    support; what it raises at the configuration's own size, the laws report."""
     generator = torch.Generator().manual_seed(0)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -96,14 +97,14 @@ def _runs(config: ModelConfig) -> bool:
 
 
 def _affordable(config: ModelConfig) -> bool:
-    """Whether it has at most `MOST_PARAMETERS`, counted, where that is in doubt, without memory for them."""
+    """Whether the model has at most `MOST_PARAMETERS`: by an upper bound, or else counted on the meta device."""
     tree = config.dump()
     widths = [value for name, value in _fields(tree) if name.startswith("d_")]
     parts = sum(name == "kind" for name, _ in _fields(tree)) * max(
         [1, *(value for name, value in _fields(tree) if name == "n_experts")])
     if 4 * max([1, *widths]) ** 2 * parts <= MOST_PARAMETERS:
         return True
-    try:  # a part may raise anything where a size does not suit it
+    try:  # a part may raise any exception for a size that it does not support
         with torch.device("meta"):
             return parameter_count(config.build()) <= MOST_PARAMETERS
     except Exception:
@@ -111,7 +112,7 @@ def _affordable(config: ModelConfig) -> bool:
 
 
 def _fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field with a number or a word, at any depth."""
+    """Every field with an integer or a string, at any depth."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _fields(item, key)
@@ -128,9 +129,9 @@ def _words(config: ModelConfig, small: ModelConfig, sizes: Sizes) -> str:
     if name is None:
         width = "no widths"
     elif before[name] == after[name]:
-        width = f"{name} {before[name]} kept"
+        width = f"{name} {before[name]} as configured"
     else:
-        width = f"{name} {after[name]} for {before[name]}"
-    reach = "reaches kept" if sizes.reach == EVERYTHING else f"reaches of at most {sizes.reach} tokens"
+        width = f"{name} {after[name]} instead of {before[name]}"
+    reach = "its own windows" if sizes.reach == EVERYTHING else f"windows of at most {sizes.reach} tokens"
     times = "once" if sizes.repeats == 1 else "at most twice"
-    return (f"{width}, repeated blocks {times}, {small.vocab_size} ids, {reach}")
+    return f"{width}, repeated blocks {times}, {small.vocab_size} ids, {reach}"

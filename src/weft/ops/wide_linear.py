@@ -1,4 +1,4 @@
-"""Products of bfloat16 matrices in float32: the same numbers are multiplied in float32, and each result is rounded once.
+"""Products of bfloat16 matrices in float32: the same numbers, multiplied in float32, and each result rounded once.
 
 That is faster on processors without instructions for bfloat16, which libraries then emulate at a third of float32's
 speed, and on some processors that have them, as `weft.analysis.matmul` measures."""
