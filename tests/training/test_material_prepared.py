@@ -21,10 +21,10 @@ from training.tiny_runs import LSTM, write_text
 from weft.core.errors import CheckpointError, ConfigError, DataError, OccupiedError
 from weft.data import SequentialBatches, ShuffledBatches
 from weft.data.array import JoinedArray
-from weft.data.manifest import MANIFEST_FILE, SAMPLE_BLOCK, SAMPLE_BLOCKS, sample_hash
+from weft.data.manifest import SAMPLE_BLOCK, SAMPLE_BLOCKS, sample_hash
 from weft.data.prepared import Progress, open_prepared
 from weft.data.settings import DataSettings
-from weft.disk.manifest import sha256_of
+from weft.disk.manifest import MANIFEST_FILE, sha256_of
 from weft.tasks.material import held_out_text
 from weft.tokenizers.config import BPETokenizerConfig, ByteTokenizerConfig, CharacterTokenizerConfig, TokenizerConfig
 from weft.training import RunConfig, parse_run, train
@@ -142,19 +142,19 @@ def test_a_truncated_a_changed_and_a_missing_shard_are_named(copy: Path) -> None
     shard = copy / "train-00001.tokens.bin"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-2])
-    message = r"1 shard file is not as prepared:\n  - train-00001\.tokens\.bin is truncated: [\d,]+ bytes instead of"
+    message = r"1 file is not as it was written:\n  - train-00001\.tokens\.bin is truncated: [\d,]+ bytes instead of"
     with pytest.raises(DataError, match=message):
         open_prepared(copy, check="size")
     shard.write_bytes(whole + b"\0")
-    with pytest.raises(DataError, match=r"train-00001\.tokens\.bin is too long"):
+    with pytest.raises(DataError, match=r"train-00001\.tokens\.bin has grown"):
         open_prepared(copy, check="size")
     shard.write_bytes(whole)
     spoil(shard)
     open_prepared(copy, check="size")
-    with pytest.raises(DataError, match=r"tokens\.bin has changed: the SHA-256 of a sample of it differs.\n Prepare"):
+    with pytest.raises(DataError, match=r"tokens\.bin has changed: its SHA-256 differs.\n Prepare"):
         prepare(run_of({"path": str(copy)}, {}))  # what a run does before its first step
     (copy / "train-00000.bytes.bin").unlink()
-    with pytest.raises(DataError, match=r"2 shard files are.*\n  - .*bytes\.bin is missing.*\n.* its SHA-256 differs"):
+    with pytest.raises(DataError, match=r"2 files are.*\n  - .*bytes\.bin is missing.*\n.* its SHA-256 differs"):
         open_prepared(copy, check="full")
 
 

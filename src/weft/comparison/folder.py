@@ -29,7 +29,7 @@ from weft.comparison.report import render
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError, UserError
-from weft.core.strict_json import dumps
+from weft.core.strict_json import digest, dumps
 from weft.disk.atomic import discard, tidy, write_file
 from weft.disk.lock import held
 from weft.disk.ownership import enumerated, in_the_way, require_free
@@ -57,7 +57,7 @@ class StudyFolder:
     def __init__(self, path: Path, stated: Mapping[str, Any], resolved: Mapping[str, Any]) -> None:
         self.path = path
         self.text = yaml.safe_dump(dict(stated), sort_keys=False, allow_unicode=True)
-        self.sha256 = hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()
+        self.sha256 = digest(resolved)
         self.started = now()
         self._begun_before = True
         self._stack = ExitStack()

@@ -12,7 +12,7 @@ from weft.core.config import rule
 from weft.core.errors import DataError
 from weft.core.part_config import Settings
 from weft.data.division import Division, Heading
-from weft.data.manifest import is_prepared, read_manifest
+from weft.data.manifest import is_prepared, read_prepared_manifest
 from weft.data.records import TEXT_FIELD
 
 
@@ -106,7 +106,7 @@ class DataSettings(Settings):
             return value
         filled, path = dict(value), value.get("path")
         if isinstance(path, str) and is_prepared(Path(path)):
-            filled = {**read_manifest(Path(path)).recipe.data, **filled}
+            filled = {**read_prepared_manifest(Path(path)).recipe.data, **filled}
         if filled.get("validation_path") is not None:
             filled.setdefault("validation", None)
         return filled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -66,12 +67,25 @@ def check_manifest(folder: Path, *, hashes: bool = True) -> None:
     Raises:
         CheckpointError: listing every file that is missing, truncated or changed.
     """
-    files = _listed(folder)
-    problems = [what for name, entry in files.items() if (what := _problem(folder / name, entry, hashes))]
-    if problems:
-        count = "1 file is" if len(problems) == 1 else f"{len(problems)} files are"
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise CheckpointError(f"{count} not as they were saved:{listed}\n", where=str(folder), remedy=COPY_AGAIN)
+    what = differences(folder, _listed(folder), sha256_of if hashes else None)
+    if what:
+        raise CheckpointError(what, where=str(folder), remedy=COPY_AGAIN)
+
+
+def differences(folder: Path, listed: Mapping[str, FileEntry], hashed: Callable[[Path], str] | None) -> str:
+    """A heading, and a line for each listed file that is missing, truncated or changed; empty when none is.
+
+    Args:
+        folder: that the listed paths start from.
+        listed: size and hash of each file, by its path.
+        hashed: the hash of a file that is compared; None: sizes alone are.
+    """
+    problems = [what for name, entry in listed.items() if (what := _problem(folder / name, name, entry, hashed))]
+    if not problems:
+        return ""
+    heading = "1 file is not as it was written" if len(problems) == 1 else (
+        f"{len(problems)} files are not as they were written")
+    return "\n  - ".join([f"{heading}:", *problems]) + "\n"
 
 
 def _listed(folder: Path) -> dict[str, FileEntry]:
@@ -85,14 +99,14 @@ def _listed(folder: Path) -> dict[str, FileEntry]:
         raise CheckpointError(f"the manifest is damaged ({error!r}).", where=str(path), remedy=COPY_AGAIN) from None
 
 
-def _problem(path: Path, entry: FileEntry, hashes: bool) -> str:
+def _problem(path: Path, name: str, entry: FileEntry, hashed: Callable[[Path], str] | None) -> str:
     if not path.is_file():
-        return f"{path.name} is missing."
+        return f"{name} is missing."
     size = path.stat().st_size
     if size < entry.bytes:
-        return f"{path.name} is truncated: {size} of {entry.bytes} bytes."
+        return f"{name} is truncated: {size:,} bytes instead of {entry.bytes:,}."
     if size > entry.bytes:
-        return f"{path.name} has grown: {size} bytes instead of {entry.bytes}."
-    if hashes and sha256_of(path) != entry.sha256:
-        return f"{path.name} has changed: its SHA-256 differs."
+        return f"{name} has grown: {size:,} bytes instead of {entry.bytes:,}."
+    if hashed is not None and hashed(path) != entry.sha256:
+        return f"{name} has changed: its SHA-256 differs."
     return ""

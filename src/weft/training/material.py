@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from weft.core.errors import ConfigError, DataError
-from weft.data.manifest import Recipe, Source, is_prepared, read_manifest
+from weft.data.manifest import Recipe, Source, is_prepared, read_prepared_manifest
 from weft.data.prepared import (
     EncodingTexts,
     OnProgress,
@@ -58,7 +58,7 @@ def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
     path = data.get("path") if isinstance(data, Mapping) else None
     if not isinstance(path, str) or not is_prepared(Path(path)):
         return filled
-    manifest = read_manifest(Path(path))
+    manifest = read_prepared_manifest(Path(path))
     filled.setdefault("tokenizer", manifest.recipe.tokenizer)
     model = filled.get("model")
     model = {"kind": model} if isinstance(model, str) else model
