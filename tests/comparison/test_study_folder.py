@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
-from weft.comparison import StudyProgress, StudyResult, rerender
+from weft.comparison import StudyProgress, StudyResult, rerender, work
+from weft.comparison.jobs import Outcome
 from weft.comparison.study import StudyConfig
-from weft.core.errors import ConfigError, DataError, OccupiedError, TokenizerError
+from weft.core.errors import ConfigError, DataError, FailedError, OccupiedError, TokenizerError, UnsupportedError
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +190,25 @@ def test_a_study_that_cannot_begin_leaves_room_for_the_corrected_one(study: Stud
         run(large, folder)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "mine.txt"]
     assert len(run(study, folder).entries) == 2
+
+
+def test_a_study_whose_pace_cannot_be_measured_leaves_room_for_the_corrected_one(
+        study: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    timed = study.model_copy(update={"length": {"seconds": 0.05}, "training": {"batch_size": 10**6}})
+    with pytest.raises(UnsupportedError, match=r"a: its pace cannot be measured: .*batch_size.*Correct its config"):
+        run(timed, folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "mine.txt"]
+    corrected = study.model_copy(update={"length": {"seconds": 0.05}})
+    with monkeypatch.context() as patch:  # the machine's fault: the same settings go on
+        patch.setattr(work, "_pace", lambda job: Outcome("interrupted", "why"))
+        with pytest.raises(FailedError, match=r"a: its pace cannot be measured: why Give the same command again"):
+            run(corrected, folder)
+    with pytest.raises(ConfigError, match="holds another study"):
+        run(study, folder)
+    assert len(run(corrected, folder).entries) == 2
 
 
 def test_a_study_that_has_begun_before_keeps_what_stands_there(study: StudyConfig, copy: Path) -> None:

@@ -106,7 +106,7 @@ class StudyFolder:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Around what comes before the first piece of work. Where its settings or its text cannot be used, a study that
+        """Around what comes before the first trial or run. Where its settings or its text cannot be used, a study that
         begins here leaves nothing, so that the corrected one can have the folder."""
         try:
             yield
@@ -118,10 +118,10 @@ class StudyFolder:
     def _withdraw(self) -> None:
         """Delete what was written since this process, which alone writes here, saw that nothing of it stood here.
         ``study.json`` goes last, so that whatever is left is known to be a study's."""
-        data = self.path / "data"
-        if data.is_dir() and not data.is_symlink():
-            discard(data)
-        for name in (STATED, IDENTITY):
+        for folder in (self.path / "data", self.path / "pace"):
+            if folder.is_dir() and not folder.is_symlink():
+                discard(folder)
+        for name in (SETTLED, STATED, IDENTITY):
             (self.path / name).unlink(missing_ok=True)
 
     def settled(self, name: str, make: Callable[[], str]) -> str:
