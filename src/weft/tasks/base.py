@@ -84,6 +84,18 @@ class Count(NamedTuple):
     fresh: bool = True
 
 
+class Lengths(NamedTuple):
+    """Tokens of a row that a model reads, without padding; means over an epoch where rows differ.
+
+    Attributes:
+        tokens: of the text, or of the target.
+        source: of the source; None for a task without one.
+    """
+
+    tokens: float
+    source: float | None = None
+
+
 class Scored(NamedTuple):
     """Sums over a batch under a model.
 
@@ -238,6 +250,10 @@ class Task(ABC, Generic[E, B]):
     def notice(self, batches: BatchSource[B]) -> str | None:
         """What is worth saying of the batches before the first step, in one line."""
         return None
+
+    def lengths(self, batches: BatchSource[B]) -> Lengths:
+        """Tokens of a row that the model reads, by which the operations of a step are counted."""
+        return Lengths(batches.tokens_per_batch / batches.rows)
 
     @abstractmethod
     def count(self, batch: B) -> Count:

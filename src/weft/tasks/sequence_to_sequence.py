@@ -26,7 +26,7 @@ from weft.data.rows import values_of
 from weft.data.sequences import Padded, RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, Texts
 from weft.tasks.objective import cross_entropy
 from weft.tasks.records import Reread, held_out_records, read_parts, record_material
@@ -188,6 +188,11 @@ class PairBatches:
         """Tokens that are predicted, the mean over an epoch."""
         return self.rows * len(self.pairs) / self.order.size
 
+    @property
+    def source_tokens_per_batch(self) -> float:
+        """Tokens of the sources, the mean over an epoch."""
+        return self.rows * len(self.pairs.sources.ids) / self.order.size
+
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> PairBatch:
         """The batch of that step, or one process's rows of it, laid out as wide as the whole batch needs."""
         rows, share = self.order.of(step), share_of(self.rows, rank, world)
@@ -252,6 +257,11 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
             return None
         return (f"{pairs.cut:,} of {len(pairs.sources):,} pairs are longer than the context of "
                 f"{self.settings.context} tokens and were cut at their ends")
+
+    def lengths(self, batches: BatchSource[PairBatch]) -> Lengths:
+        """The encoder reads the source, and the decoder as many tokens of the target as it predicts."""
+        assert isinstance(batches, PairBatches), "the batches are those that `batches` returned"
+        return Lengths(batches.tokens_per_batch / batches.rows, batches.source_tokens_per_batch / batches.rows)
 
     def count(self, batch: PairBatch) -> Count:
         return Count(len(batch.targets.count), batch.predictions, batch.bytes)

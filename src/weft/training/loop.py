@@ -123,12 +123,10 @@ class Interval:
         world = trainer.world
         left = trainer.seconds / trainer.step * (trainer.steps - trainer.step)
         elapsed = max(1e-9, trainer.seconds - self.seconds)
-        # What is computed are the tokens that are read, of which a task may predict few or none.
-        read = self.steps * trainer.config.training.accumulation * trainer.batches.tokens_per_batch / elapsed
         bits = self.nats / math.log(2) / self.bytes if self.bytes else None
         return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens), bits, self.tokens / elapsed,
                         trainer.seconds, left, report.lr, report.grad_norm,
-                        use.mfu(read / world.size, trainer.seconds), resident_bytes(),
+                        use.mfu(self.steps / elapsed / world.size, trainer.seconds), resident_bytes(),
                         allocated_bytes(world.device), trainer.task.unit, trainer.task.measured_in)
 
 
@@ -170,7 +168,7 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
         KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
     rhythm, interval, world = Rhythm.of(run.config.report, trainer.steps), begun.interval, run.world
-    use = Utilisation(run.config, trainer.compute, world.device)
+    use = Utilisation(run.config, trainer.task.lengths(trainer.batches), trainer.compute, world.device)
     with _naming_the_last(run), Interrupts() as interrupts:
         validation = _caught_up(run, trainer, rhythm, begun)
         while trainer.step < trainer.steps:
