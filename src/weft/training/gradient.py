@@ -42,7 +42,7 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         L = 1/N sum (loss of each prediction) + sum_i (N_i / N) (auxiliary losses of batch i)
 
     with N the predictions of all batches (of all ranks) that count and N_i those of batch i. What is returned are sums
-    over all ranks too; the gradients are of this rank's batches, see `World.add_gradients`.
+    over all ranks too; the gradients are of this rank's batches, see `weft.training.exchange`.
 
     Args:
         task: whose batches these are.

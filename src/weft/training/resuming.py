@@ -19,6 +19,7 @@ from weft.training.code import changes, code_of
 from weft.training.compute import RECORD, Compute
 from weft.training.config import DTYPES, RunConfig
 from weft.training.events import Notice
+from weft.training.exchange import broadcast, broadcast_named
 from weft.training.folder import RunFolder
 from weft.training.loop import Begun, Interval, Run
 from weft.training.products import products_of
@@ -113,9 +114,9 @@ def restore(run: Run, trainer: Trainer) -> Begun:
     facts = run.world.lead(lambda: _read(run, trainer.model, training))
     if facts is None:
         return Begun(None, Interval(0.0))
-    run.world.spread(values_of(trainer.model))
+    broadcast(run.world, values_of(trainer.model))
     trainer.precision.refresh(buffers=True)
-    trainer.resume(run.world.spread_named(training), step=int(facts["step"]), seconds=float(facts["seconds"]),
+    trainer.resume(broadcast_named(run.world, training), step=int(facts["step"]), seconds=float(facts["seconds"]),
                    where=str(run.folder.path))
     validation, interval = facts.get("validation"), facts.get("interval")
     return Begun(Validation.from_json(validation) if validation else None,

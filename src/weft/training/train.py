@@ -22,10 +22,12 @@ from weft.tokenizers import Tokenizer
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
 from weft.training.events import Listener, Notice, Started
+from weft.training.exchange import broadcast
 from weft.training.folder import RunFolder, require_same_run
 from weft.training.loop import Begun, Finish, Interval, Run, descend
 from weft.training.material import prepare
-from weft.training.parallel import World, require_divisible, require_parallel, require_same_text
+from weft.training.parallel import World
+from weft.training.parallel_checks import require_divisible, require_parallel, require_same_text
 from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
 from weft.training.starting import Taken, begin_from, require_startable
@@ -148,7 +150,7 @@ def _fresh_model(config: RunConfig, world: World) -> Model:
     torch.manual_seed(config.seed)
     model = build_model(config).to(world.device)
     require_parallel(model, world.size)
-    world.spread(values_of(model))
+    broadcast(world, values_of(model))
     return model
 
 
@@ -166,7 +168,7 @@ def _started_from(config: RunConfig, model: Model, folder: RunFolder, record: di
     if recorded is not None and recorded["sha256"] != taken.sha256:
         raise CheckpointError("the weights are not those that the run began with.", where=config.start,
                               remedy="Put them back, or start a run in another folder.")
-    world.spread(values_of(model))
+    broadcast(world, values_of(model))
     return taken
 
 

@@ -22,10 +22,12 @@ from weft.tasks import Examples, Task
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
+from weft.training.exchange import gather_rows, sum_gradients
 from weft.training.gradient import Sums, add_gradients, forward_of
 from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.optimizers import set_lr
-from weft.training.parallel import World, require_divisible, require_parallel
+from weft.training.parallel import World
+from weft.training.parallel_checks import require_divisible, require_parallel
 from weft.training.precision import Precision
 from weft.training.products import products_of
 
@@ -111,7 +113,7 @@ class Trainer:
         sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
                                           device=self.device, forward=self._forward, world=world)
         self.precision.collect_gradients()
-        world.add_gradients(self.model)
+        sum_gradients(world, self.model)
         limit = math.inf if settings.clip is None else settings.clip
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         self._require_converging(sums, norm)
@@ -126,7 +128,7 @@ class Trainer:
     def tensors(self) -> dict[str, Tensor]:
         """What the next step depends on besides the weights, the configuration and the step; for all ranks to call,
         because it holds the carried rows of all."""
-        carried = {} if self._state is None else self.world.gather_rows(state_arrays(self._state))
+        carried = {} if self._state is None else gather_rows(self.world, state_arrays(self._state))
         first = {} if self._first_loss is None else {FIRST_LOSS: torch.tensor(self._first_loss, dtype=torch.float64)}
         return {**optimizer_tensors(self.optimizer, self.model), **first,
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
