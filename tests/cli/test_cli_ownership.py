@@ -77,7 +77,7 @@ def test_convert_replaces_what_it_wrote_when_it_is_asked_to(refused: Refuse, wef
 def test_train_takes_no_folder_that_holds_what_it_would_write(refused: Refuse, workplace: Path, mine: Path) -> None:
     before = everything(mine)
     message = refused("train", workplace / "tiny.yaml", "--out", mine)
-    assert f"out: {mine} holds config.yaml, checkpoints, which a run would write, and no run.json that says" in message
+    assert f"out: {mine} holds config.yaml, checkpoints, which a run would write, and no run.json beside" in message
     assert everything(mine) == before
     message = refused("train", workplace / "tiny.yaml", "--out", mine / "notes.txt")
     assert f"out: the folder {mine / 'notes.txt'} cannot be written to (File exists). Choose another" in message

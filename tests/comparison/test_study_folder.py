@@ -146,8 +146,8 @@ def test_a_folder_with_what_a_study_would_write_is_refused(study: StudyConfig, t
         else:
             (folder / name).mkdir()
             (folder / name / "mine.txt").write_text("mine")
-        message = (rf"{folder.name} holds {name}, which a study would write, and no study\.json that says they are a "
-                   r"study's\. Choose another folder, or move them away")
+        message = (rf"{folder.name} holds {name}, which a study would write, and no study\.json beside "
+                   r"it\. Choose another folder, or move them away")
         with pytest.raises(ConfigError, match=message):
             run(study, folder)
         assert [path.name for path in folder.iterdir()] == [name]

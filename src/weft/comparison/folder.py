@@ -99,7 +99,7 @@ class StudyFolder:
         """Refuse a folder that holds, without a study, what a study would write."""
         if not (self.path / IDENTITY).exists() and (found := in_the_way(self.path, WRITTEN)):
             raise ConfigError([f"out: {self.path} holds {enumerated(found)}, which a study would write, and no "
-                               f"{IDENTITY} that says they are a study's. Choose another folder, or move them away."])
+                               f"{IDENTITY} beside it. Choose another folder, or move them away."])
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

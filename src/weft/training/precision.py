@@ -1,4 +1,4 @@
-"""Weights kept in float32 while the model computes in bfloat16, all but those that parts need `exact`."""
+"""Training in bfloat16: weights are kept in float32, and the model computes with a copy of them in bfloat16."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from weft.core.model import Model
 
 
 def narrowed(model: Model, dtype: torch.dtype) -> Model:
-    """A copy in ``dtype`` but for what stays `exact`, made without one that is as wide as the model."""
+    """A copy of the model in ``dtype``, except for what parts declare `exact`. No second copy in the model's own dtype
+    is made on the way."""
     exact = kept_dtypes(model).exact
     weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
                                    requires_grad=p.requires_grad) for p in model.parameters()}
@@ -24,10 +25,10 @@ def narrowed(model: Model, dtype: torch.dtype) -> Model:
 class Precision:
     """The model that is updated and saved, and the one that computes.
 
-    In float32 and float64 they are the same. In bfloat16 (8 bits of mantissa, so that an update below 1/256 of a
-    weight would vanish) the computing model is a copy, refreshed after every update; what a part declares as `exact`,
-    such as the modes of a state-space model, is as exact in it. Linear maps multiply in float32
-    where the processor has no instructions for bfloat16 (the form ``wide`` of `weft.ops.linear`).
+    In float32 and float64 they are the same. In bfloat16, whose 8 bits of mantissa would lose an update below 1/256 of
+    a weight, the computing model is a copy that is refreshed after every update; what a part declares `exact`, such as
+    the modes of a state-space model, keeps its dtype in it. Linear maps multiply in float32 where the processor has no
+    instructions for bfloat16 (the form ``wide`` of `weft.ops.linear`).
 
     Args:
         model: weights to train, in float32 or float64.
@@ -39,7 +40,7 @@ class Precision:
         self.working = narrowed(model, dtype) if dtype == torch.bfloat16 else self.model
 
     def collect_gradients(self) -> None:
-        """Move the copy's gradients to the weights, and its buffers (running statistics) with them."""
+        """Move the copy's gradients to the weights, and copy its buffers (running statistics) to the model's."""
         if self.working is self.model:
             return
         for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):
@@ -51,7 +52,7 @@ class Precision:
 
     @torch.no_grad()
     def refresh(self, *, buffers: bool = False) -> None:
-        """Give the copy the weights as they are now, and the buffers too when they were set from outside."""
+        """Copy the updated weights to the copy; with ``buffers``, the buffers too, after a checkpoint was loaded."""
         if self.working is self.model:
             return
         for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):

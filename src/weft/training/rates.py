@@ -1,4 +1,4 @@
-"""How well a run uses the machine: its share of the peak, and the memory it holds."""
+"""How well a run uses the machine: model FLOPs utilisation, and memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PATIENCE = 10.0
 
 @final
 class Utilisation:
-    """Model FLOPs utilisation: the operations of the model that a run does in a second, over those of a large matrix
-    product here, in the run's dtype and by its route (Chowdhery et al. 2022, appendix B).
+    """Model FLOPs utilisation: the operations of the model that a run does per second, divided by those of a large
+    matrix product on this machine, in the run's dtype and by its route (Chowdhery et al. 2022, appendix B).
 
-    Counting and measuring take seconds, the first time in a process, so a run that has not trained for `PATIENCE`
-    seconds does neither.
+    Counting and measuring take seconds, once in a process, so neither is done in the first `PATIENCE` seconds of
+    training.
 
     Args:
         config: of the run.
@@ -60,7 +60,7 @@ class Utilisation:
 
 
 def resident_bytes() -> int | None:
-    """Main memory that this process holds; where the system does not tell, the most that it has held; None on
+    """Main memory of this process, in bytes; where the operating system does not report it, the peak so far; None on
     Windows."""
     now = Path("/proc/self/statm")
     if now.exists():
@@ -73,7 +73,7 @@ def resident_bytes() -> int | None:
 
 
 def allocated_bytes(device: torch.device) -> int | None:
-    """Memory of the accelerator that tensors hold; None for a CPU."""
+    """Memory of the accelerator that tensors take, in bytes; None for a CPU."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
 
 
@@ -85,7 +85,7 @@ def _flops_per_row(model: str, lengths: Lengths) -> float:
 
 @lru_cache(maxsize=8)
 def _peak(dtype: str, compute: Compute, device: str) -> float:
-    """``compute`` is what the answer depends on."""
+    """Operations per second of a large matrix product; ``compute`` is in the cache's key because they depend on it."""
     place = torch.device(device)
     return _gpu_peak(DTYPES[dtype], place) if place.type == "cuda" else peak_flops(DTYPES[dtype])
 
