@@ -11,7 +11,7 @@ import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
 from weft.comparison import StudyProgress, StudyResult, rerender, work
-from weft.comparison.jobs import Outcome
+from weft.comparison.jobs import Job, Outcome
 from weft.comparison.study import StudyConfig
 from weft.core.errors import ConfigError, DataError, FailedError, OccupiedError, TokenizerError, UnsupportedError
 
@@ -193,22 +193,29 @@ def test_a_study_that_cannot_begin_leaves_room_for_the_corrected_one(study: Stud
 
 
 def test_a_study_whose_pace_cannot_be_measured_leaves_room_for_the_corrected_one(
-        study: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "out"
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, folder = write_text(tmp_path), tmp_path / "out"
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
-    timed = study.model_copy(update={"length": {"seconds": 0.05}, "training": {"batch_size": 10**6}})
-    with pytest.raises(UnsupportedError, match=r"a: its pace cannot be measured: .*batch_size.*Correct its config"):
-        run(timed, folder)
-    assert sorted(path.name for path in folder.iterdir()) == [".lock", "mine.txt"]
-    corrected = study.model_copy(update={"length": {"seconds": 0.05}})
-    with monkeypatch.context() as patch:  # the machine's fault: the same settings go on
-        patch.setattr(work, "_pace", lambda job: Outcome("interrupted", "why"))
+    models = {"a": {"config": ATTENTION}, "b": {"config": LSTM}}
+
+    def full_disk(job: Job) -> Outcome:
+        raise OSError("why")
+
+    wrong, right = (study_of(text, models, length={"seconds": seconds}) for seconds in (0.05, 0.06))
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "_pace", lambda job: Outcome("failed" if job.name == "b" else "finished", "why", steps=2))
+        with pytest.raises(UnsupportedError, match=r"b: its pace cannot be measured: why Correct its configuration"):
+            run(wrong, folder)
+        assert sorted(path.name for path in folder.iterdir()) == [".lock", "mine.txt"]
+        # An interruption is no fault of the settings, with which the study goes on.
+        patch.setattr(work, "_pace", full_disk)
         with pytest.raises(FailedError, match=r"a: its pace cannot be measured: why Give the same command again"):
-            run(corrected, folder)
-    with pytest.raises(ConfigError, match="holds another study"):
-        run(study, folder)
-    assert len(run(corrected, folder).entries) == 2
+            run(right, folder)
+        with pytest.raises(ConfigError, match="holds another study"):
+            run(wrong, folder)
+        patch.setattr(work, "_pace", lambda job: Outcome("finished", steps=2))
+        assert len(run(right, folder).entries) == 2
 
 
 def test_a_study_that_has_begun_before_keeps_what_stands_there(study: StudyConfig, copy: Path) -> None:
