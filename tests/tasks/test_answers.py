@@ -88,13 +88,13 @@ def test_rows_that_a_model_cannot_take_are_refused(row: list[int], message: str)
 
 
 def test_a_model_without_the_head_for_it_is_refused() -> None:
-    without = r"model\.head: a model of kind 'encoder' without a head that tells classes or values"
+    without = r"model\.head: a model of kind 'encoder' without a head that predicts classes or values"
     with pytest.raises(UnsupportedError, match=without):
         classify(model("masked_token"), ROWS)
     with pytest.raises(UnsupportedError, match=r"model\.head: a model of kind 'encoder' without a head that predicts "
                                                r"tokens"):
         score_hidden(model(None), ROWS, ByteTokenizer())
-    with pytest.raises(UnsupportedError, match=r"a model of kind 'decoder' without a head that tells classes"):
+    with pytest.raises(UnsupportedError, match=r"a model of kind 'decoder' without a head that predicts classes"):
         classify(built(LSTM, vocab_size=V), ROWS)
-    with pytest.raises(InputError, match=r"tokenizer: no tokenizer, which says what stands for a hidden token"):
+    with pytest.raises(InputError, match=r"tokenizer: there is no tokenizer, whose mask token replaces a hidden"):
         score_hidden(model("masked_token"), ROWS, None)

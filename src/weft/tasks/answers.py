@@ -1,4 +1,4 @@
-"""What a head says of given rows: classes or values of rows or tokens, and how probable each token is in its place."""
+"""Predictions of a head for given rows: classes or values of rows or tokens, and the log-probability of each token."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from weft.tasks.masked import mask_of
 from weft.tokenizers import Tokenizer
 
 ROWS = 16
-"""Rows that are run together; it does not change the results."""
+"""Rows of a batch; the results do not depend on it."""
 
 
 @dataclass(frozen=True)
 class Answer(Record):
-    """What a classifier says of one row.
+    """The prediction of a classifier for one row.
 
     Attributes:
         tokens: the row's ids.
-        labels: names of the classes, their numbers where they have none; none for values.
+        labels: names of the classes, or their numbers where they have none; empty for values.
         scores: log-probabilities of the classes in nats, or values: of the row, or of each token.
-        pooled: whether the row has one answer; otherwise each of its tokens has.
+        pooled: whether the prediction is for the row; otherwise there is one for each token.
     """
 
     tokens: tuple[int, ...]
@@ -41,7 +41,7 @@ class Answer(Record):
 
     @property
     def best(self) -> tuple[str, ...]:
-        """The most probable class of the row, or of each token; none for values."""
+        """The most probable class of the row, or of each token; empty for values."""
         chosen = (max(range(len(row)), key=row.__getitem__) for row in self.scores)
         return tuple(self.labels[place] for place in chosen) if self.labels else ()
 
@@ -52,7 +52,7 @@ class Answer(Record):
 
 
 def text_row(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """A text as a row, between what opens and what closes a document, as models with heads are trained on it."""
+    """A text as a row between an opening and a closing token, as models with heads are trained."""
     layout = layout_of(tokenizer)
     closing = layout.final if layout.closing is None else layout.closing
     ends = ([token] if token is not None else [] for token in (layout.opening, closing))
@@ -61,15 +61,15 @@ def text_row(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 
 def classify(model: Model, rows: Sequence[Sequence[int]]) -> tuple[Answer, ...]:
-    """What the model's classifier says of each row.
+    """Predict the classes or values of each row.
 
     Raises:
-        UnsupportedError: the model has no head that tells classes or values.
-        InputError: an empty row, or one that the model cannot take.
+        UnsupportedError: the model has no head that predicts classes or values.
+        InputError: a row is empty, too long, or has ids outside the vocabulary.
     """
     head = model.head
     if not isinstance(head, Classifier):
-        raise UnsupportedError(f"a model of kind {model.config.kind!r} without a head that tells classes or values.",
+        raise UnsupportedError(f"a model of kind {model.config.kind!r} without a head that predicts classes or values.",
                                where="model.head", remedy="Give a model with head: pooled or per_token.")
     _check(model, rows)
     labels = () if head.values else head.labels or tuple(map(str, range(head.n_outputs)))
@@ -84,13 +84,13 @@ def classify(model: Model, rows: Sequence[Sequence[int]]) -> tuple[Answer, ...]:
 
 
 def score_hidden(model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokenizer | None) -> Scored:
-    """The log-probability of every token from those on both sides, each hidden in turn: a row's total is its
-    pseudo-log-likelihood (Salazar et al. 2020, equation 1), which is no probability of the row. What opens and closes
-    a row is read, and not scored.
+    """The log-probability of every token given those on both sides, each hidden in turn: a row's total is its
+    pseudo-log-likelihood (Salazar et al. 2020, equation 1), which is not the log-probability of the row. Special tokens
+    are read and not scored.
 
     Raises:
         UnsupportedError: the model has no head that predicts tokens.
-        InputError: no tokenizer, which says what stands for a hidden token; or a row that the model cannot take.
+        InputError: there is no tokenizer, or a row is empty, too long, or has ids outside the vocabulary.
     """
     head = model.head
     if not isinstance(head, Readout):
@@ -98,7 +98,7 @@ def score_hidden(model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokeniz
                                where="model.head",
                                remedy="Give a language model, or an encoder with head: masked_token.")
     if tokenizer is None:
-        raise InputError("no tokenizer, which says what stands for a hidden token.", where="tokenizer",
+        raise InputError("there is no tokenizer, whose mask token replaces a hidden token.", where="tokenizer",
                          remedy="Give a checkpoint that has one.")
     _check(model, rows)
     special = {*tokenizer.special_tokens.values(), tokenizer.bos_id, tokenizer.eos_id}
@@ -116,7 +116,7 @@ def score_hidden(model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokeniz
 
 
 def _hidden(model: Model, head: Readout, row: Tensor, places: list[int], mask: int) -> list[float]:
-    """The log-probability of the tokens in those places, each hidden in a copy of the row."""
+    """The log-probability of the tokens at ``places``, each hidden in a copy of the row."""
     tokens = row.expand(len(places), -1)
     here = torch.tensor(places, device=tokens.device)[:, None]
     targets = tokens.gather(1, here)
@@ -128,7 +128,7 @@ def _hidden(model: Model, head: Readout, row: Tensor, places: list[int], mask: i
 
 def _read(model: Model, rows: Sequence[Sequence[int]],
           device: torch.device) -> Iterator[tuple[list[tuple[int, ...]], Span, Tensor]]:
-    """Batches of rows with their hidden vectors."""
+    """Batches of rows with their spans and hidden vectors."""
     for first in range(0, len(rows), ROWS):
         group = [tuple(row) for row in rows[first:first + ROWS]]
         counts = torch.tensor([len(row) for row in group], device=device)
@@ -140,7 +140,7 @@ def _read(model: Model, rows: Sequence[Sequence[int]],
 
 
 def _inputs(model: Model, tokens: Tensor) -> EncoderInputs:
-    """A single text: every token is of the first type, where the model has types."""
+    """The inputs of single texts: where the model reads types, every token has the first."""
     return EncoderInputs(tokens=tokens, types=torch.zeros_like(tokens) if "types" in model.reads() else None)
 
 
