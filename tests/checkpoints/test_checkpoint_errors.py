@@ -116,7 +116,7 @@ def test_the_manifest_missing_or_damaged(saved: Path) -> None:
     (saved / "MANIFEST.json").write_text('{"files": []}')
     assert "MANIFEST.json: the manifest is damaged" in message(saved)
     (saved / "MANIFEST.json").unlink()
-    assert "the checkpoint is not whole: MANIFEST.json is missing" in message(saved)
+    assert "the checkpoint is incomplete: MANIFEST.json is missing" in message(saved)
 
 
 def test_renamed_unexpected_and_misshapen_tensors_are_told_at_once(saved: Path) -> None:

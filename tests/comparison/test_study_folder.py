@@ -172,7 +172,7 @@ def test_a_report_is_replaced_where_it_is_as_weft_wrote_it(copy: Path, tmp_path:
     rerender(alone)
     for content in (page.replace("study", "STUDY", 1), "my page", f"{page}<p>mine</p>", page[:-40]):
         (alone / "report.html").write_text(content)
-        with pytest.raises(OccupiedError, match=r"report\.html: a file stands here already, and a single file never"):
+        with pytest.raises(OccupiedError, match=r"report\.html: there is a file at this path already, and nothing"):
             rerender(alone)
         assert (alone / "report.html").read_text() == content
     (alone / "report.html").unlink()

@@ -126,8 +126,8 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("x")
     for replace in (False, True):
-        with pytest.raises(OccupiedError, match=r"mine: what stands here is not just what Weft wrote, and it will "
-                                                r"not be replaced: no manifest of Weft's lists letter\.txt\. Choose"):
+        with pytest.raises(OccupiedError, match=r"mine: this folder holds more than Weft wrote, so it is not "
+                                                r"replaced: no manifest of Weft's lists letter\.txt\. Choose"):
             prepare_folder(library(), ByteTokenizerConfig(), tmp_path / "mine", replace=replace)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "x"
 
@@ -205,7 +205,7 @@ def test_a_tokenizer_that_was_exchanged_is_refused(copy: Path) -> None:
     (copy / "weft_tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"the tokenizer's format is None"):
         open_prepared(copy).tokenizer()
-    with pytest.raises(OccupiedError, match=r"weft_tokenizer\.json: a file stands here already.*Choose another name"):
+    with pytest.raises(OccupiedError, match=r"weft_tokenizer\.json: there is a file at this path.*Choose another name"):
         CharacterTokenizerConfig().fit(["abc"]).save(copy)
     (copy / "weft_tokenizer.json").unlink()
     CharacterTokenizerConfig().fit(["abc"]).save(copy)
@@ -226,7 +226,7 @@ def room_for(size: int) -> Iterator[None]:
 
 def test_a_full_disk_leaves_nothing_half_made_and_keeps_what_was_there(tmp_path: Path) -> None:
     out = tmp_path / "d"
-    message = r"d: the prepared data cannot be written \(File too large\)\. Make room .* nothing half-made is left"
+    message = r"d: the prepared data cannot be written \(File too large\)\. Free space .* no incomplete folder is left"
     with room_for(4096), pytest.raises(DataError, match=message):
         prepare_folder(library(), ByteTokenizerConfig(), out)
     assert list(tmp_path.iterdir()) == []

@@ -103,7 +103,7 @@ def _written(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise FailedError(f"the study's files cannot be written ({error.strerror or error}).",
                           where=str(error.filename or folder),
-                          remedy="Make room; the same command goes on from what is finished.") from error
+                          remedy="Free space; the same command goes on from what is finished.") from error
 
 
 @final

@@ -1,4 +1,4 @@
-"""Manifests: every file of a folder with its size and SHA-256, by which damage is noticed and named."""
+"""Manifests: lists of the files of a folder with size and SHA-256, by which damage is detected."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ COPY_AGAIN = "Copy the checkpoint again, whole, or use an earlier one."
 @final
 @dataclass(frozen=True)
 class FileEntry:
-    """What a manifest says of a file: its size and SHA-256."""
+    """The entry of a file in a manifest: its size and SHA-256."""
 
     bytes: int
     sha256: str
 
 
 def write_manifest(folder: Path) -> None:
-    """List every file of ``folder`` and of the folders in it, by its path from there on."""
+    """Write the manifest of all files in ``folder`` and the folders in it, by their relative paths."""
     files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
              for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST_FILE}
     (folder / MANIFEST_FILE).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> dict[str, FileEntry]:
-    """What `write_manifest` listed.
+    """The entries that `write_manifest` wrote, by relative path.
 
     Raises:
-        OSError: it is missing or cannot be read.
-        ValueError: it is damaged, or no manifest of files.
+        OSError: the manifest is missing or cannot be read.
+        ValueError: it is damaged, or is not a manifest of files.
     """
     content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
     try:
@@ -47,7 +47,8 @@ def read_manifest(folder: Path) -> dict[str, FileEntry]:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether Weft has listed a folder's files, whatever has become of them; prepared data have a form of their own."""
+    """Whether a folder has a manifest, even if its files have changed since. The manifest of prepared data, which
+    `weft.data.manifest` writes, has another form."""
     try:
         content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
         return content.get("purpose") == "prepared data" or bool(read_manifest(folder))
@@ -56,7 +57,7 @@ def has_manifest(folder: Path) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's content, hexadecimal."""
+    """SHA-256 of a file's content, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -65,7 +66,7 @@ def check_manifest(folder: Path, *, hashes: bool = True) -> None:
     """Compare every file with the manifest; ``hashes=False`` compares sizes only.
 
     Raises:
-        CheckpointError: listing every file that is missing, truncated or changed.
+        CheckpointError: files are missing, truncated or changed; all are listed.
     """
     what = differences(folder, _listed(folder), sha256_of if hashes else None)
     if what:
@@ -91,7 +92,7 @@ def differences(folder: Path, listed: Mapping[str, FileEntry], hashed: Callable[
 def _listed(folder: Path) -> dict[str, FileEntry]:
     path = folder / MANIFEST_FILE
     if not path.exists():
-        raise CheckpointError(f"the checkpoint is not whole: {MANIFEST_FILE} is missing.", where=str(folder),
+        raise CheckpointError(f"the checkpoint is incomplete: {MANIFEST_FILE} is missing.", where=str(folder),
                               remedy=COPY_AGAIN)
     try:
         return read_manifest(folder)

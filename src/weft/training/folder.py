@@ -202,7 +202,7 @@ class RunFolder:
             path = self.path / name
             raise TrainingError(f"the file cannot be written ({error.strerror or error}); {free_bytes(path):,} bytes "
                                 "are free there.", where=str(path),
-                                remedy="Make room, then go on with --resume.") from error
+                                remedy="Free space, then go on with --resume.") from error
 
     def best(self) -> Path | None:
         """The checkpoint that is best on the held-out data by the task's criterion; None: none was evaluated."""

@@ -117,7 +117,7 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
             write_prepared(draft, texts, made, shard_tokens=shard_tokens, on_progress=on_progress)
     except OSError as error:
         raise DataError(f"the prepared data cannot be written ({error.strerror or error}).", where=str(folder),
-                        remedy="Free some space or correct the permissions, or choose another folder; no "
+                        remedy="Free space or correct the permissions, or choose another folder; no "
                                "incomplete folder is left.") from None
     return Preparation(open_prepared(folder, check="size"), reused=False)
 
