@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -169,7 +170,7 @@ def encode_labelled(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str] |
     """
     known = None if names is None else {name: place for place, name in enumerate(names)}
     writer, labels, second, cut = SequenceWriter(corpus.name, tokenizer.vocab_size - 1), list[Any](), list[int](), 0
-    frame = _Frame(tokenizer, context)
+    frame = Frame(tokenizer, context)
     encoded = encoded_texts(((row.name, text) for row in corpus.documents for text in values_of(row)[:-1]), tokenizer)
     for row in corpus.documents:
         *texts, label = values_of(row)
@@ -183,15 +184,20 @@ def encode_labelled(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str] |
 
 
 @final
-class _Frame:
-    """The tokens around the texts of an example, and how texts are cut."""
+class Frame:
+    """The tokens around the texts of an example, and how texts are cut.
 
-    def __init__(self, tokenizer: Tokenizer, context: int) -> None:
+    Args:
+        tokenizer: whose tokens open and close documents.
+        context: tokens of an example at most; None: no limit.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, context: int | None = None) -> None:
         layout = layout_of(tokenizer)
         closing = layout.final if layout.closing is None else layout.closing
         self._opening, self._closing = (NO_IDS if token is None else np.array([token], dtype=np.int32)
                                         for token in (layout.opening, closing))
-        self._context = context
+        self._context = sys.maxsize if context is None else context
 
     def around(self, texts: list[Encoded]) -> tuple[np.ndarray, int, bool]:
         """The tokens of an example, how many of them belong to its second text, and whether any were cut."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from weft.core.errors import InputError, UnsupportedError
 from weft.core.model import Classifier, EncoderInputs, Model, Readout
 from weft.core.span import Span
 from weft.core.strict_json import Record, plain
-from weft.data.layout import layout_of
+from weft.data.labelled import Frame
 from weft.evaluation.measuring import evaluating
 from weft.evaluation.score import Scored, ScoredRow
 from weft.tasks.masked import mask_of
@@ -51,17 +51,27 @@ class Answer(Record):
         return {"tokens": tokens, "labels": labels, "best": plain(self.best), "scores": scores}
 
 
-def text_row(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """A text as a row between an opening and a closing token, as models with heads are trained."""
-    layout = layout_of(tokenizer)
-    closing = layout.final if layout.closing is None else layout.closing
-    ends = ([token] if token is not None else [] for token in (layout.opening, closing))
-    opening, after = ends
-    return (*opening, *tokenizer.encode(text), *after)
+class TextRow(NamedTuple):
+    """A text, or a pair of texts, as a row: its ids, and how many at its end belong to the second text."""
+
+    tokens: tuple[int, ...]
+    second: int
 
 
-def classify(model: Model, rows: Sequence[Sequence[int]]) -> tuple[Answer, ...]:
+def text_row(tokenizer: Tokenizer, *texts: str) -> TextRow:
+    """One or two texts as a row: an opening token, and a closing token after each text, as models with heads are
+    trained (see `weft.data.labelled`)."""
+    tokens, second, _ = Frame(tokenizer).around([tokenizer.measure(text) for text in texts])
+    return TextRow(tuple(tokens.tolist()), second)
+
+
+def classify(model: Model, rows: Sequence[Sequence[int]], seconds: Sequence[int] | None = None) -> tuple[Answer, ...]:
     """Predict the classes or values of each row.
+
+    Args:
+        model: with a head that predicts classes or values.
+        rows: ids.
+        seconds: of each row, how many ids at its end belong to the second text of a pair; None: none.
 
     Raises:
         UnsupportedError: the model has no head that predicts classes or values.
@@ -75,7 +85,7 @@ def classify(model: Model, rows: Sequence[Sequence[int]]) -> tuple[Answer, ...]:
     labels = () if head.values else head.labels or tuple(map(str, range(head.n_outputs)))
     found: list[Answer] = []
     with evaluating(model) as device:
-        for tokens, span, h in _read(model, rows, device):
+        for tokens, span, h in _read(model, rows, [0] * len(rows) if seconds is None else seconds, device):
             scores = head.scores(h, span).double()
             scores = scores if head.values else scores.log_softmax(-1)
             found += [Answer(row, labels, _plain(scores[place], len(row), pooled=head.pooled), head.pooled)
@@ -120,28 +130,30 @@ def _hidden(model: Model, head: Readout, row: Tensor, places: list[int], mask: i
     tokens = row.expand(len(places), -1)
     here = torch.tensor(places, device=tokens.device)[:, None]
     targets = tokens.gather(1, here)
-    h = model.vectors(_inputs(model, tokens.scatter(1, here, mask))).y
+    h = model.vectors(_inputs(model, tokens.scatter(1, here, mask), torch.zeros_like(tokens))).y
     h = h.gather(1, here[..., None].expand(-1, 1, h.shape[-1]))
     values: list[float] = head.log_prob(h, targets).double().flatten().tolist()
     return values
 
 
-def _read(model: Model, rows: Sequence[Sequence[int]],
+def _read(model: Model, rows: Sequence[Sequence[int]], seconds: Sequence[int],
           device: torch.device) -> Iterator[tuple[list[tuple[int, ...]], Span, Tensor]]:
     """Batches of rows with their spans and hidden vectors."""
     for first in range(0, len(rows), ROWS):
         group = [tuple(row) for row in rows[first:first + ROWS]]
         counts = torch.tensor([len(row) for row in group], device=device)
         tokens = counts.new_zeros(len(group), int(counts.max()))
+        types = torch.zeros_like(tokens)
         for place, row in enumerate(group):
             tokens[place, :len(row)] = counts.new_tensor(row)
+            types[place, len(row) - seconds[first + place]:len(row)] = 1
         span = Span(count=counts)
-        yield group, span, model.vectors(_inputs(model, tokens), span).y
+        yield group, span, model.vectors(_inputs(model, tokens, types), span).y
 
 
-def _inputs(model: Model, tokens: Tensor) -> EncoderInputs:
-    """The inputs of single texts: where the model reads types, every token has the first."""
-    return EncoderInputs(tokens=tokens, types=torch.zeros_like(tokens) if "types" in model.reads() else None)
+def _inputs(model: Model, tokens: Tensor, types: Tensor) -> EncoderInputs:
+    """The inputs of texts or pairs, with the types 0 and 1 of their tokens if the model reads types."""
+    return EncoderInputs(tokens=tokens, types=types if "types" in model.reads() else None)
 
 
 def _plain(scores: Tensor, count: int, *, pooled: bool) -> tuple[tuple[float, ...], ...]:
