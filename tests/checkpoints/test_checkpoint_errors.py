@@ -87,7 +87,7 @@ def test_truncated_tensors(saved: Path, verify: bool) -> None:
     file = saved / "model.safetensors"
     size = file.stat().st_size
     file.write_bytes(file.read_bytes()[:-7])
-    assert f"model.safetensors is truncated: {size - 7} of {size} bytes." in message(saved, verify=verify)
+    assert f"model.safetensors is truncated: {size - 7:,} bytes instead of {size:,}." in message(saved, verify=verify)
 
 
 def test_tensors_truncated_before_the_manifest_was_made(saved: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_flipped_bit_a_longer_file_and_a_missing_one_are_told_together(saved: 
     with (saved / "config.json").open("a") as file:
         file.write("\n")
     found = message(saved)
-    assert "3 files are not as they were saved" in found
+    assert "3 files are not as they were written" in found
     assert "model.safetensors has changed: its SHA-256 differs." in found
     assert "weft_tokenizer.json is missing." in found
     assert "config.json has grown" in found
@@ -116,7 +116,7 @@ def test_the_manifest_missing_or_damaged(saved: Path) -> None:
     (saved / "MANIFEST.json").write_text('{"files": []}')
     assert "MANIFEST.json: the manifest is damaged" in message(saved)
     (saved / "MANIFEST.json").unlink()
-    assert "the checkpoint is not whole: MANIFEST.json is missing" in message(saved)
+    assert "the checkpoint is incomplete: MANIFEST.json is missing" in message(saved)
 
 
 def test_renamed_unexpected_and_misshapen_tensors_are_told_at_once(saved: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_truncated_checkpoint(refused: Refuse, workplace: Path, tmp_path: Path
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
     message = refused("eval", copy)
-    assert f"{copy}: 1 file is not as they were saved: - model.safetensors is truncated:" in message
+    assert f"{copy}: 1 file is not as it was written: - model.safetensors is truncated:" in message
     assert "Copy the checkpoint again, whole, or use an earlier one." in message
 
 

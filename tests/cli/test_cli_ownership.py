@@ -38,8 +38,8 @@ def test_convert_replaces_no_foreign_folder(refused: Refuse, run: Path, mine: Pa
     before = everything(mine)
     for to in (("weft",), ("hf", "--with-code")):
         message = refused("convert", run, mine, "--to", *to, *(["--replace"] if replace else []))
-        assert f"{mine}: what stands here is not just what Weft wrote, and it will not be replaced: no " in message
-        assert "Choose another folder, or move away what is yours and delete the rest." in message
+        assert f"{mine}: this folder holds more than Weft wrote, so it is not replaced: no " in message
+        assert "Choose another folder, or move your own files away and delete the rest." in message
     assert everything(mine) == before
 
 
@@ -68,7 +68,7 @@ def test_convert_replaces_what_it_wrote_when_it_is_asked_to(refused: Refuse, wef
     out = tmp_path / "out"
     for to in (("weft",), ("hf", "--with-code")):
         assert weft("convert", run, out, "--to", *to, "--json", "--replace").json()["target"] == to[0]
-        assert f"{out}: what Weft has written before stands here." in refused("convert", run, out, "--to", *to)
+        assert f"{out}: this folder holds what Weft wrote before." in refused("convert", run, out, "--to", *to)
     (out / "README.md").write_text("my notes on this model")
     assert "no manifest of Weft's lists README.md" in refused("convert", run, out, "--to", "weft", "--replace")
     assert (out / "README.md").read_text() == "my notes on this model"
@@ -77,14 +77,14 @@ def test_convert_replaces_what_it_wrote_when_it_is_asked_to(refused: Refuse, wef
 def test_train_takes_no_folder_that_holds_what_it_would_write(refused: Refuse, workplace: Path, mine: Path) -> None:
     before = everything(mine)
     message = refused("train", workplace / "tiny.yaml", "--out", mine)
-    assert f"out: {mine} holds config.yaml, checkpoints, which a run would write, and no run.json that says" in message
+    assert f"out: {mine} holds config.yaml, checkpoints, which a run would write, and no run.json beside" in message
     assert everything(mine) == before
     message = refused("train", workplace / "tiny.yaml", "--out", mine / "notes.txt")
     assert f"out: the folder {mine / 'notes.txt'} cannot be written to (File exists). Choose another" in message
     (mine / ".lock").write_text("poetry's own")
     for name in ("config.yaml", "checkpoints"):
         (mine / name).rename(mine / f"my-{name}")
-    assert f"{mine / '.lock'} is no lock of Weft's" in refused("train", workplace / "tiny.yaml", "--out", mine)
+    assert f"{mine / '.lock'} is not a lock file of Weft's" in refused("train", workplace / "tiny.yaml", "--out", mine)
     assert (mine / ".lock").read_text() == "poetry's own"
 
 
@@ -111,7 +111,7 @@ def test_compare_takes_no_folder_that_holds_what_it_would_write(refused: Refuse,
     before = everything(mine)
     arguments = ("compare", workplace / "tiny.yaml", workplace / "tiny.yaml", "--steps", "1", "--out")
     message = refused(*arguments, mine)
-    assert f"out: {mine} holds study.yaml, data, runs, which a study would write, and no study.json that" in message
+    assert f"out: {mine} holds study.yaml, data, runs, which a study would write, and no study.json beside" in message
     assert everything(mine) == before and not (mine / ".lock").exists()
     assert "cannot be written to" in refused(*arguments, mine / "notes.txt")
     assert everything(mine) == before
@@ -126,7 +126,7 @@ def test_a_report_takes_no_other_files_place(refused: Refuse, weft: Any, tmp_pat
     page.write_text(page.read_text().replace("<title>", "<title>my own words: ", 1))
     edited = page.read_bytes()
     message = refused("compare", "--report", tmp_path)
-    assert f"{page}: a file stands here already" in message and "Choose another name, or delete it first." in message
+    assert f"{page}: there is a file at this path" in message and "Choose another name, or delete it first." in message
     assert page.read_bytes() == edited
 
 
@@ -135,7 +135,7 @@ def test_prepare_replaces_no_foreign_folder(refused: Refuse, workplace: Path, mi
     before = everything(mine)
     message = refused("data", "prepare", workplace / "text.txt", "--out", mine, *(["--replace"] if replace else []))
     if replace:
-        assert f"{mine}: what stands here is not just what Weft wrote" in message
+        assert f"{mine}: this folder holds more than Weft wrote" in message
         assert "no manifest of Weft's lists .config.json.previous, .git, .x.draft, " in message
     else:
         assert "the manifest is damaged" in message and "--replace" not in message
@@ -163,9 +163,9 @@ def test_prepare_replaces_its_own_when_it_is_asked_to(refused: Refuse, weft: Any
 def test_no_file_is_written_over(refused: Refuse, run: Path, workplace: Path, mine: Path) -> None:
     (mine / "link.safetensors").symlink_to(mine / "notes.txt")
     before = everything(mine)
-    for name, told in (("notes.txt", "a file stands here already, and a single file never shows who wrote it"),
-                       ("runs", "a folder stands here, where a file is to be written"),
-                       ("link.safetensors", "a symbolic link (to ")):
+    for name, told in (("notes.txt", "there is a file at this path already, and nothing proves that Weft wrote it"),
+                       ("runs", "there is a folder at this path, and a file is to be written"),
+                       ("link.safetensors", "this path is a symbolic link (to ")):
         for command in (("score", run, "--text", "a", "--logits"), ("config", "schema", "--out"),
                         ("config", "schema", workplace / "tiny.yaml", "--out")):
             message = refused(*command, mine / name)
@@ -184,7 +184,7 @@ def test_an_ngram_goes_into_no_file_and_no_folder_of_others(refused: Refuse, wef
     model = tmp_path / "model.arpa"
     assert weft("convert", tmp_path / "ngram", model).code == 0
     before = everything(mine), model.read_bytes()
-    assert f"{model}: a file stands here already" in refused("convert", tmp_path / "ngram", model, "--replace")
+    assert f"{model}: there is a file at this path" in refused("convert", tmp_path / "ngram", model, "--replace")
     assert "config.json and 6 more" in refused("convert", model, mine, "--tokenizer", "bytes", "--replace")
     assert (everything(mine), model.read_bytes()) == before
     for more in ([], ["--replace"]):

@@ -17,6 +17,8 @@ from cli.conftest import Weft
 from weft import api
 from weft.core.model import Classifier, Encoder, EncoderInputs
 from weft.core.span import Span
+from weft.core.strict_json import dumps
+from weft.tasks.answers import text_row
 
 Refuse = Callable[..., str]
 
@@ -84,6 +86,13 @@ def test_an_encoder_learns_hidden_tokens_and_is_fine_tuned_to_classify(weft: Wef
     told = weft("score", tmp_path / "run", "--text", "plum fig date fig", "--text", "hen dog fox dog")
     assert re.fullmatch(r"row 0: fruits \(animals -\d+\.\d{3}, fruits -0\.\d{3}\)\n"
                         r"row 1: animals \(animals -0\.\d{3}, fruits -\d+\.\d{3}\)\n", told.out), told.out
+    pair = weft("score", tmp_path / "run", "--text", "plum fig", "--second", "hen dog", "--json").json()["rows"]
+    assert pair == json.loads(dumps(api.classify(loaded, [("plum fig", "hen dog")])))
+    assert tuple(pair[0]["tokens"]) == text_row(loaded.tokenizer, "plum fig", "hen dog").tokens
+    told = weft("score", tmp_path / "run", "--text", "plum", "--text", "fig", "--second", "hen")
+    assert told.code == 2 and "--second: 1 second texts, and --text gives 2. Give one --second for each" in told.err
+    told = weft("score", encoder / "run", "--text", "plum", "--second", "hen")
+    assert told.code == 2 and "--second: second texts, for a model that was not trained to classify. Leave" in told.err
 
 
 def test_an_encoder_scores_each_word_from_both_sides(weft: Weft, encoder: Path) -> None:

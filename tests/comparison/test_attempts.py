@@ -166,5 +166,5 @@ def test_a_result_that_cannot_be_written_is_a_message(text: Path, tmp_path: Path
 
     monkeypatch.setattr(StudyFolder, "write_result", full)
     with pytest.raises(FailedError, match=r"result\.json: the study's files cannot be written \(No space left on device"
-                                          r"\)\. Make room; the same command goes on"):
+                                          r"\)\. Free space; the same command goes on"):
         run(study_of(text, {"a": {"config": NGRAM}, "b": {"config": NGRAM}}), tmp_path / "out")

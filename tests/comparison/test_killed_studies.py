@@ -127,7 +127,7 @@ def test_a_full_disk_is_told_and_is_no_verdict(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert outcome.status == "interrupted"
-    assert "no room for the checkpoint, which takes" in outcome.note and "Make room" in outcome.note
+    assert "there is no space for the checkpoint, which takes" in outcome.note and "Free space" in outcome.note
     assert not (job.folder / "result.json").exists()
     with OwnProcesses() as launch:
         assert done(job, launch, lambda line, step, steps: None).status == "finished"

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
-from weft.comparison import StudyProgress, StudyResult, rerender
+from weft.comparison import StudyProgress, StudyResult, rerender, work
+from weft.comparison.jobs import Job, Outcome
 from weft.comparison.study import StudyConfig
-from weft.core.errors import ConfigError, DataError, OccupiedError, TokenizerError
+from weft.core.errors import ConfigError, DataError, FailedError, OccupiedError, TokenizerError, UnsupportedError
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +146,8 @@ def test_a_folder_with_what_a_study_would_write_is_refused(study: StudyConfig, t
         else:
             (folder / name).mkdir()
             (folder / name / "mine.txt").write_text("mine")
-        message = (rf"{folder.name} holds {name}, which a study would write, and no study\.json that says they are a "
-                   r"study's\. Choose another folder, or move them away")
+        message = (rf"{folder.name} holds {name}, which a study would write, and no study\.json beside "
+                   r"it\. Choose another folder, or move them away")
         with pytest.raises(ConfigError, match=message):
             run(study, folder)
         assert [path.name for path in folder.iterdir()] == [name]
@@ -171,7 +172,7 @@ def test_a_report_is_replaced_where_it_is_as_weft_wrote_it(copy: Path, tmp_path:
     rerender(alone)
     for content in (page.replace("study", "STUDY", 1), "my page", f"{page}<p>mine</p>", page[:-40]):
         (alone / "report.html").write_text(content)
-        with pytest.raises(OccupiedError, match=r"report\.html: a file stands here already, and a single file never"):
+        with pytest.raises(OccupiedError, match=r"report\.html: there is a file at this path already, and nothing"):
             rerender(alone)
         assert (alone / "report.html").read_text() == content
     (alone / "report.html").unlink()
@@ -189,6 +190,32 @@ def test_a_study_that_cannot_begin_leaves_room_for_the_corrected_one(study: Stud
         run(large, folder)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "mine.txt"]
     assert len(run(study, folder).entries) == 2
+
+
+def test_a_study_whose_pace_cannot_be_measured_leaves_room_for_the_corrected_one(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, folder = write_text(tmp_path), tmp_path / "out"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    models = {"a": {"config": ATTENTION}, "b": {"config": LSTM}}
+
+    def full_disk(job: Job) -> Outcome:
+        raise OSError("why")
+
+    wrong, right = (study_of(text, models, length={"seconds": seconds}) for seconds in (0.05, 0.06))
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "_pace", lambda job: Outcome("failed" if job.name == "b" else "finished", "why", steps=2))
+        with pytest.raises(UnsupportedError, match=r"b: its pace cannot be measured: why Correct its configuration"):
+            run(wrong, folder)
+        assert sorted(path.name for path in folder.iterdir()) == [".lock", "mine.txt"]
+        # An interruption is no fault of the settings, with which the study goes on.
+        patch.setattr(work, "_pace", full_disk)
+        with pytest.raises(FailedError, match=r"a: its pace cannot be measured: why Give the same command again"):
+            run(right, folder)
+        with pytest.raises(ConfigError, match="holds another study"):
+            run(wrong, folder)
+        patch.setattr(work, "_pace", lambda job: Outcome("finished", steps=2))
+        assert len(run(right, folder).entries) == 2
 
 
 def test_a_study_that_has_begun_before_keeps_what_stands_there(study: StudyConfig, copy: Path) -> None:

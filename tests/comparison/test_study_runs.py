@@ -14,7 +14,7 @@ from weft.api import evaluate, train
 from weft.comparison import StudyProgress, StudyResult, read_result, rerender, work
 from weft.comparison.jobs import Job, Outcome
 from weft.comparison.results import Status
-from weft.core.errors import CheckpointError, ConfigError, FailedError, InputError
+from weft.core.errors import CheckpointError, ConfigError, FailedError, InputError, UnsupportedError, WeftError
 
 MODELS: dict[str, Any] = {"one": {"config": ATTENTION}, "two": {"config": ATTENTION}, "ngram": {"config": NGRAM}}
 
@@ -212,12 +212,13 @@ def test_seconds_become_the_same_steps_for_every_run(text: Path, tmp_path: Path)
     assert result.budget.kind == "seconds"
 
 
-@pytest.mark.parametrize(("status", "remedy"), [("interrupted", "Give the same command again."),
-                                                ("failed", "Correct its configuration, or leave the model out.")])
+@pytest.mark.parametrize(("status", "error", "remedy"), [
+    ("interrupted", FailedError, "Give the same command again."),
+    ("failed", UnsupportedError, "Correct its configuration, or leave the model out.")])
 def test_a_pace_that_cannot_be_measured_ends_the_study(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                       status: Status, remedy: str) -> None:
+                                                       status: Status, error: type[WeftError], remedy: str) -> None:
     monkeypatch.setattr(work, "_pace", lambda job: Outcome(status, "why"))
-    with pytest.raises(FailedError, match=f"a: its pace cannot be measured: why {remedy}"):
+    with pytest.raises(error, match=f"a: its pace cannot be measured: why {remedy}"):
         run(study_of(text, {"a": {"config": LSTM}, "b": {"config": NGRAM}}, length={"seconds": 0.05}), tmp_path / "out")
 
 

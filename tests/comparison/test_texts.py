@@ -58,7 +58,7 @@ def test_a_held_out_text_that_was_changed_is_refused_and_one_that_has_gone_is_ma
     whole = file.read_bytes()
     file.write_bytes(whole[:100])
     (out / "data" / name / "more.txt").write_text("what nobody put there")
-    with pytest.raises(OccupiedError, match=rf"data/{name}: what stands here is not just what Weft wrote"):
+    with pytest.raises(OccupiedError, match=rf"data/{name}: this folder holds more than Weft wrote"):
         run(study, out)
     assert file.read_bytes() == whole[:100]
     shutil.rmtree(file.parent)

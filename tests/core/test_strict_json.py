@@ -13,7 +13,7 @@ import pytest
 
 from training.tiny_runs import tiny_run
 from weft.comparison.results import CurvePoint, LengthPoint
-from weft.core.strict_json import Record, build, dumps, number
+from weft.core.strict_json import Record, build, digest, dumps, number
 from weft.tasks import Validation
 from weft.training import train
 from weft.training.loop import Interval
@@ -102,3 +102,9 @@ def test_a_field_that_a_record_does_not_have_is_an_error_that_names_it() -> None
 
 def test_sums_that_are_not_finite_are_numbers_again_when_a_run_is_resumed() -> None:
     assert build(Interval, strictly(dumps(Interval(2.0, math.inf, 3)))) == Interval(2.0, math.inf, 3)
+
+
+def test_a_digest_is_that_of_the_files_that_hold_it() -> None:
+    """Computed by Python's hashlib from the text ``{"a": {"\\u00e9": "x y"}, "b": [1, 2.5, null, true]}``."""
+    plain = {"b": [1, 2.5, None, True], "a": {"é": "x y"}}
+    assert digest(plain) == "1591d0f8f6f1a0492219b58df43dedfaa07133ce5c83784c488b99efc718fa3b"

@@ -50,7 +50,7 @@ def test_a_heading_that_is_wrong_or_matches_nowhere_is_refused() -> None:
         Heading("(=")
     with pytest.raises(DataError, match=r"f: no line matches the heading '#'\. Correct the expression, or leave"):
         pieces("text", Heading("#"))
-    with pytest.raises(DataError, match=r"documents: 'page' is no way to divide a text file\. Give one of file, line"):
+    with pytest.raises(DataError, match=r"documents: 'page' is not a way to divide a text file\. Give one of file"):
         pieces("text", "page")
 
 

@@ -101,6 +101,6 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     spool.add(b"abcd")
     monkeypatch.setattr(tempfile.SpooledTemporaryFile, "write", full)
     with pytest.raises(DataError, match=r"rows\.jsonl: 4 bytes and more cannot be kept in .* \(No space left on "
-                                        r"device\)\. Make room there, or name another folder in TMPDIR"):
+                                        r"device\)\. Free space there, or name another folder in TMPDIR"):
         spool.add(b"e")
     assert bytes(Spool("x").view()) == b""

@@ -10,10 +10,12 @@ from typer.testing import CliRunner
 
 from weft.cli.main import app
 from weft.core.errors import DataError
+from weft.core.strict_json import digest
 from weft.data import Corpus, Document, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
-from weft.data.manifest import MANIFEST_FILE, read_manifest
+from weft.data.manifest import read_prepared_manifest
 from weft.data.settings import DataSettings
+from weft.disk.manifest import MANIFEST_FILE
 from weft.tasks.material import held_out_text, read_texts
 from weft.tokenizers import ByteTokenizer
 from weft.training.events import Event, Notice
@@ -82,7 +84,7 @@ def test_preparing_and_inspecting_say_how_many(tmp_path: Path) -> None:
     path = folder_of(tmp_path / "texts", copies=3)
     run = CliRunner()
     made = run.invoke(app, ["data", "prepare", str(path), "--out", str(tmp_path / "out")])
-    part = read_manifest(tmp_path / "out").parts["validation"]
+    part = read_prepared_manifest(tmp_path / "out").parts["validation"]
     assert part.in_training and part.in_training <= part.documents
     said = f"validation: {part.in_training} of {part.documents} documents also stand, word for word, in the training"
     assert said in made.output and "data.split_by=content" in made.output
@@ -93,7 +95,7 @@ def test_preparing_and_inspecting_say_how_many(tmp_path: Path) -> None:
     assert facts["validation"]["in_training"] == part.in_training and facts["train"]["in_training"] is None
     quiet = run.invoke(app, ["data", "prepare", str(path), "data.split_by=content", "--out", str(tmp_path / "by")])
     assert quiet.exit_code == 0 and "also stand" not in quiet.output
-    assert read_manifest(tmp_path / "by").parts["validation"].in_training == 0
+    assert read_prepared_manifest(tmp_path / "by").parts["validation"].in_training == 0
 
 
 def test_training_and_evaluation_say_how_many(tmp_path: Path) -> None:
@@ -109,8 +111,6 @@ def test_training_and_evaluation_say_how_many(tmp_path: Path) -> None:
 
 def test_a_folder_prepared_before_documents_were_counted_is_still_read(tmp_path: Path) -> None:
     """Format 1: without the count, and with a recipe that does not know ``split_by``."""
-    from weft.data.manifest import _digest
-
     path, out = folder_of(tmp_path / "texts", copies=1), tmp_path / "out"
     assert CliRunner().invoke(app, ["data", "prepare", str(path), "--out", str(out)]).exit_code == 0
     content = json.loads((out / MANIFEST_FILE).read_text())
@@ -118,8 +118,8 @@ def test_a_folder_prepared_before_documents_were_counted_is_still_read(tmp_path:
     content["format"] = 1
     for part in content["parts"].values():
         del part["in_training"]
-    (out / MANIFEST_FILE).write_text(json.dumps({**content, "digest": _digest(content)}))
-    assert read_manifest(out).parts["validation"].repeated is None
+    (out / MANIFEST_FILE).write_text(json.dumps({**content, "digest": digest(content)}))
+    assert read_prepared_manifest(out).parts["validation"].repeated is None
     again = CliRunner().invoke(app, ["data", "prepare", str(path), "--out", str(out)])
     assert again.exit_code == 0 and "kept" in again.output
     run = CliRunner().invoke(app, ["data", "inspect", str(out)])

@@ -29,10 +29,9 @@ from weft.data import (
 )
 from weft.data.inspection import inspect_data
 from weft.data.layout import EncodedPart, Layout
-from weft.data.manifest import MANIFEST_FILE
 from weft.data.prepared import open_prepared
 from weft.data.settings import DataSettings
-from weft.disk.manifest import sha256_of
+from weft.disk.manifest import MANIFEST_FILE, sha256_of
 from weft.evaluation import evaluate
 from weft.tasks.material import read_texts
 from weft.tokenizers import BPETokenizer, ByteTokenizer
@@ -167,14 +166,14 @@ def test_shards_keep_the_flags_and_need_none_where_all_count(tmp_path: Path) -> 
     first = next(shard for shard in shards if shard.flags is not None).flags
     assert first is not None
     (folder / first.name).write_bytes(bytes(first.bytes))
-    with pytest.raises(DataError, match=r"train-\d{5}\.flags\.bin has changed: the SHA-256 of a sample of it differs"):
+    with pytest.raises(DataError, match=r"train-\d{5}\.flags\.bin has changed: its SHA-256 differs"):
         open_prepared(folder)
 
 
 def test_flags_that_the_manifest_does_not_bear_out_are_refused(tmp_path: Path) -> None:
     folder = prepared(tmp_path, [("ask", f"answer number {i}") for i in range(20)])
-    for value, message in ((0, r"train: [\d,]+ tokens are flagged as counting, while the manifest says"),
-                           (2, r"tokens have flags that this Weft does not know\. Upgrade Weft, or prepare")):
+    for value, message in ((0, r"train: [\d,]+ tokens are flagged as scored, while the manifest has"),
+                           (2, r"some tokens have flags that are unknown to this version of Weft\. Upgrade")):
         content = json.loads((folder / MANIFEST_FILE).read_text())
         entry = content["parts"]["train"]["shards"][0]["flags"]
         (folder / entry["name"]).write_bytes(bytes([value]) * entry["bytes"])
@@ -223,12 +222,12 @@ def test_what_cannot_be_flagged_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(DataError, match=r"prompt_field is 'question', while no file here holds records\. Leave it out"):
         read_text(tmp_path / "a.txt", prompt_field="question")
-    with pytest.raises(DataError, match=r"no token of the corpus counts: all of its text is read only\. Give records"):
+    with pytest.raises(DataError, match=r"no token of the corpus is scored: all of its text is prompt\. Give records"):
         encode_corpus(Corpus("c", (Document("a", "x", (0,)),)), BPETokenizer(
             BPETokenizer.train(["ab"], 257).files()["tokenizer.json"]))
     for values, message in (({"prompt_field": "q"}, r"prompt_field: 'q', while the Python standard library's source"),
                             ({"path": "a", "prompt_field": "text"}, r"prompt_field: 'text' is the field that holds the "
-                                                                    r"text\. Name the field that stands before it")):
+                                                                    r"text\. Name the field that precedes it")):
         with pytest.raises(ConfigError, match=message):
             parse_run({"model": LSTM, "data": values})
 

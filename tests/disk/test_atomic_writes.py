@@ -78,8 +78,8 @@ def test_a_full_disk_is_an_error_that_leaves_the_old_checkpoint(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(save_module, "write_tensors", fill)
-    with pytest.raises(FailedError, match=r"/a: no room for the checkpoint, which takes [\d,]+ bytes; [\d,]+ are free "
-                                          r"there .*No space left on device.*before is untouched"):
+    with pytest.raises(FailedError, match=r"/a: there is no space for the checkpoint, which takes [\d,]+ bytes; [\d,]+ "
+                                          r"are free there .*No space left on device.*checkpoints are unchanged"):
         save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2}, replace=True)
     assert saved_step(tmp_path / "a") == 1
 
@@ -101,7 +101,7 @@ def test_a_file_that_the_system_cuts_off_leaves_the_old_checkpoint(tmp_path: Pat
     save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 1}, training={"x": torch.zeros(3000)})
     sizes = sorted({path.stat().st_size for path in (tmp_path / "a").iterdir()})
     for size in sizes:
-        with largest_file(size - 1), pytest.raises(FailedError, match="no room for the checkpoint, which takes"):
+        with largest_file(size - 1), pytest.raises(FailedError, match="there is no space for the checkpoint"):
             save_checkpoint(tmp_path / "a", model, ByteTokenizer(), facts={"step": 2}, replace=True,
                             training={"x": torch.zeros(3000)})
         assert saved_step(tmp_path / "a") == 1

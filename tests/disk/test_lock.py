@@ -37,7 +37,7 @@ def test_an_empty_lock_of_an_earlier_version_is_a_lock(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["notes\n", "12", "12 13\n"])
 def test_a_file_that_is_no_lock_stays(tmp_path: Path, content: str) -> None:
     (tmp_path / LOCK_FILE).write_text(content)
-    with (pytest.raises(ConfigError, match=r"\.lock is no lock of Weft's, and would be overwritten\. Choose another"),
+    with (pytest.raises(ConfigError, match=r"\.lock is not a lock file of Weft's, and would be overwritten\. Choose"),
           held(tmp_path, "training")):
         raise AssertionError("a user's file has been overwritten")
     assert (tmp_path / LOCK_FILE).read_text() == content

@@ -63,15 +63,15 @@ def test_what_is_not_just_as_weft_wrote_it_is_never_replaced(tmp_path: Path, wha
     for replace in (False, True):
         with pytest.raises(OccupiedError) as error:
             save_checkpoint(out, model_of(), None, replace=replace)
-        assert str(error.value).startswith(f"{out}: what stands here is not just what Weft wrote, and it will not be ")
-        assert told in str(error.value) and "Choose another folder, or move away what is yours" in str(error.value)
+        assert str(error.value).startswith(f"{out}: this folder holds more than Weft wrote, so it is not ")
+        assert told in str(error.value) and "Choose another folder, or move your own files away" in str(error.value)
     assert everything(tmp_path) == before
 
 
 def test_what_is_just_as_weft_wrote_it_is_replaced_when_that_is_asked(tmp_path: Path) -> None:
     out = written(tmp_path / "out")
     before = everything(tmp_path)
-    with pytest.raises(OccupiedError, match=r"out: what Weft has written before stands here\. Choose another folder, "
+    with pytest.raises(OccupiedError, match=r"out: this folder holds what Weft wrote before\. Choose another folder, "
                                             r"or replace it \(--replace, replace=True\)"):
         save_checkpoint(out, model_of(), None)
     assert everything(tmp_path) == before
@@ -89,8 +89,8 @@ def test_an_empty_folder_is_nothing_and_a_file_or_a_link_is_something(tmp_path: 
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     before = everything(tmp_path)
-    told = {"file": "a file stands here, where a folder is to be written",
-            "link": f"a symbolic link (to {tmp_path / 'real'}) stands here", "dangling": "a symbolic link (to "}
+    told = {"file": "there is a file at this path, and a folder is to be written",
+            "link": f"this path is a symbolic link (to {tmp_path / 'real'})", "dangling": "a symbolic link (to "}
     for name, words in told.items():
         with pytest.raises(OccupiedError) as error:
             save_checkpoint(tmp_path / name, model_of(), None, replace=True)
@@ -102,8 +102,8 @@ def test_a_single_file_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
-    told = {"file": "a file stands here already, and a single file never shows who wrote it, so it will not be",
-            "folder": "a folder stands here, where a file is to be written", "link": "a symbolic link (to "}
+    told = {"file": "there is a file at this path already, and nothing proves that Weft wrote it, so it is not",
+            "folder": "there is a folder at this path, and a file is to be written", "link": "a symbolic link (to "}
     for name, words in told.items():
         with pytest.raises(OccupiedError) as error, new_file(tmp_path / name):
             pytest.fail("nothing is begun")
@@ -116,7 +116,7 @@ def test_what_comes_while_something_is_written_is_not_replaced(tmp_path: Path) -
         (draft / "config.json").write_text("{}")
         (tmp_path / "out").mkdir()
         (tmp_path / "out/thesis").write_text("mine")
-    with pytest.raises(OccupiedError, match="a file stands here"), new_file(tmp_path / "file") as draft:
+    with pytest.raises(OccupiedError, match="there is a file at this path"), new_file(tmp_path / "file") as draft:
         draft.write_text("ours")
         (tmp_path / "file").write_text("mine")
     assert everything(tmp_path) == {"out": "folder", "out/thesis": b"mine", "file": b"mine"}
@@ -126,7 +126,7 @@ def test_a_draft_of_anothers_name_is_left_alone(tmp_path: Path) -> None:
     draft = tmp_path / f".out.{os.getpid()}.draft"
     draft.mkdir()
     (draft / "letter").write_text("mine")
-    with pytest.raises(OccupiedError, match=r"\.draft: something stands here, where a draft is to lie\. Move it away"):
+    with pytest.raises(OccupiedError, match=r"\.draft: something is at this path, which is needed for a draft\. Move"):
         written(tmp_path / "out")
     assert (draft / "letter").read_text() == "mine"
 
@@ -141,7 +141,7 @@ def test_a_disk_that_is_full_or_read_only_leaves_everything_as_it_was(
                 raise OSError(number, os.strerror(number))
             with monkeypatch.context() as patch:
                 patch.setattr(os, name, fail)
-                with pytest.raises(kind, match="before is untouched"):
+                with pytest.raises(kind, match="checkpoints are unchanged"):
                     save_checkpoint(out, model_of(), None, replace=True)
             left = [path for path in tmp_path.iterdir() if path != out]
             assert all(not any(path.rglob("*")) for path in left)
@@ -169,8 +169,8 @@ def test_what_cannot_be_read_is_in_the_way(tmp_path: Path, monkeypatch: pytest.M
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(OccupiedError, match=r"out: what stands here cannot be read \(Permission denied\), so nothing "
-                                            r"is written\. Correct its permissions, or choose another place"):
+    with pytest.raises(OccupiedError, match=r"out: this path cannot be read \(Permission denied\), so nothing "
+                                            r"is written to it\. Correct its permissions, or choose another place"):
         save_checkpoint(out, model_of(), None, replace=True)
     assert in_the_way(tmp_path, ("out", "none")) == ["out"]
 
@@ -182,7 +182,7 @@ def test_a_tokenizer_replaces_no_file_but_its_own(tmp_path: Path) -> None:
     (tmp_path / "b/weft_tokenizer.json").write_text("mine")
     for folder in (tmp_path / "a", tmp_path / "b"):
         before = everything(folder)
-        with pytest.raises(OccupiedError, match=r"weft_tokenizer\.json: a file stands here already"):
+        with pytest.raises(OccupiedError, match=r"weft_tokenizer\.json: there is a file at this path already"):
             WordTokenizer(["some", "words"]).save(folder)
         assert everything(folder) == before
 

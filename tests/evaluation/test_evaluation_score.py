@@ -92,7 +92,7 @@ def test_logits_are_written_whole(tmp_path: Path) -> None:
     assert read["row_1"].dtype == torch.float32 and read["row_1"].shape == (12, 11)
     assert list(tmp_path.iterdir()) == [file]
     before = file.read_bytes()
-    with pytest.raises(OccupiedError, match=r"out\.safetensors: a file stands here already"):
+    with pytest.raises(OccupiedError, match=r"out\.safetensors: there is a file at this path already"):
         write_logits(file, found)
     assert file.read_bytes() == before
 

@@ -4,6 +4,7 @@ what came of it to RANK.pt there."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from weft.core.errors import WeftError
 from weft.training import Event, Progress, RunConfig, Terminated, parse_run, train
+from weft.training.exchange import gather_rows, sum_gradients
 from weft.training.parallel import World
 from weft.training.trainer import seed_step
 
@@ -37,6 +39,13 @@ def runs(folder: Path) -> dict[str, RunConfig]:
             "experts": run([attention, experts]),
             "bfloat16": run([attention, "mlp"], accumulation=2, dtype="bfloat16"),
             "dropout": run(["lstm"], {"embedding": {"dropout": 0.2}}, carry_state=True, dtype="float32")}
+
+
+def starting(folder: Path) -> RunConfig:
+    """A run that takes the weights of the checkpoint in ``pretrained`` and trains adapters beside them."""
+    plain = runs(folder)["attention"].dump()
+    return parse_run({**plain, "start": str(folder / "pretrained"),
+                      "model": {**plain["model"], "rewrites": [{"kind": "lora", "rank": 2}]}})
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -71,10 +80,23 @@ def failing(config: RunConfig, out: Path, *, on_rank: int | None = None, **chang
     return "no error"
 
 
+def started(folder: Path, world: World) -> dict[str, dict[str, Tensor]]:
+    """The weights of a run with a start: whole, resumed from a checkpoint, and resumed before there was one."""
+    config, again = starting(folder), folder / "started-again"
+    found = {"whole": weights(train(config, folder / "started", world=world).model)}
+    interrupted(config, again, world)
+    found["resumed"] = weights(train(config, again, resume=True, world=world).model)
+    if world.leads:
+        shutil.rmtree(again / "checkpoints")
+    world.total(0)  # no rank looks for checkpoints before they are gone
+    found["begun anew"] = weights(train(config, again, resume=True, world=world).model)
+    return found
+
+
 def draws(world: World) -> Tensor:
     """Random numbers of a step on each rank."""
     seed_step(0, 1, world.rank, device=torch.device("cpu"))
-    return world.gather_rows({"draws": torch.rand(1, 4)})["draws"]
+    return gather_rows(world, {"draws": torch.rand(1, 4)})["draws"]
 
 
 class Odd(nn.Module):
@@ -93,7 +115,7 @@ class Odd(nn.Module):
 def added(world: World) -> dict[str, Tensor | None]:
     """The gradients of an `Odd` over all ranks."""
     module = Odd(world.rank)
-    world.add_gradients(module)
+    sum_gradients(world, module)
     return {name: None if weight.grad is None else weight.grad.clone() for name, weight in module.named_parameters()}
 
 
@@ -105,6 +127,7 @@ def worker(folder: Path) -> None:
         found["weights"] = {name: weights(train(config, folder / name, on_event=heard.append, world=world).model)
                             for name, config in configs.items()}
         found["heard"] = len(heard)
+        found["started"] = started(folder, world)
         found["draws"], found["added"] = draws(world), added(world)
         for name in ("lstm", "dropout"):
             found[f"{name} stopped"] = interrupted(configs[name], folder / f"{name}-resumed", world)

@@ -20,11 +20,13 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from fresh import Fresh
-from integration.data_parallel_worker import HALFWAY, STEPS, runs, weights, worker
-from weft.checkpoints.load import read_training
+from integration.data_parallel_worker import HALFWAY, STEPS, runs, starting, weights, worker
+from weft.checkpoints.load import load_checkpoint, read_training
+from weft.checkpoints.locate import find_checkpoint
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.training import Event, RunConfig, Saved, parse_run, train
-from weft.training.parallel import World, require_parallel
+from weft.training.parallel import World
+from weft.training.parallel_checks import require_parallel
 from weft.training.train import build_model
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -54,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (f"line {i}: {'ab ' * (i * i % 11)}is {i % 7 + i % 5}\n" for i in range(300))
     (path / "text.txt").write_text("".join(lines), encoding="utf-8")
     halfway(runs(path)["lstm"], path / "grown")
+    halfway(runs(path)["attention"], path / "pretrained")
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1",
               "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
@@ -108,6 +111,28 @@ def test_the_loss_of_every_step_is_that_of_one_process(name: str, alone: dict[st
     assert name in alone
     assert len(losses(folder / name)) == STEPS
     assert losses(folder / name) == pytest.approx(losses(folder / f"alone-{name}"), rel=1e-12)
+
+
+def test_a_run_with_a_start_ends_in_the_weights_of_one_process(found: list[dict[str, Any]], folder: Path) -> None:
+    """Every rank takes the checkpoint's weights, and adapters drawn by rank 0; only these are trained."""
+    alone = weights(train(starting(folder), folder / "alone-started").model)
+    first, second = (result["started"]["whole"] for result in found)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert gap(first, alone) < 1e-9
+    before = load_checkpoint(find_checkpoint(folder / "pretrained")).model.state_dict()
+    kept = {name: tensor for name, tensor in before.items() if name in first}
+    assert kept and all(torch.equal(first[name], tensor) for name, tensor in kept.items())
+    records = [json.loads((folder / run / "run.json").read_bytes())["start"] for run in ("started", "alone-started")]
+    assert records[0] == records[1] and records[0]["fresh"]
+    notices = [record["text"] for record in metrics(folder / "started") if record["event"] == "notice"]
+    assert [notice.startswith("starting from ") for notice in notices] == [True]
+
+
+@pytest.mark.parametrize("how", ["resumed", "begun anew"])
+def test_a_run_with_a_start_goes_on_bit_for_bit(how: str, found: list[dict[str, Any]]) -> None:
+    for result in found:
+        whole, again = result["started"]["whole"], result["started"][how]
+        assert all(torch.equal(again[key], whole[key]) for key in whole)
 
 
 def test_weights_in_bfloat16_stay_near_those_of_one_process(found: list[dict[str, Any]],
@@ -185,9 +210,9 @@ def test_an_error_is_told_by_one_rank(found: list[dict[str, Any]]) -> None:
     assert "3 rows do not divide among 2 ranks. Choose a multiple of 2, such as 4" in first["odd"]
     assert "holds a run already" in first["stands"]
     assert "one window of context 10000000 needs" in second["lost"], "the rank that failed"
-    quiet = "another rank has failed, and tells why."
+    quiet = "another rank has failed, and reports why."
     assert [second["odd"], second["stands"], first["lost"]] == [
-        f"ToldElsewhere: rank {rank}: {quiet}" for rank in (1, 1, 0)]
+        f"FailedElsewhere: rank {rank}: {quiet}" for rank in (1, 1, 0)]
 
 
 def test_nothing_is_written_for_a_batch_that_does_not_divide(found: list[dict[str, Any]], folder: Path) -> None:

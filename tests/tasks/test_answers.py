@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tasks.task_runs import ENCODER, built
+from tasks.task_runs import ENCODER, built, records_file, settings
 from training.tiny_runs import LSTM
 from weft.core.errors import InputError, UnsupportedError
 from weft.core.model import EncoderInputs
+from weft.data.settings import DataSettings
 from weft.tasks.answers import Answer, classify, score_hidden, text_row
+from weft.tasks.classify import Classify, ClassifyConfig
 from weft.tokenizers import ByteTokenizer
+from weft.tokenizers.config import ByteTokenizerConfig
 
 END, MASK, V = 256, 257, 258
 ROWS = [[END, 5, 9, 9, END], [END, 7, END], [END, *range(12), END]]
@@ -74,7 +79,29 @@ def test_every_token_is_predicted_from_a_row_in_which_it_alone_is_hidden() -> No
 
 
 def test_a_text_stands_between_what_opens_and_what_closes_a_document() -> None:
-    assert text_row(ByteTokenizer(), "ab") == (END, 97, 98, END)
+    assert text_row(ByteTokenizer(), "ab") == ((END, 97, 98, END), 0)
+
+
+@pytest.mark.parametrize("n_types", [0, 2])
+def test_a_pair_of_texts_is_read_as_in_training(tmp_path: Path, n_types: int) -> None:
+    """Rows and types are those of the training examples, whose loss gives the log-probability of each class."""
+    rows = [{"a": "ab" * (i % 3), "b": f"c{i}", "label": "xy"[i % 2]} for i in range(20)]
+    task = Classify(ClassifyConfig(text_field="a", second_field="b"), settings(rows=4, labels=("x", "y")))
+    data = DataSettings(path=str(records_file(tmp_path, rows)), validation=0.1)
+    found = model({"kind": "pooled", "pool": "mean", "labels": ["x", "y"]}, n_types=n_types)
+    texts = task.material(data, ByteTokenizerConfig()).train
+    batch = task.batches(texts).batch(0)
+    pairs = itertools.product(("", "ab", "abab"), (f"c{i}" for i in range(20)))
+    known = {row.tokens: row for row in (text_row(ByteTokenizer(), *pair) for pair in pairs)}
+    chosen = [known[tuple(ids[:count].tolist())] for ids, count in zip(batch.ids, batch.count, strict=True)]
+    assert [row.second for row in chosen] == batch.types.sum(1).tolist()
+    answers = classify(found, [row.tokens for row in chosen], [row.second for row in chosen])
+    with torch.no_grad():
+        loss = task.loss(found, task.given(batch, "cpu"), None).nats
+    total = sum(answer.scores[0][int(label)] for answer, label in zip(answers, batch.labels, strict=True))
+    assert -total == pytest.approx(float(loss), rel=1e-9)
+    single = classify(found, [row.tokens for row in chosen])
+    assert (single == answers) == (n_types == 0), "types matter where the model reads them"
 
 
 @pytest.mark.parametrize(("row", "message"), [
@@ -88,13 +115,13 @@ def test_rows_that_a_model_cannot_take_are_refused(row: list[int], message: str)
 
 
 def test_a_model_without_the_head_for_it_is_refused() -> None:
-    without = r"model\.head: a model of kind 'encoder' without a head that tells classes or values"
+    without = r"model\.head: a model of kind 'encoder' without a head that predicts classes or values"
     with pytest.raises(UnsupportedError, match=without):
         classify(model("masked_token"), ROWS)
     with pytest.raises(UnsupportedError, match=r"model\.head: a model of kind 'encoder' without a head that predicts "
                                                r"tokens"):
         score_hidden(model(None), ROWS, ByteTokenizer())
-    with pytest.raises(UnsupportedError, match=r"a model of kind 'decoder' without a head that tells classes"):
+    with pytest.raises(UnsupportedError, match=r"a model of kind 'decoder' without a head that predicts classes"):
         classify(built(LSTM, vocab_size=V), ROWS)
-    with pytest.raises(InputError, match=r"tokenizer: no tokenizer, which says what stands for a hidden token"):
+    with pytest.raises(InputError, match=r"tokenizer: there is no tokenizer, whose mask token replaces a hidden"):
         score_hidden(model("masked_token"), ROWS, None)

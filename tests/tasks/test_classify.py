@@ -189,13 +189,13 @@ def test_an_encoder_trained_on_hidden_tokens_is_fine_tuned_to_classify(tmp_path:
 
 @pytest.mark.parametrize(("model", "config", "message"), [
     ({**ENCODER, "vocab_size": 9}, {}, "model.head: the model has no head. Give head: {kind: pooled} with n_classes"),
-    ({**ENCODER, "vocab_size": 9, "head": "masked_token"}, {}, "model.head: the model has a head that gives a row no "
-                                                               "answer of its own. Give head: {kind: pooled}"),
+    ({**ENCODER, "vocab_size": 9, "head": "masked_token"}, {}, "model.head: the model has a head that does not pool a "
+                                                               "row. Give head: {kind: pooled}"),
     ({**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_classes": 2}}, {"values": 1},
-     "model.head: it gives 2 classes, while the task asks for 1 values (task.values). Give head: {kind: pooled} with "
+     "model.head: it gives 2 classes, while the task needs 1 values (task.values). Give head: {kind: pooled} with "
      "n_values: 1."),
     ({**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_values": 2}}, {"values": 1}, "it gives 2 values"),
-    ({**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_values": 2}}, {}, "task asks for classes"),
+    ({**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_values": 2}}, {}, "task needs classes"),
     ({**LSTM, "vocab_size": 9}, {}, "model.head: the model has no head"),
 ])
 def test_models_that_do_not_fit_are_refused_before_anything_is_read(tmp_path: Path, model: dict[str, Any],

@@ -11,16 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.task_runs import ENCODER, ENCODER_DECODER, END, PAIRS, built, records_file, run_of, settings
+from tasks.task_runs import CROSS, ENCODER, ENCODER_DECODER, END, PAIRS, built, records_file, run_of, settings
 from training.test_resume import run_killed_at
 from training.tiny_runs import LSTM, same_weights
 from weft.core.errors import ConfigError, DataError
-from weft.core.model import EncoderInputs, LanguageModel, Model
+from weft.core.model import EncoderInputs, LanguageModel, Model, parse_model
 from weft.core.span import Span
 from weft.data.settings import DataSettings
 from weft.tasks.sequence_to_sequence import Pairs, SequenceToSequence, SequenceToSequenceConfig
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train
+from weft.training.budget import settle_steps
+from weft.training.flops import flops_per_row
+from weft.training.material import prepare
+from weft.training.train import build_model
 
 
 def task(**values: Any) -> SequenceToSequence:
@@ -73,6 +77,45 @@ def test_every_pair_comes_once_an_epoch_and_processes_share_a_batch(tmp_path: Pa
     assert {part.targets.ids.shape[1] for part in parts} == {whole.targets.ids.shape[1]}
     with pytest.raises(DataError, match=r"world: 4 rows do not divide into 3 ranks"):
         batches.batch(0, rank=0, world=3)
+
+
+def row_flops(source: int, target: int, window: int | None = None) -> float:
+    """Forward and backward of one pair by the formulas of its parts: a product of [n,a] and [a,b] takes 2nab, and the
+    backward pass two such products more. No norm, embedding or softmax counts."""
+    d, d_ff, vocab = 8, 16, 257
+    encoder = source * (4 * d * d + 2 * d * d_ff) + 2 * source**2 * d
+    memory = source * 2 * d * d  # keys and values of the cross-attention
+    seen = sum(min(place, window or target) for place in range(1, target + 1))
+    decoder = target * (6 * d * d + 2 * d * d_ff + d * vocab) + 2 * d * (seen + target * source)
+    return 6 * (encoder + memory + decoder)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("sources", [(2, 2), (11, 11), (4, 5)])
+def test_operations_of_a_step_are_those_of_its_sources_and_targets_without_padding(
+        tmp_path: Path, sources: tuple[int, int], window: int | None) -> None:
+    """Lengths that differ by one have the mean of both their operations exactly, scores included."""
+    rows = [{"source": "s" * (sources[i % 2] - 1), "target": f"{i:05d}"} for i in range(40)]
+    pairs = pairs_of(tmp_path, rows)
+    mask = "causal" if window is None else f"causal & window({window})"
+    blocks = [{"kind": "pre", "layers": [{**CROSS[0], "mask": mask}, *CROSS[1:]]}]
+    model = parse_model({**ENCODER_DECODER, "blocks": blocks, "vocab_size": 257,
+                         "encoder": {**ENCODER, "vocab_size": 257}}).build()
+    made = task()
+    lengths = made.lengths(made.batches(pairs))
+    assert lengths == (6, pytest.approx(pairs.sources.lengths.mean()))
+    wanted = np.mean([row_flops(int(size), 6, window) for size in pairs.sources.lengths])
+    assert flops_per_row(model, lengths) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_budget_of_operations_pays_for_the_pairs_and_no_padding(tmp_path: Path) -> None:
+    rows = [{"source": "s" * 10, "target": "t" * (1 + i % 2)} for i in range(40)]
+    run = parse_run(run_of(tmp_path, "sequence_to_sequence", ENCODER_DECODER,
+                           path=records_file(tmp_path, rows)).dump(), ["training.steps=null", "training.flops=1e9"])
+    material, model = prepare(run), build_model(run)
+    lengths = material.train.targets.lengths - 1
+    row = np.mean([row_flops(11, int(size)) for size in lengths])
+    assert settle_steps(run, model, material.train, "cpu") == int(1e9 // (4 * row))
 
 
 def test_loss_and_gradient_are_those_of_each_pair_alone(tmp_path: Path) -> None:

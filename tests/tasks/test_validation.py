@@ -59,5 +59,5 @@ def test_a_limit_spreads_batches_over_the_stream_and_says_so(tmp_path: Path) -> 
 def test_text_that_leaves_no_byte_to_predict_is_refused(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, ATTENTION)
     stream = encode_corpus(Corpus("bare", (Document("a", ""), Document("b", ""))), ByteTokenizer())
-    with pytest.raises(DataError, match="bare: the 2 tokens to predict stand for no text"):
+    with pytest.raises(DataError, match="bare: the 2 tokens to predict represent no text"):
         next_token().measure(build_model(run), stream)

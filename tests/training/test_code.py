@@ -85,7 +85,7 @@ def test_changed_code_of_weft_is_seen_and_named(tmp_path: Path) -> None:
     told: list[str] = []
     resumed = train(run, out, resume=True,
                     on_event=lambda event: told.append(event.line()) if isinstance(event, Notice) else None)
-    assert told == ["the run began before Weft wrote down which code runs, so a change of it is not seen"]
+    assert told == ["the run began before Weft recorded which code runs, so changes of the code go unnoticed"]
     assert same_weights(resumed.model, whole.model)
 
 

@@ -70,8 +70,8 @@ def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint(
         raise FULL
 
     with monkeypatch.context() as patch, pytest.raises(
-            TrainingError, match=r"checkpoints/00000006: no room for the checkpoint, which takes [\d,]+ bytes; [\d,]+ "
-                                 r"are free there .*The last good checkpoint is .*/00000004\. Make room") as caught:
+            TrainingError, match=r"checkpoints/00000006: there is no space for the checkpoint, which takes "
+                                 r"[\d,]+ bytes; .* free there .*The last good .*/00000004\. Free space") as caught:
         train(run, tmp_path / "run", on_event=after_saving(4, lambda: patch.setattr(saving, writer, fill)))
     assert caught.value.exit_code == 1
     assert sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir()) == ["00000002", "00000004"]
@@ -113,7 +113,7 @@ def test_metrics_that_cannot_be_written(run: RunConfig, whole: torch.nn.Module, 
         patch.setattr(RunFolder, "log", cut_off)
         with pytest.raises(TrainingError, match=r"metrics\.jsonl: the file cannot be written \(No space left on device"
                                                 r"\); [\d,]+ bytes are free there\. The last good checkpoint is .*"
-                                                r"/00000004\. Make room, then go on with --resume"):
+                                                r"/00000004\. Free space, then go on with --resume"):
             train(run, tmp_path / "run")
     assert same_weights(train(run, tmp_path / "run", resume=True).model, whole)
 

@@ -21,10 +21,10 @@ from training.tiny_runs import LSTM, write_text
 from weft.core.errors import CheckpointError, ConfigError, DataError, OccupiedError
 from weft.data import SequentialBatches, ShuffledBatches
 from weft.data.array import JoinedArray
-from weft.data.manifest import MANIFEST_FILE, SAMPLE_BLOCK, SAMPLE_BLOCKS, sample_hash
+from weft.data.manifest import SAMPLE_BLOCK, SAMPLE_BLOCKS, sample_hash
 from weft.data.prepared import Progress, open_prepared
 from weft.data.settings import DataSettings
-from weft.disk.manifest import sha256_of
+from weft.disk.manifest import MANIFEST_FILE, sha256_of
 from weft.tasks.material import held_out_text
 from weft.tokenizers.config import BPETokenizerConfig, ByteTokenizerConfig, CharacterTokenizerConfig, TokenizerConfig
 from weft.training import RunConfig, parse_run, train
@@ -126,8 +126,8 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("x")
     for replace in (False, True):
-        with pytest.raises(OccupiedError, match=r"mine: what stands here is not just what Weft wrote, and it will "
-                                                r"not be replaced: no manifest of Weft's lists letter\.txt\. Choose"):
+        with pytest.raises(OccupiedError, match=r"mine: this folder holds more than Weft wrote, so it is not "
+                                                r"replaced: no manifest of Weft's lists letter\.txt\. Choose"):
             prepare_folder(library(), ByteTokenizerConfig(), tmp_path / "mine", replace=replace)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "x"
 
@@ -142,19 +142,19 @@ def test_a_truncated_a_changed_and_a_missing_shard_are_named(copy: Path) -> None
     shard = copy / "train-00001.tokens.bin"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-2])
-    message = r"1 shard file is not as prepared:\n  - train-00001\.tokens\.bin is truncated: [\d,]+ bytes instead of"
+    message = r"1 file is not as it was written:\n  - train-00001\.tokens\.bin is truncated: [\d,]+ bytes instead of"
     with pytest.raises(DataError, match=message):
         open_prepared(copy, check="size")
     shard.write_bytes(whole + b"\0")
-    with pytest.raises(DataError, match=r"train-00001\.tokens\.bin is too long"):
+    with pytest.raises(DataError, match=r"train-00001\.tokens\.bin has grown"):
         open_prepared(copy, check="size")
     shard.write_bytes(whole)
     spoil(shard)
     open_prepared(copy, check="size")
-    with pytest.raises(DataError, match=r"tokens\.bin has changed: the SHA-256 of a sample of it differs.\n Prepare"):
+    with pytest.raises(DataError, match=r"tokens\.bin has changed: its SHA-256 differs.\n Prepare"):
         prepare(run_of({"path": str(copy)}, {}))  # what a run does before its first step
     (copy / "train-00000.bytes.bin").unlink()
-    with pytest.raises(DataError, match=r"2 shard files are.*\n  - .*bytes\.bin is missing.*\n.* its SHA-256 differs"):
+    with pytest.raises(DataError, match=r"2 files are.*\n  - .*bytes\.bin is missing.*\n.* its SHA-256 differs"):
         open_prepared(copy, check="full")
 
 
@@ -205,7 +205,7 @@ def test_a_tokenizer_that_was_exchanged_is_refused(copy: Path) -> None:
     (copy / "weft_tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"the tokenizer's format is None"):
         open_prepared(copy).tokenizer()
-    with pytest.raises(OccupiedError, match=r"weft_tokenizer\.json: a file stands here already.*Choose another name"):
+    with pytest.raises(OccupiedError, match=r"weft_tokenizer\.json: there is a file at this path.*Choose another name"):
         CharacterTokenizerConfig().fit(["abc"]).save(copy)
     (copy / "weft_tokenizer.json").unlink()
     CharacterTokenizerConfig().fit(["abc"]).save(copy)
@@ -226,7 +226,7 @@ def room_for(size: int) -> Iterator[None]:
 
 def test_a_full_disk_leaves_nothing_half_made_and_keeps_what_was_there(tmp_path: Path) -> None:
     out = tmp_path / "d"
-    message = r"d: the prepared data cannot be written \(File too large\)\. Make room .* nothing half-made is left"
+    message = r"d: the prepared data cannot be written \(File too large\)\. Free space .* no incomplete folder is left"
     with room_for(4096), pytest.raises(DataError, match=message):
         prepare_folder(library(), ByteTokenizerConfig(), out)
     assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from training.tiny_runs import ATTENTION, tiny_run
+from weft.tasks import Lengths
 from weft.training import Event, Progress, rates, train
 from weft.training.compute import Compute
 from weft.training.flops import model_flops_per_token
@@ -22,12 +23,14 @@ def test_utilisation_is_the_models_operations_over_the_machines(
     measured: list[torch.dtype] = []
     rates._peak.cache_clear()
     monkeypatch.setattr(rates, "peak_flops", lambda dtype: (measured.append(dtype), 4e9)[1])
-    use = Utilisation(run, compute, torch.device("cpu"))
+    lengths = Lengths(run.context)
+    use = Utilisation(run, lengths, compute, torch.device("cpu"))
     assert use.mfu(1000.0, rates.PATIENCE - 0.1) is None, "too early to be worth a measurement"
-    wanted = 1000.0 * model_flops_per_token(build_model(run), run.context) / 4e9
+    tokens = run.training.batch_size * run.context * run.training.accumulation
+    wanted = 1000.0 * tokens * model_flops_per_token(build_model(run), run.context) / 4e9
     assert use.mfu(1000.0, rates.PATIENCE) == pytest.approx(wanted, rel=1e-12)
     assert use.mfu(2000.0, 99.0) == pytest.approx(2 * wanted, rel=1e-12)
-    assert Utilisation(run, compute, torch.device("cpu")).mfu(1000.0, 99.0) == pytest.approx(wanted, rel=1e-12)
+    assert Utilisation(run, lengths, compute, torch.device("cpu")).mfu(1000.0, 99.0) == pytest.approx(wanted, rel=1e-12)
     assert measured == [torch.float32], "once in a process"
     rates._peak.cache_clear()
 

@@ -113,7 +113,7 @@ def test_a_damaged_last_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -
     assert same_weights(resumed.model, whole.model)
     line, = notices
     assert f"the checkpoint {last} is damaged, and is now {out}/checkpoints/damaged-00000020" in line
-    assert "model.safetensors is truncated: 10 of" in line and "going on from step 10" in line
+    assert "model.safetensors is truncated: 10 bytes instead of" in line and "going on from step 10" in line
     assert (out / "checkpoints/damaged-00000020/model.safetensors").stat().st_size == 10
     # A second one gets a name of its own, also when its configuration is missing altogether.
     (last / "config.json").unlink()

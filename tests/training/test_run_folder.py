@@ -57,7 +57,7 @@ def test_what_stands_where_a_checkpoint_is_to_be_saved_stops_the_run_and_stays(t
             place.mkdir(parents=True)
             (place / "thesis.tex").write_text("mine")
 
-    with pytest.raises(TrainingError, match=r"00000020: what stands here is not just what Weft wrote.* no manifest of "
+    with pytest.raises(TrainingError, match=r"00000020: this folder holds more than Weft wrote.* no manifest of "
                                             r"Weft's lists thesis\.tex.*The last good checkpoint is .*00000010"):
         train(run, out, on_event=put)
     assert [path.name for path in place.iterdir()] == ["thesis.tex"]
@@ -131,7 +131,7 @@ def test_a_lock_that_is_not_wefts_is_refused(tmp_path: Path, name: str) -> None:
     {"link": lambda: (tmp_path / ".lock").symlink_to(tmp_path / "other"),
      "text": lambda: shutil.copy(tmp_path / "other", tmp_path / ".lock"),
      "folder": lambda: (tmp_path / ".lock").mkdir()}[name]()
-    message = r"\.lock is no lock of Weft's, and would be overwritten\. Choose another"
+    message = r"\.lock is not a lock file of Weft's, and would be overwritten\. Choose another"
     with pytest.raises(ConfigError, match=message), RunFolder(tmp_path, resume=False):
         pytest.fail("it is not entered")
     assert (tmp_path / "other").read_text() == "lock: of another program\n" and os.path.lexists(tmp_path / ".lock")

@@ -106,8 +106,8 @@ def test_what_says_how_a_model_is_trained_may_differ(saved: Path) -> None:
 @pytest.mark.parametrize(("fields", "message"), [
     ({"d_model": 8}, r"model\.d_model: 8, and the model of .*saved has 12\. Leave it out, or start afresh"),
     ({"norm": "rmsnorm"}, r"model\.norm"),
-    ({"kind": "ngram", "order": 2, "vocab_size": 20}, r"a model of kind 'ngram' is fitted by counting, which begins "
-                                                      r"anew"),
+    ({"kind": "ngram", "order": 2, "vocab_size": 20}, r"a model of kind 'ngram' is fitted by counting, which starts "
+                                                      r"from no weights"),
 ])
 def test_models_that_disagree_are_refused_before_anything_is_read(saved: Path, fields: dict[str, Any],
                                                                   message: str) -> None:

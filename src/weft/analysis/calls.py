@@ -26,11 +26,13 @@ def source_of(model: LanguageModel, batch: int, steps: int) -> Memory | None:
     return Memory(torch.zeros(batch, steps, width, dtype=next(model.parameters()).dtype))
 
 
-def run_whole(model: Model, batch: int, steps: int) -> Output[ModelState]:
-    """The hidden vectors [batch,steps,D] of a call without a state."""
+def run_whole(model: Model, batch: int, steps: int, source: int | None = None) -> Output[ModelState]:
+    """The hidden vectors [batch,steps,D] of a call without a state, with a source of ``source`` tokens (None:
+    ``steps``) where the model reads one."""
     if not isinstance(model, LanguageModel):
         return model.vectors(EncoderInputs(tokens=blank_tokens(batch, steps)))
-    return model.hidden(blank_tokens(batch, steps), None, WHOLE.replace(memory=source_of(model, batch, steps)))
+    memory = source_of(model, batch, steps if source is None else source)
+    return model.hidden(blank_tokens(batch, steps), None, WHOLE.replace(memory=memory))
 
 
 def heads_of(model: Model) -> dict[str, Readout | Classifier]:

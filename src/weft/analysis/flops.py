@@ -53,17 +53,18 @@ class Flops(Record):
     uncounted: tuple[str, ...]
 
 
-def forward_flops(model: Model, mode: FakeTensorMode, context: int) -> Flops:
+def forward_flops(model: Model, mode: FakeTensorMode, context: int, source: int | None = None) -> Flops:
     """Count the operations of a forward pass on fake tensors.
 
     Args:
         model: a model of fake tensors, as `shape_of` returns it.
         mode: the mode of these tensors.
         context: tokens of a row.
+        source: tokens of a row's source, for a model that reads one; None: as many as ``context``.
     """
     model.eval()
     with torch.no_grad(), tallied(model, mode) as tally:
-        h = run_whole(model, 1, context).y
+        h = run_whole(model, 1, context, source).y
         for tally.outside, head in heads_of(model).items():
             scores_of(head, h)
     return _by_part(model, tally, context)
@@ -71,14 +72,15 @@ def forward_flops(model: Model, mode: FakeTensorMode, context: int) -> Flops:
 
 def _by_part(model: Model, tally: Tally, context: int) -> Flops:
     labels = label_modules(model)
-    fractions: dict[Pairs, float] = {}
+    fractions: dict[tuple[Pairs, int], float] = {}
     full: dict[str, int] = {}
     visible: dict[str, float] = {}
     fourier: dict[str, int] = {}
     for path, count in tally.flops.items():
         part = labels[path] or path or "other"
         full[part] = full.get(part, 0) + count
-        visible[part] = visible.get(part, 0) + count * _fraction(model.get_submodule(path), context, fractions)
+        visible[part] = visible.get(part, 0) + count * _fraction(
+            model.get_submodule(path), tally.lengths.get(path, context), fractions)
         if path in tally.fourier:
             fourier[part] = fourier.get(part, 0) + tally.fourier[path]
     sums = sum(full.values()), sum(visible.values())
@@ -88,11 +90,12 @@ def _by_part(model: Model, tally: Tally, context: int) -> Flops:
                  {part: count / context for part, count in fourier.items()}, tuple(sorted(tally.uncounted)))
 
 
-def _fraction(module: nn.Module, context: int, cache: dict[Pairs, float]) -> float:
-    """The fraction of a module's own work on pairs of a query and a key that its mask allows."""
+def _fraction(module: nn.Module, length: int, cache: dict[tuple[Pairs, int], float]) -> float:
+    """The fraction of a module's own work, on a row of ``length`` tokens, on pairs of a query and a key that its mask
+    allows."""
     pairs = module.attended() if isinstance(module, Part) else None
     if pairs is None:
         return 1.0
-    if pairs not in cache:
-        cache[pairs] = pairs.share(context)
-    return cache[pairs]
+    if (pairs, length) not in cache:
+        cache[pairs, length] = pairs.share(length)
+    return cache[pairs, length]

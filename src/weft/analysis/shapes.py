@@ -68,6 +68,7 @@ class Tally(TorchDispatchMode):
         flops: operations by path; attention counts all pairs.
         skipped: operations in ``flops`` that the kernels leave out.
         fourier: operations of Fourier transforms by path.
+        lengths: by path, the tokens of the rows [B,T,D] that the module was last called with.
         uncounted: operators from outside PyTorch without a formula.
     """
 
@@ -77,6 +78,7 @@ class Tally(TorchDispatchMode):
         self.outside = ""
         self.flops: dict[str, int] = {}
         self.fourier: dict[str, int] = {}
+        self.lengths: dict[str, int] = {}
         self.skipped = 0
         self.uncounted: set[str] = set()
 
@@ -141,6 +143,8 @@ def tallied(model: nn.Module, mode: FakeTensorMode) -> Iterator[Tally]:
     def enter(path: str) -> Any:
         def hook(module: nn.Module, inputs: Any) -> None:
             tally.calls.append(path)
+            if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() == 3:
+                tally.lengths[path] = inputs[0].shape[1]
 
         return hook
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard, cast
 
 from weft.api.arguments import one_or_more
 from weft.api.models import Model, load, load_language_model
@@ -104,11 +105,19 @@ def score(model: Model, rows: str | Sequence[str | RowLike], *, logits: bool = F
     return score_rows(causal, prompt_rows(loaded, rows, open_text=False), start=start, logits=logits)
 
 
-def classify(model: Model, rows: str | Sequence[str | RowLike]) -> tuple[Answer, ...]:
-    """What a model's head says of a text or texts, or of rows of ids: classes or values, of each row or each token; see
-    `weft.tasks.answers.classify`."""
-    loaded = load(model)
-    return answers_of(loaded.model, _whole_rows(loaded, one_or_more(rows)))
+def classify(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike]) -> tuple[Answer, ...]:
+    """The classes or values that a model's head predicts for a text or texts, pairs of texts (as the task `classify`
+    reads them with ``second_field``), or rows of ids: of each row or each token, see `weft.tasks.answers.classify`."""
+    loaded, seconds, made = load(model), list[int](), list[str | RowLike]()
+    for row in one_or_more(rows):
+        pair = text_row(_tokenizer(loaded), *row) if _is_pair(row) else None
+        seconds.append(0 if pair is None else pair.second)
+        made.append(cast(str | RowLike, row) if pair is None else pair.tokens)
+    return answers_of(loaded.model, _whole_rows(loaded, made), seconds)
+
+
+def _is_pair(row: object) -> TypeGuard[tuple[str, str]]:
+    return isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
 
 
 def task_kind(loaded: Loaded) -> str:
@@ -119,7 +128,7 @@ def task_kind(loaded: Loaded) -> str:
 
 def _whole_rows(loaded: Loaded, rows: Sequence[str | RowLike]) -> list[tuple[int, ...]]:
     """Texts between what opens and what closes a document; rows of ids as they are."""
-    texts = [text_row(_tokenizer(loaded), row) if isinstance(row, str) else row for row in rows]
+    texts = [text_row(_tokenizer(loaded), row).tokens if isinstance(row, str) else row for row in rows]
     found = parse_rows(texts)
     if any(row.source is not None for row in found):
         raise InputError("a source, which this model does not read.", where="rows", remedy="Give tokens alone.")

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 @guarded
 def score(checkpoint: Checkpoint,
           text: Annotated[list[str] | None, typer.Option("--text", help="Text. May be repeated.")] = None,
+          second: Annotated[list[str] | None, typer.Option("--second", help="Second text of a pair, one for each "
+                                                           "--text, for a model trained to classify.")] = None,
           tokens: TokensFile = None,
           logits: Annotated[Path | None, typer.Option("--logits", help="Write row_0, row_1, ... [T,V] in float32 to "
                                                       "this new safetensors file.")] = None,
@@ -53,8 +55,9 @@ def score(checkpoint: Checkpoint,
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     rows = texts_or_rows(text, tokens, "--text")
     if isinstance(loaded.model.head, Classifier) and api.task_kind(loaded) != NextTokenConfig.kind:
-        _classified(loaded, rows, json=json, logits=logits)
+        _classified(loaded, _paired(rows, second), json=json, logits=logits)
         return
+    _require_no(second)
     result = api.score(loaded, rows, logits=logits is not None)
     if logits is not None:
         write_logits(logits, result)
@@ -69,7 +72,27 @@ def score(checkpoint: Checkpoint,
         typer.echo(f"wrote {logits}")
 
 
-def _classified(loaded: Loaded, rows: list[str | RowLike], *, json: bool, logits: Path | None) -> None:
+def _paired(rows: list[str | RowLike], second: list[str] | None) -> list[str | tuple[str, str] | RowLike]:
+    """The rows, as pairs with their second texts if there are any."""
+    from weft.core.errors import InputError
+
+    texts = [row for row in rows if isinstance(row, str)]
+    if second and len(second) != len(texts):
+        raise InputError(f"{len(second)} second texts, and --text gives {len(texts)}.", where="--second",
+                         remedy="Give one --second for each --text, in the same order.")
+    return [*zip(texts, second, strict=True)] if second else [*rows]
+
+
+def _require_no(second: list[str] | None) -> None:
+    from weft.core.errors import InputError
+
+    if second:
+        raise InputError("second texts, for a model that was not trained to classify.", where="--second",
+                         remedy="Leave it out.")
+
+
+def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | RowLike], *, json: bool,
+                logits: Path | None) -> None:
     """The classes or values of each row, or of each of its tokens."""
     from weft import api
     from weft.core.errors import InputError

@@ -56,7 +56,7 @@ def train(config: Config, overrides: Overrides = None,
     from weft import api
     from weft.cli.live import showing
     from weft.training.interrupt import Terminated
-    from weft.training.parallel import ToldElsewhere, leads
+    from weft.training.parallel import FailedElsewhere, leads
 
     given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype}
     forms = {f"kernels.{name}": form for name, form in pairs_of(kernels or []).items()}
@@ -67,7 +67,7 @@ def train(config: Config, overrides: Overrides = None,
         with showing(quiet=json or not tells) as listener:
             result = api.train(config, changes, out=out, resume=resume, allow_inexact=allow_inexact,
                                unchecked=unchecked, device=device, on_event=listener)
-    except ToldElsewhere as error:
+    except FailedElsewhere as error:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as interrupt:
         raise _stopped(tells, terminated=isinstance(interrupt, Terminated)) from None

@@ -29,7 +29,7 @@ from weft.comparison.report import render
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError, UserError
-from weft.core.strict_json import dumps
+from weft.core.strict_json import digest, dumps
 from weft.disk.atomic import discard, tidy, write_file
 from weft.disk.lock import held
 from weft.disk.ownership import enumerated, in_the_way, require_free
@@ -57,7 +57,7 @@ class StudyFolder:
     def __init__(self, path: Path, stated: Mapping[str, Any], resolved: Mapping[str, Any]) -> None:
         self.path = path
         self.text = yaml.safe_dump(dict(stated), sort_keys=False, allow_unicode=True)
-        self.sha256 = hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()
+        self.sha256 = digest(resolved)
         self.started = now()
         self._begun_before = True
         self._stack = ExitStack()
@@ -99,14 +99,14 @@ class StudyFolder:
         """Refuse a folder that holds, without a study, what a study would write."""
         if not (self.path / IDENTITY).exists() and (found := in_the_way(self.path, WRITTEN)):
             raise ConfigError([f"out: {self.path} holds {enumerated(found)}, which a study would write, and no "
-                               f"{IDENTITY} that says they are a study's. Choose another folder, or move them away."])
+                               f"{IDENTITY} beside it. Choose another folder, or move them away."])
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Around what comes before the first piece of work. Where its settings or its text cannot be used, a study that
+        """Around what comes before the first trial or run. Where its settings or its text cannot be used, a study that
         begins here leaves nothing, so that the corrected one can have the folder."""
         try:
             yield
@@ -118,10 +118,10 @@ class StudyFolder:
     def _withdraw(self) -> None:
         """Delete what was written since this process, which alone writes here, saw that nothing of it stood here.
         ``study.json`` goes last, so that whatever is left is known to be a study's."""
-        data = self.path / "data"
-        if data.is_dir() and not data.is_symlink():
-            discard(data)
-        for name in (STATED, IDENTITY):
+        for folder in (self.path / "data", self.path / "pace"):
+            if folder.is_dir() and not folder.is_symlink():
+                discard(folder)
+        for name in (SETTLED, STATED, IDENTITY):
             (self.path / name).unlink(missing_ok=True)
 
     def settled(self, name: str, make: Callable[[], str]) -> str:

@@ -3,7 +3,6 @@ that a process of its own can read, made by code that is recorded with it, and e
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, Positi
 from weft.comparison.settings import MeasureSettings
 from weft.core.config import parse
 from weft.core.errors import CheckpointError, OccupiedError
-from weft.core.strict_json import Record, dumps
+from weft.core.strict_json import Record, digest, dumps
 from weft.disk.atomic import tidy, write_file
 from weft.disk.ownership import enumerated
 from weft.training.code import changes, code_of
@@ -77,7 +76,7 @@ class Job(Record):
         """A hash of everything that decides the result, the code included; where it lies and how many threads compute
         is not among it."""
         whole = {"settings": self.key_without_code(), "code": self.code()}
-        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+        return digest(whole)
 
     def key_without_code(self) -> str:
         """The same of all but the code."""
@@ -85,7 +84,7 @@ class Job(Record):
         kept = {key: value for key, value in self.to_json().items() if key not in left_out}
         kept["tuning"] = self.tuning is not None
         kept["run"] = placed(kept["run"], self.folder)
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+        return digest(kept)
 
     def code(self) -> dict[str, str]:
         """Hashes of the files that do the work, see `weft.training.code.code_of`."""

@@ -26,7 +26,7 @@ from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import StudyResult
 from weft.comparison.texts import StudyTexts, prepare_texts
 from weft.comparison.trials import Tuning, tune
-from weft.core.errors import FailedError
+from weft.core.errors import FailedError, UnsupportedError
 from weft.core.registry import is_loaded, load_plugin
 from weft.training.compute import Compute
 from weft.training.config import BUDGETS, DTYPES
@@ -74,8 +74,8 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
     Raises:
         ConfigError: the study cannot be run; every problem is listed.
         DataError: the text cannot be used.
-        FailedError: how fast a model trains cannot be measured, which a budget in seconds needs; or the study's own
-            files cannot be written.
+        UnsupportedError: how fast a model trains cannot be measured, which a budget in seconds needs.
+        FailedError: that measurement was interrupted, or the study's own files cannot be written.
         KeyboardInterrupt: Ctrl-C; the same call goes on.
     """
     for plugin in options.plugins if options else ():
@@ -103,7 +103,7 @@ def _written(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise FailedError(f"the study's files cannot be written ({error.strerror or error}).",
                           where=str(error.filename or folder),
-                          remedy="Make room; the same command goes on from what is finished.") from error
+                          remedy="Free space; the same command goes on from what is finished.") from error
 
 
 @final
@@ -124,8 +124,9 @@ class Study:
         """All of it, each piece of work by ``launch``. The result is written after every round of runs, one run of
         every model, so that a study that is stopped early is fair as far as it goes."""
         self.launch = launch
-        self.models = [self._routed(each) for each in self.models]
-        paid = self._paid_steps()
+        with self.folder.beginning():
+            self.models = [self._routed(each) for each in self.models]
+            paid = self._paid_steps()
         self.models = [self._settled(each, paid.get(each.name)) for each in self.models]
         self._expect()
         tunings = [self._tuned(index) for index in range(tuned_first(self.study))]
@@ -153,11 +154,12 @@ class Study:
             for each in timed:
                 job = self._job("pace", each, f"pace/{each.name}/{index}")
                 outcome = self._do(job, f"{each.name}, pace, {index + 1} of {PACE_ROUNDS}", work=0.0)
+                what = f"its pace cannot be measured: {outcome.note}"
+                if outcome.status == "interrupted":
+                    raise FailedError(what, where=each.name, remedy="Give the same command again.")
                 if outcome.status != "finished":
-                    again = outcome.status == "interrupted"
-                    raise FailedError(f"its pace cannot be measured: {outcome.note}", where=each.name,
-                                      remedy="Give the same command again." if again else
-                                      "Correct its configuration, or leave the model out.")
+                    raise UnsupportedError(what, where=each.name,
+                                           remedy="Correct its configuration, or leave the model out.")
                 steps[each.name].append(outcome.steps)
         return {name: int(median(found)) for name, found in steps.items()}
 

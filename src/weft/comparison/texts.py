@@ -11,7 +11,7 @@ from weft.comparison.contestants import Contestant
 from weft.core.errors import DataError
 from weft.data import Corpus, read_text, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
-from weft.data.manifest import read_manifest
+from weft.data.manifest import read_prepared_manifest
 from weft.data.settings import DataSettings
 from weft.disk.atomic import replacing, write_file
 from weft.tasks.material import read_texts
@@ -128,7 +128,7 @@ def source_settings(data: DataSettings) -> DataSettings:
     """The settings of the text itself, where ``data`` names a folder that was prepared from it."""
     if data.prepared is None:
         return data
-    recipe = read_manifest(data.prepared).recipe
+    recipe = read_prepared_manifest(data.prepared).recipe
     return DataSettings.model_validate({**recipe.data, "path": recipe.path})
 
 
@@ -159,7 +159,7 @@ def _of_this_text(prepared: Path, parts: Mapping[str, Corpus]) -> Path:
     Raises:
         DataError: the text has changed since it was prepared.
     """
-    before = read_manifest(prepared).parts
+    before = read_prepared_manifest(prepared).parts
     changed = [name for name, corpus in parts.items()
                if name not in before or before[name].corpus_sha256 != corpus.sha256]
     if changed:

@@ -3,6 +3,7 @@ numbers, are strings."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import types
@@ -58,6 +59,12 @@ def without_none(data: Mapping[str, Any]) -> dict[str, Any]:
 def dumps(data: Any, *, indent: int | None = None) -> str:
     """``data`` as JSON text, see `plain`. `number` and `build` read it back."""
     return json.dumps(plain(data), indent=indent, allow_nan=False)
+
+
+def digest(data: Any) -> str:
+    """SHA-256, hexadecimal, of plain data as JSON with sorted keys. Files hold such digests, so the text that is hashed
+    never changes."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def number(value: float | str) -> float:

@@ -1,4 +1,4 @@
-"""Text to batches: corpora, streams of tokens, training batches and evaluation windows. It knows nothing of models."""
+"""Text to batches: corpora, streams of tokens, training batches and evaluation windows."""
 
 from __future__ import annotations
 

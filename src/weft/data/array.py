@@ -1,4 +1,4 @@
-"""One long array whose parts lie in several files, read only where it is asked."""
+"""One array whose parts are in several files; only the items that are indexed are read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jaxtyping import Int64, Shaped
 class JoinedArray:
     """Several memory-mapped arrays, read as if they were one array of N.
 
-    It gives what a token stream is asked for: items, slices and arrays of places, length, copies. Items come as NumPy's
-    own scalars and arrays; a slice that stays within one part is not copied.
+    It supports what token streams need: items, slices, arrays of indices, length and copies. Items are NumPy scalars
+    and arrays; a slice within one part is a view, not a copy.
 
     Args:
-        parts: arrays of one dimension, at least one of them; the type is the smallest that holds all theirs.
+        parts: at least one array of one dimension; the dtype is the smallest that holds all of theirs.
     """
 
     def __init__(self, parts: Sequence[Shaped[np.ndarray, " n"]]) -> None:
@@ -30,7 +30,7 @@ class JoinedArray:
 
     @property
     def shape(self) -> tuple[int]:
-        """(N,), as of an array."""
+        """(N,), as the shape of an array."""
         return (len(self),)
 
     def __getitem__(self, places: Any) -> Any:
@@ -49,11 +49,11 @@ class JoinedArray:
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def astype(self, dtype: Any) -> Shaped[np.ndarray, " N"]:
-        """The whole, in memory, as that type."""
+        """The whole array, in memory, as that dtype."""
         return np.concatenate([part.astype(dtype) for part in self.parts])
 
     def copy(self) -> Shaped[np.ndarray, " N"]:
-        """The whole, in memory."""
+        """The whole array, in memory."""
         return np.concatenate(self.parts)
 
     def tolist(self) -> list[Any]:
@@ -93,5 +93,5 @@ TokenArray: TypeAlias = np.ndarray | JoinedArray
 
 
 def join(parts: Sequence[Shaped[np.ndarray, " n"]]) -> TokenArray:
-    """``parts`` as one: the part itself where there is only one."""
+    """``parts`` as one array; a single part is returned itself."""
     return parts[0] if len(parts) == 1 else JoinedArray(parts)

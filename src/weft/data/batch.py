@@ -21,12 +21,12 @@ class Batch:
         targets: the next token of each input.
         begins: inputs at which a document begins.
         scored: targets that count in a loss.
-        target_bytes: UTF-8 bytes of text that each target stands for. The sum over scored targets divides their summed
-            negative log-likelihood (in nats, over ln 2) to give bits per byte.
+        target_bytes: UTF-8 bytes of text that each target represents. Bits per byte is the summed negative
+            log-likelihood of the scored targets in nats, divided by ln 2 and by the sum of their bytes.
         fresh: whether rows start without a state carried from the batch before.
-        count: tokens of each row; what stands behind them is padding, which is no token. None: all T.
-        places: where in its stream each input stands; 0 for padding. None: not known.
-        epoch: of each row, from 0: which pass over the stream it belongs to. None: not known.
+        count: tokens of each row; the rest is padding. None: all T.
+        places: position in the stream of each input; 0 for padding. None: unknown.
+        epoch: of each row, from 0: the pass over the stream that it belongs to. None: unknown.
     """
 
     inputs: Int64[np.ndarray, "B T"]
@@ -41,12 +41,12 @@ class Batch:
 
     @property
     def scored_tokens(self) -> int:
-        """Number of targets that count."""
+        """Number of scored targets."""
         return int(self.scored.sum())
 
     @property
     def scored_bytes(self) -> int:
-        """Bytes of text that the targets that count stand for."""
+        """Bytes of text that the scored targets represent."""
         return int(self.target_bytes[self.scored].sum())
 
 
@@ -64,8 +64,8 @@ def cut(
     Args:
         stream: the tokens.
         starts: position of each row's first input.
-        length: T; the last target lies ``length`` after the first input.
-        score_from: position in the stream of each row's first target that counts; all count by default.
+        length: T; the last target is ``length`` tokens after the first input.
+        score_from: position in the stream of each row's first scored target; by default all are scored.
         fresh: see `Batch`.
         epoch: see `Batch`.
     """

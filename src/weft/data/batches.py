@@ -1,4 +1,4 @@
-"""Batches for training, in an order that depends on the seed alone; any step can be asked for."""
+"""Batches for training, in an order that depends on the seed alone. Any step can be computed by itself."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from weft.data.stream import TokenStream
 class Batches(ABC):
     """An endless sequence of batches; ``batch(step)`` is a pure function of the stream, the seed and the step.
 
-    So training resumes at any step without replaying the ones before.
+    Training can therefore resume at any step without replaying the earlier ones.
 
     Args:
         stream: the tokens, N of them.
         rows: B, rows per batch.
         length: T, inputs per row.
         seed: any integer.
-        reshuffle: every epoch has its own order; False: all have the first one's.
+        reshuffle: every epoch has its own order; False: all have the order of the first.
 
     Raises:
-        DataError: no row or no length, or a stream shorter than one window.
+        DataError: ``rows`` or ``length`` is below 1, or the stream is shorter than one window.
     """
 
     def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
@@ -41,26 +41,26 @@ class Batches(ABC):
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
         """The batch of that step, from 0, or one rank's share of it.
 
-        Of ``world`` ranks each takes as many rows, in order, so that together they have the batch of one process, row
-        by row. A row keeps its place, so a state that is carried stays with its rank.
+        Each of ``world`` ranks takes equally many consecutive rows, so that together they have the batch of one
+        process. Row b of every batch belongs to the same rank, so a carried state stays on its rank.
 
         Raises:
-            DataError: a world that does not divide the rows, or a rank outside it.
+            DataError: ``world`` does not divide the rows, or ``rank`` is not below it.
         """
         return self._batch(step, share_of(self.rows, rank, world))
 
     @abstractmethod
     def _batch(self, step: int, share: slice) -> Batch:
-        """Those rows of the batch of that step."""
+        """The rows ``share`` of the batch of that step."""
 
     @property
     @abstractmethod
     def steps_per_epoch(self) -> float:
-        """Steps that pass over the stream once."""
+        """Steps of one pass over the stream."""
 
     @property
     def tokens_per_batch(self) -> float:
-        """Inputs of a batch, without padding; the mean over an epoch where batches differ."""
+        """Inputs of a batch without padding; the mean over an epoch where batches differ."""
         return self.rows * self.length
 
     def from_step(self, step: int) -> Iterator[Batch]:
@@ -71,7 +71,7 @@ class Batches(ABC):
 
 
 class WindowBatches(Batches):
-    """Windows of the stream, which follow one another wherever documents begin."""
+    """Base of batches of windows that are cut from the stream without regard to documents."""
 
     def _batch(self, step: int, share: slice) -> Batch:
         starts, fresh = self._starts(step)
@@ -80,24 +80,24 @@ class WindowBatches(Batches):
 
     @abstractmethod
     def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
-        """The epochs of rows, which are numbered from 0 through all steps."""
+        """The epochs of ``samples``: rows, numbered from 0 through all steps."""
 
     @abstractmethod
     def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
-        """Where the rows of that step start in the stream, and whether they start without a state."""
+        """Where the rows of a step start in the stream, and whether they start without a state."""
 
 
 AHEAD = 64
-"""Steps whose windows are worked out together."""
+"""Steps whose windows are computed together."""
 
 
 @final
 class ShuffledBatches(WindowBatches):
     """Windows in shuffled order, each starting afresh.
 
-    An epoch has W = (N-1) // T windows that touch but do not overlap in their targets; each comes once per epoch, in
-    an order of that epoch's own. The (N-1) mod T targets left over are at either end, at a place drawn for each epoch,
-    so that over epochs every token is seen and windows begin at different places.
+    An epoch has W = (N-1) // T adjacent windows whose targets do not overlap; each comes once per epoch, in an order
+    of that epoch. The remaining (N-1) mod T targets are left out at both ends of the stream, split by a random offset
+    for each epoch, so that over epochs every token is used and windows begin at different tokens.
     """
 
     def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
@@ -120,7 +120,7 @@ class ShuffledBatches(WindowBatches):
         return self._ahead[1][place], True
 
     def _starts_of(self, first: int) -> Int64[np.ndarray, "steps B"]:
-        """The starts of the rows of so many steps from ``first`` on: a permutation costs as much for one as for all."""
+        """The starts of the rows of several steps from ``first`` on: a permutation costs as much for one as for all."""
         sample = first * self.rows + np.arange(AHEAD * self.rows, dtype=np.int64)
         epoch, place = np.divmod(sample, self.windows)
         epoch = epoch if self.reshuffle else np.zeros_like(epoch)
@@ -139,7 +139,7 @@ class SequentialBatches(WindowBatches):
 
     The stream is cut into B lanes; row b of a step continues row b of the step before, until the lanes end and all
     start again with ``fresh`` set. Targets that do not fill a last window of every lane (fewer than B * T) are left
-    out, at either end, at a place drawn for each epoch.
+    out at both ends, split by a random offset for each epoch.
     """
 
     def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:

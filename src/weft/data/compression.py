@@ -1,4 +1,4 @@
-"""Files that may be compressed: what they hold, whole, or an error that says what is wrong with them."""
+"""The content of files that may be compressed: whole, or an error that names the problem."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from weft.core.errors import DataError, MissingExtra
 
 Content: TypeAlias = bytes | mmap.mmap
 MAPPED_BYTES = 1 << 28
-"""From this size on a file is mapped instead of read."""
+"""Size in bytes from which on a file is memory-mapped instead of read."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a file holds, decompressed when its name ends in .gz, .bz2, .xz or .zst.
+    """The content of a file, decompressed if its name ends in .gz, .bz2, .xz or .zst.
 
     Raises:
-        DataError: a file that cannot be read, or whose compressed content is truncated or damaged.
-        MissingExtra: a .zst file without the package ``zstandard``.
+        DataError: the file cannot be read, or its compressed content is truncated or damaged.
+        MissingExtra: a .zst file, and the package ``zstandard`` is not installed.
     """
     try:
         content = path.read_bytes()
@@ -36,12 +36,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_content(path: Path) -> Content:
-    """What a file holds, as `read_bytes` gives it; a large file that is not compressed is mapped and read where it is
-    asked for, so it must stay as it is meanwhile.
+    """The content of a file as `read_bytes` returns it, except that a large uncompressed file is memory-mapped. Its
+    parts are read when they are used, so the file must not change in the meantime.
 
     Raises:
         DataError: as `read_bytes`.
-        MissingExtra: likewise.
+        MissingExtra: as `read_bytes`.
     """
     try:
         if path.suffix.lower() in COMPRESSIONS or path.stat().st_size < MAPPED_BYTES:
@@ -53,24 +53,24 @@ def read_content(path: Path) -> Content:
 
 
 RELEASED = 1 << 26
-"""Bytes of a mapped file after which what was read is given back."""
+"""Bytes of a mapped file after which the memory of what was read is released."""
 
 
 def release(content: Content | memoryview) -> None:
-    """Give back the memory that holds what was read of a mapped file: it is read again from the file where it is asked
-    for again. Other content stays."""
+    """Release the memory of what was read of a mapped file; it is read from the file again when it is used again. Other
+    content is not affected."""
     held = content.obj if isinstance(content, memoryview) else content
     if isinstance(held, mmap.mmap) and sys.platform != "win32":
         held.madvise(mmap.MADV_DONTNEED)
 
 
 def mark_bytes(content: Content) -> int:
-    """Bytes of the byte order mark that a file begins with: it says that what follows is UTF-8, and is no text."""
+    """The length of the UTF-8 byte order mark at the beginning, which is not part of the text; 0 without one."""
     return len(codecs.BOM_UTF8) if content[:len(codecs.BOM_UTF8)] == codecs.BOM_UTF8 else 0
 
 
 def content_suffix(path: Path) -> str:
-    """The suffix that says what a file holds, in lower case, that of its compression set aside: ``.jsonl`` for
+    """The suffix that names a file's format, in lower case and without that of its compression: ``.jsonl`` for
     ``a.jsonl.gz``."""
     suffix = path.suffix.lower()
     return path.with_suffix("").suffix.lower() if suffix in COMPRESSIONS else suffix
@@ -94,7 +94,7 @@ def _expanded(path: Path, content: bytes, expand: Callable[[bytes], bytes]) -> b
 
 
 def _bz2(content: bytes) -> bytes:
-    # bz2.decompress calls truncation a ValueError of its own; the decompressor knows whether the end was reached.
+    # bz2.decompress raises the same ValueError for truncated and for damaged data; a decompressor has ``eof``.
     return _streams(content, bz2.BZ2Decompressor)
 
 
@@ -106,7 +106,7 @@ def _streams(content: bytes, make: Callable[[], bz2.BZ2Decompressor | lzma.LZMAD
     """One or more compressed streams, one after the other.
 
     Raises:
-        EOFError: the last one has no end.
+        EOFError: the last one is truncated.
     """
     pieces: list[bytes] = []
     while True:

@@ -19,7 +19,7 @@ from weft.tokenizers.seams import PartedTexts
 
 FEWEST_TO_SPLIT = 100
 BORDERS = b"\xff" * 8
-"""Stands before a document's borders where a corpus is hashed: no name and no text is that long."""
+"""Precedes a document's borders in the hash of a corpus: a length that no name and no text has."""
 Split: TypeAlias = tuple["Corpus", "Corpus"]
 SplitBy: TypeAlias = Literal["name", "content"]
 
@@ -31,9 +31,10 @@ class Corpus:
 
     Attributes:
         name: for reports.
-        documents: the documents, names distinct.
-        version: what edition of the source this is, or empty.
-        whole: documents are never cut, however few there are: a part of a record with several fields is no record.
+        documents: the documents, with distinct names.
+        version: edition of the source, or empty.
+        whole: documents are never cut, however few there are, since a part of a record with several fields is no
+            record.
     """
 
     name: str
@@ -48,8 +49,8 @@ class Corpus:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 (hexadecimal) of the documents' names, texts and borders, in order, names and texts each preceded by
-        its length."""
+        """SHA-256 (hexadecimal) of the documents' names, texts and borders, in order; each name and text is preceded
+        by its length."""
         digest = hashlib.sha256()
         for document in self.documents:
             for content in (memoryview(document.name.encode()), document.utf8):
@@ -61,7 +62,7 @@ class Corpus:
         return digest.hexdigest()
 
     def texts(self) -> Sequence[str]:
-        """The text of each document, made from its bytes each time it is asked for."""
+        """The text of each document, decoded on each access."""
         return _Texts(self.documents)
 
     def describe(self) -> str:
@@ -73,11 +74,12 @@ class Corpus:
     def limited(self, max_bytes: int, *, seed: int = 0) -> Corpus:
         """At most ``max_bytes`` of this corpus: whole documents in the order of a seeded hash of their names.
 
-        A document that no longer fits is passed over. When not even one fits, the first in that order is cut, at the
+        A document that does not fit into the rest is skipped. If none fits, the first in that order is cut after the
         last character that fits. The chosen documents keep the corpus's order.
 
         Raises:
-            DataError: a limit below one byte, below the first character, or below every document that must stay whole.
+            DataError: the limit is below one byte, below the first character, or below every document that must stay
+                whole.
         """
         if max_bytes < 1:
             raise DataError(
@@ -99,21 +101,21 @@ class Corpus:
         return replace(self, documents=(_cut(documents[int(order[0])], max_bytes),))
 
     def split(self, validation: float = 0.1, *, seed: int = 0, by: SplitBy = "name") -> Split:
-        """Train and validation parts, decided by document, so that no document is in both.
+        """Split into training and validation parts by document, so that no document is in both.
 
-        A document's side depends on its name, or on its text, and on the seed alone, so it stays when others come or
-        go. Documents of the same text and other names may come to different sides when names decide (see
-        `weft.data.duplicates`), and never when texts do. With fewer than 100 documents there is too little to choose
-        from: then the last ``validation`` of each document's characters, from the next line on where there is one, is
-        held out. Documents that must stay `whole` are never divided so.
+        The part of a document depends on its name, or on its text, and on the seed alone, so it does not change when
+        other documents are added or removed. Documents with the same text and different names may be in different parts
+        when names decide (see `weft.data.duplicates`), but not when texts do. With fewer than 100 documents, the last
+        ``validation`` of each document's characters, from the next line start on if there is one, is held out instead.
+        Documents that must stay `whole` are never divided so.
 
         Args:
             validation: the share to hold out, above 0 and below 1.
-            seed: another seed gives another split.
-            by: what decides a document's side, its ``name`` or its ``content``.
+            seed: of the split.
+            by: whether a document's ``name`` or its ``content`` decides.
 
         Raises:
-            DataError: a share outside (0, 1), or a corpus too small to give both parts text.
+            DataError: the share is outside (0, 1), or the corpus is too small to give both parts text.
         """
         if not 0.0 < validation < 1.0:
             raise DataError(
@@ -131,12 +133,13 @@ class Corpus:
             raise DataError(
                 f"{self.size_bytes} bytes are too few to hold out a share of {validation}.",
                 where=self.name,
-                remedy="Give more text, or a validation text of its own.",
+                remedy="Give more text, or a separate validation text.",
             )
         return train, held_out
 
     def _by_document(self, share: float, seed: int, by: SplitBy) -> tuple[Documents, Documents]:
-        """Documents of one key are of one rank, so they stay together; the lowest is held out, the highest is not."""
+        """Documents with the same key have the same rank, so they stay together. The lowest rank is always held out,
+        and the highest never."""
         documents = documents_of(self.documents)
         keys = (document.name if by == "name" else document.digest().hex() for document in documents)
         ranks = _ranks("split", seed, keys, len(documents))
@@ -150,7 +153,7 @@ class Corpus:
         count = len(self.documents)
         what = f"all {count} documents have the same text" if count > 1 else "one record cannot be divided"
         return DataError(f"{what}, so none can be held out.", where=self.name,
-                         remedy="Give more text, or a validation text of its own.")
+                         remedy="Give more text, or a separate validation text.")
 
     def _within_documents(self, share: float) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
         pairs = [(document, _place_to_cut(document.utf8, share)) for document in self.documents]
@@ -180,7 +183,8 @@ class _Texts(PartedTexts):
 
 
 def _rank(purpose: str, seed: int, name: str) -> float:
-    """A number in [0, 1) that looks random; the purpose keeps limiting from choosing what splitting holds out."""
+    """A pseudo-random number in [0, 1). Limiting and splitting have different purposes, so their choices are
+    independent."""
     digest = hashlib.sha256(f"{purpose}\0{seed}\0{name}".encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2.0**48
 
@@ -190,7 +194,7 @@ def _ranks(purpose: str, seed: int, names: Iterable[str], count: int) -> Float64
 
 
 def _fitting(sizes: np.ndarray, order: np.ndarray, max_bytes: int) -> np.ndarray:
-    """The numbers, ascending, of documents that fit together, taken greedily in that order."""
+    """The indices, ascending, of the documents that fit into ``max_bytes``, taken greedily in ``order``."""
     chosen, left = np.zeros(len(sizes), dtype=np.bool_), max_bytes
     for number in order:
         size = int(sizes[number])
@@ -212,7 +216,7 @@ def _cut(document: Document, max_bytes: int) -> Document:
 
 
 def _place_to_cut(content: memoryview, share: float) -> int:
-    """The byte at which the held-out share of a document begins: a line's, where one begins there."""
+    """The byte at which the held-out share of a document begins: the next line start, if there is one."""
     place = character_at(content, int(character_count(content) * (1.0 - share)))
     line_end = find_byte(content, LINE_END, place)
     return line_end + 1 if 0 <= line_end < len(content) - 1 else place

@@ -23,10 +23,10 @@ LINE_ENDS = (b"\n", b"\r\n")
 @final
 @dataclass(frozen=True)
 class Heading:
-    """Documents begin at the lines in which ``pattern`` (a regular expression) matches from the line's start on.
+    """A document begins at every line whose start matches ``pattern``, a regular expression.
 
     Raises:
-        DataError: not a regular expression.
+        DataError: ``pattern`` is not a regular expression.
     """
 
     pattern: str
@@ -35,7 +35,7 @@ class Heading:
         self.compiled()
 
     def compiled(self) -> re.Pattern[str]:
-        """The expression."""
+        """The compiled expression."""
         try:
             return re.compile(rf"^(?:{self.pattern})", re.MULTILINE)
         except re.error as error:
@@ -46,17 +46,17 @@ class Heading:
 Division: TypeAlias = Unit | Heading
 """How a text file becomes documents.
 
-``file``: it is one document. ``line``: each line that is not blank is one, without its line end. ``paragraph``: lines
-without a blank line between them are one, without the last line's end. A `Heading` begins one and belongs to it; what
-stands before the first is a document too, so that nothing is lost.
+``file``: the file is one document. ``line``: each line that is not blank, without its line end. ``paragraph``: each run
+of lines without a blank line between them, without the last line end. `Heading`: each heading with the text up to the
+next one; text before the first heading is a document too, so that nothing is lost.
 """
 
 
 def divide(document: Document, how: Division) -> Sequence[Document]:
-    """The documents of one file's text; each is named after the file and the line it begins at.
+    """The documents of one file's text; each is named after the file and the line at which it begins.
 
     Raises:
-        DataError: a `Heading` that matches nowhere, or an unknown unit.
+        DataError: a `Heading` matches no line, or the unit is unknown.
     """
     if how == "file":
         return (document,)
@@ -66,7 +66,7 @@ def divide(document: Document, how: Division) -> Sequence[Document]:
 
 def _units(document: Document, unit: str) -> Iterator[tuple[int, int]]:
     if unit not in get_args(Unit):
-        raise DataError(f"{unit!r} is no way to divide a text file.", where="documents",
+        raise DataError(f"{unit!r} is not a way to divide a text file.", where="documents",
                         remedy=f"Give one of {', '.join(get_args(Unit))}, or a heading.")
     content = document.utf8
     lines = (found.span() for found in LINE.finditer(content) if str(found[0], "utf-8").strip())
@@ -74,7 +74,7 @@ def _units(document: Document, unit: str) -> Iterator[tuple[int, int]]:
 
 
 def _paragraphs(content: memoryview, lines: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Lines that nothing but one line end parts, together."""
+    """Join lines that are separated by a single line end."""
     first, last = next(lines, (0, 0))
     for start, end in lines:
         if content[last:start] in LINE_ENDS:

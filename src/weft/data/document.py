@@ -15,7 +15,7 @@ DIGEST_BYTES = 16
 
 @final
 class Segment(NamedTuple):
-    """A part of a document's text, in UTF-8; ``scored``: its tokens count in a loss."""
+    """A part of a document's text in UTF-8; ``scored``: whether its tokens count in a loss."""
 
     utf8: memoryview
     scored: bool
@@ -27,22 +27,23 @@ class Segment(NamedTuple):
 
 @final
 class Document:
-    """One text that belongs together, such as a file. It is never changed.
+    """One text, such as a file. It is immutable.
 
-    It holds UTF-8, which may be a view of a larger text or of a file: a ``str`` takes up to four times as much.
+    It stores UTF-8, which may be a view of a larger text or of a file, because a ``str`` takes up to four times as much
+    memory.
 
     Attributes:
-        name: what tells it from the others of its corpus, such as a relative path.
-        borders: bytes of the text at which scoring stops and starts again by turns, ascending: (0, 5) says that the
-            first 5 bytes are read and do not count. Without borders all of it counts.
+        name: unique in its corpus, such as a relative path.
+        borders: ascending byte offsets at which scoring alternately stops and starts: with (0, 5) the first 5 bytes are
+            read and not scored. Without borders all of it is scored.
 
     Args:
         name: see above.
-        text: the text, or its UTF-8, which is trusted to be that.
+        text: the text, or its UTF-8, which is not checked.
         borders: see above.
 
     Raises:
-        TokenizerError: text with half a surrogate pair, which UTF-8 cannot express.
+        TokenizerError: the text has half a surrogate pair, which UTF-8 cannot express.
     """
 
     __slots__ = ("_held", "borders", "name")
@@ -54,12 +55,12 @@ class Document:
 
     @property
     def utf8(self) -> memoryview:
-        """Its text, as it was read: never normalised."""
+        """The text as it was read, never normalised."""
         return memoryview(self._held)
 
     @property
     def text(self) -> str:
-        """The text, made anew each time."""
+        """The text, decoded on each access."""
         return str(self.utf8, "utf-8")
 
     @property
@@ -69,7 +70,7 @@ class Document:
 
     @property
     def end_scored(self) -> bool:
-        """Whether the token that closes it counts: it does where the end of the text does."""
+        """Whether the token that closes the document is scored: it is if the end of the text is."""
         return len(self.borders) % 2 == 0
 
     def parts(self) -> Iterator[str]:
@@ -83,11 +84,11 @@ class Document:
                 for turn, (first, last) in enumerate(pairwise(places)) if last > first]
 
     def until(self, place: int) -> Document:
-        """The same document, ending before that byte."""
+        """The same document, cut before byte ``place``."""
         return Document(self.name, self.utf8[:place], tuple(border for border in self.borders if border < place))
 
     def digest(self) -> bytes:
-        """What is the same for documents of the same text, and for no others that anyone has found (BLAKE2b)."""
+        """A hash of the text (BLAKE2b), by which documents of the same text are recognised."""
         found = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for _, part in parts_of(self.utf8):
             found.update(part)

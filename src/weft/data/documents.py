@@ -1,4 +1,4 @@
-"""Many documents in little memory: their texts in one buffer, their places in arrays, each made when asked for."""
+"""Many documents in little memory: texts in one buffer and offsets in arrays; a `Document` is created on access."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from weft.data.document import Document
 
 Places: TypeAlias = Integer[np.ndarray, " n"]
 AT_ONCE = 1 << 16
-"""Documents whose places are held as Python's own numbers, which take ten times as much."""
+"""Documents whose offsets are converted to Python integers together; these take ten times as much memory."""
 
 
 @final
 class Span(NamedTuple):
-    """Where a document lies in a text.
+    """The range of a document in a text.
 
     Attributes:
-        first: the byte it begins at.
-        last: the byte it ends before.
-        number: of the line or row, from 1.
-        unscored: bytes at its beginning that are read and do not count.
+        first: the byte at which it begins.
+        last: the byte before which it ends.
+        number: of its line or row, from 1.
+        unscored: bytes at its beginning that are read and not scored.
     """
 
     first: int
@@ -36,7 +36,7 @@ class Span(NamedTuple):
 
 @final
 class Columns(NamedTuple):
-    """Many spans: their first bytes, sizes, numbers, and bytes that do not count."""
+    """Many spans: their first bytes, sizes, numbers, and bytes that are not scored."""
 
     first: Places
     size: Places
@@ -46,12 +46,12 @@ class Columns(NamedTuple):
 
 @final
 class SpanTable(Sequence[Document]):
-    """Documents that are parts of one text. Each takes some 10 bytes besides that text, at most 32.
+    """Documents that are parts of one text. Each takes about 10 bytes besides that text, and at most 32.
 
     Args:
         name: of the file; documents are named after it and their number.
         content: the text in UTF-8.
-        columns: where they lie, from `columns_of`.
+        columns: their ranges, from `columns_of`.
     """
 
     def __init__(self, name: str, content: memoryview, columns: Columns) -> None:
@@ -74,11 +74,11 @@ class SpanTable(Sequence[Document]):
         return self.those(np.arange(len(self)))
 
     def those(self, places: Places) -> Iterator[Document]:
-        """The documents at these places, in that order."""
+        """The documents at these indices, in that order."""
         read = 0
         for first in range(0, len(places), AT_ONCE):
             here = places[first:first + AT_ONCE]
-            # Python's own numbers, many at once: taking them out of arrays one by one costs ten times as much.
+            # tolist() of many at once: indexing arrays item by item takes ten times as long.
             columns = (column[here].tolist() for column in (self._first, self._size, self._number, self._unscored))
             for start, size, number, unscored in zip(*columns, strict=True):
                 read += size
@@ -99,7 +99,7 @@ class Documents(Sequence[Document]):
 
     Args:
         tables: the documents of each file.
-        chosen: the numbers of those meant, in order; None: all.
+        chosen: indices of the selected documents, in order; None: all.
     """
 
     def __init__(self, tables: Iterable[Sequence[Document]], chosen: Places | None = None) -> None:
@@ -144,7 +144,7 @@ class Documents(Sequence[Document]):
     __hash__ = None  # type: ignore[assignment]
 
     def select(self, places: Places) -> Documents:
-        """Those at the given places of this sequence, in that order."""
+        """The documents at the given indices of this sequence, in that order."""
         chosen = places if self._chosen is None else self._chosen[places]
         return Documents(self._tables, narrow(chosen))
 
@@ -155,7 +155,7 @@ class Documents(Sequence[Document]):
 
 
 def columns_of(spans: Iterable[Span]) -> Columns:
-    """Spans, read once, as columns in the smallest types that hold them."""
+    """Spans as columns in the smallest dtypes that hold them; the iterable is consumed once."""
     waiting, columns = iter(spans), [[np.array([], dtype=np.uint8)] for _ in Span._fields]
     while block := list(islice(waiting, AT_ONCE)):
         first, last, number, unscored = np.array(block, dtype=np.int64).T
@@ -176,6 +176,6 @@ def _sizes(table: Sequence[Document]) -> Places:
 
 
 def narrow(values: Places) -> Places:
-    """The same numbers, none negative, in the smallest type that holds them."""
+    """The same non-negative numbers in the smallest dtype that holds them."""
     found: Places = values.astype(np.min_scalar_type(values.max(initial=0)))
     return found

@@ -1,4 +1,4 @@
-"""Documents of the same text: how many of those held out stand in the training text too."""
+"""Duplicates: how many held-out documents are also in the training text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ class Repeated(NamedTuple):
     """Documents of a held-out text.
 
     Attributes:
-        found: those whose text is that of a document of the training text, to the last byte; blank ones, which say
-            nothing, are left out.
+        found: documents whose text is byte for byte that of a training document; blank documents are left out.
         of: all of them.
     """
 
@@ -21,19 +20,19 @@ class Repeated(NamedTuple):
     of: int
 
     def describe(self) -> str:
-        """In a few words."""
+        """Both numbers in words."""
         return f"{self.found:,} of {self.of:,} documents also stand, word for word, in the training text"
 
 
 def repeated(held: Corpus, train: Corpus) -> Repeated:
-    """How many documents of ``held`` stand in ``train`` too.
+    """How many documents of ``held`` are also in ``train``.
 
-    Texts are read once and compared by hashes of 16 bytes, of which those of ``held`` are kept.
+    Texts are read once and compared by hashes of 16 bytes; only those of ``held`` are kept in memory.
     """
     texts = [document for document in held.documents if any(part.strip() for part in document.parts())]
-    wanted = [document.digest() for document in texts]
+    digests = [document.digest() for document in texts]
     sizes = {document.size_bytes for document in texts}
-    waiting = set(wanted)
+    waiting = set(digests)
     found = {digest for document in train.documents if document.size_bytes in sizes
              and (digest := document.digest()) in waiting}
-    return Repeated(sum(digest in found for digest in wanted), len(held.documents))
+    return Repeated(sum(digest in found for digest in digests), len(held.documents))

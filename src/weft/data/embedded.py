@@ -1,4 +1,4 @@
-"""The default corpus: the source of the Python standard library that runs Weft."""
+"""The default corpus: the source of the standard library of the Python that runs Weft."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LEFT_OUT_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "config-")
 def embedded_corpus(*, max_bytes: int | None = None, seed: int = 0, folder: str | Path | None = None) -> Corpus:
     """The standard library's ``*.py`` files, one document each, in the order of their paths.
 
-    Installed packages, tests and build data are left out; so are empty files and files that are not UTF-8. The text
-    is on every machine that runs Weft; it is the same wherever the version of Python is, and ``sha256`` tells.
+    Installed packages, tests, build data, empty files and files that are not UTF-8 are left out. The text is on every
+    machine that runs Weft, and is the same for the same version of Python, which ``sha256`` shows.
 
     Args:
-        max_bytes: take no more than this, see `Corpus.limited`.
-        seed: which documents a limit takes.
-        folder: read this library instead of the running Python's, its version unknown.
+        max_bytes: limit, see `Corpus.limited`.
+        seed: of the choice of documents under a limit.
+        folder: of another library to read instead of the running Python's, without a version.
 
     Raises:
         DataError: this Python comes without its library's source.

@@ -12,26 +12,26 @@ from weft.tokenizers import Encoded, Tokenizer
 from weft.tokenizers.seams import STRETCH, Stretch, measured, stretches
 
 BATCH_CHARACTERS = 1 << 20
-"""Text that is encoded at once: enough for all threads of the tokenizer, little enough to tell of progress and not to
-hold what the library makes of a whole corpus."""
+"""Characters that are encoded in one call: enough for all threads of the tokenizer, and few enough to report progress
+and to limit the memory of the library's results."""
 
 BATCH_STRETCHES = 1 << 12
-"""Texts that are encoded at once, for documents of a few characters: each takes as much as some hundred of them."""
+"""Texts that are encoded in one call, where documents are short: each costs as much as some hundred characters."""
 
 
 def encode_documents(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[list[EncodedPart]]:
     """The tokens of each document, in order, in batches: many documents are encoded at a time, so that a tokenizer that
     has threads uses them, and long ones in stretches.
 
-    What counts and what does not is encoded apart, as a model meets it: the prompt is there before the answer is. So no
-    token belongs to both.
+    Scored and unscored text is encoded separately, as in use: a prompt is encoded before its answer exists. No token
+    belongs to both.
 
     Args:
         documents: the documents.
-        tokenizer: what encodes them.
+        tokenizer: that encodes them.
 
     Raises:
-        TokenizerError: text that the tokenizer cannot express; ``where`` names the document.
+        TokenizerError: the tokenizer cannot express a text; ``where`` names the document.
     """
     for batch in _batches(documents, tokenizer):
         yield [EncodedPart(each.ids, each.byte_lengths, place.opens, place.closes, place.scored,
@@ -41,7 +41,7 @@ def encode_documents(documents: Iterable[Document], tokenizer: Tokenizer) -> Ite
 
 @final
 class _Place(NamedTuple):
-    """A stretch of a document, and where in it the stretch stands; ``first``: its first character."""
+    """A stretch of a document; ``first``: the index of its first character in the document."""
 
     document: Document
     stretch: Stretch
@@ -68,7 +68,7 @@ def _stretches(document: Document, tokenizer: Tokenizer) -> Iterator[tuple[Stret
 
 
 def _of_segment(segment: Segment, tokenizer: Tokenizer) -> Iterable[Stretch]:
-    # A short text is one stretch whatever the tokenizer, and there may be millions of them.
+    # No search for seams in short texts, of which there may be millions.
     if len(segment.utf8) <= STRETCH:
         return (Stretch(str(segment.utf8, "utf-8")),)
     return stretches(tokenizer, segment.parts())

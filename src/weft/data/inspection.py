@@ -1,4 +1,4 @@
-"""What a prepared folder holds, in figures, and windows of it as a model would read them."""
+"""Statistics of a prepared folder, and windows of its tokens as training reads them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from weft.tokenizers import Tokenizer
 
 PIECE = 1 << 22
 OPENING = 24
-"""Tokens of a document that are shown."""
+"""Tokens of a document's beginning that are shown."""
 
 
 @final
 @dataclass(frozen=True)
 class FrequentToken:
-    """An id, its text, and how often it stands in a part."""
+    """An id, its text, and how often it occurs in a part."""
 
     id: int
     text: str
@@ -37,7 +37,7 @@ class FrequentToken:
 @final
 @dataclass(frozen=True)
 class LongDocument:
-    """A document by its number, from 0, its tokens (what opens and closes it included), and how it begins."""
+    """A document: its number, from 0, its count of tokens with those that open and close it, and its beginning."""
 
     number: int
     tokens: int
@@ -53,17 +53,17 @@ class PartFacts:
         name: train, validation or test.
         documents: number of documents.
         text_bytes: UTF-8 bytes of their text.
-        tokens: ids in the row, those between documents included.
+        tokens: tokens of the part, those between documents included.
         shards: number of shards.
         shard_bytes: size of the shards' files.
-        bytes_per_token: of text, over all tokens of the row.
-        scored_tokens: of these, those that count in a loss and an evaluation where they are predicted.
-        scored_bytes: of text that they stand for.
+        bytes_per_token: bytes of text divided by all tokens.
+        scored_tokens: tokens that count in a loss and an evaluation where they are predicted.
+        scored_bytes: bytes of text that the scored tokens represent.
         unused_ids: ids of the vocabulary that do not occur.
         frequent: the most frequent ids.
         longest: the longest documents.
         corpus_sha256: hash of the part's text.
-        in_training: of a held-out part, documents that also stand in the training text; None: not known.
+        in_training: of a held-out part, documents that are also in the training text; None: unknown.
     """
 
     name: str
@@ -83,7 +83,7 @@ class PartFacts:
 
     @property
     def repeated(self) -> Repeated | None:
-        """The same, for people."""
+        """``in_training`` with the number of documents; None if it is unknown."""
         return None if self.in_training is None else Repeated(self.in_training, self.documents)
 
 
@@ -99,11 +99,11 @@ class Inspection(Record):
         tokenizer: name of the tokenizer.
         vocab_size: its number of ids.
         tokenizer_sha256: its fingerprint.
-        recipe: how the folder was made.
-        sources: number of files that it was made from.
+        recipe: settings with which the folder was made.
+        sources: number of files from which it was made.
         parts: train, validation and perhaps test.
         verified: whether every byte of every shard was compared with the manifest.
-        changed_sources: sources that are not what they were, and how; None: not looked at.
+        changed_sources: source files that are missing or have changed since; None: not checked.
     """
 
     path: Path
@@ -120,16 +120,16 @@ class Inspection(Record):
 
 
 def inspect_data(data: PreparedData, *, verified: bool = False, most: int = 10, longest: int = 5) -> Inspection:
-    """Figures of prepared data; it reads all tokens once.
+    """Compute the statistics of prepared data, reading all tokens once.
 
     Args:
         data: the folder.
         verified: whether it was opened with all its content checked; its sources are then compared too.
-        most: number of frequent tokens that are listed.
-        longest: number of long documents that are listed.
+        most: how many frequent tokens are listed.
+        longest: how many long documents are listed.
 
     Raises:
-        DataError: flags that are not known, or not as many tokens that count as the manifest says.
+        DataError: a flag is unknown, or the number of scored tokens is not that of the manifest.
     """
     manifest, tokenizer = data.manifest, data.tokenizer()
     parts = tuple(_facts(name, part, data.stream(name), tokenizer, most, longest)
@@ -147,7 +147,7 @@ class SampleWindow:
 
     Attributes:
         pieces: its text, cut where documents begin.
-        begins: whether a document begins with its first token.
+        begins: whether its first token begins a document.
         tokens: number of its tokens.
         ids: the tokens.
     """
@@ -160,10 +160,10 @@ class SampleWindow:
 
 def sample_data(data: PreparedData, part: str = "train", *, windows: int = 3, context: int = 128,
                 seed: int = 0) -> list[SampleWindow]:
-    """The first windows that a training run with that context and order seed, and ``packing: stream``, would read.
+    """The first windows that a training run with this context and order seed, and ``packing: stream``, would read.
 
     Raises:
-        DataError: no such part, no window asked for, or a context beyond the part's tokens.
+        DataError: there is no such part, ``windows`` is below 1, or the context exceeds the part's tokens.
     """
     batch = ShuffledBatches(data.stream(part), rows=windows, length=context, seed=seed).batch(0)
     tokenizer = data.tokenizer()
@@ -183,7 +183,7 @@ def _facts(name: str, part: Part, stream: TokenStream, tokenizer: Tokenizer, mos
     files = [file for shard in part.shards for file in shard.files]
     scored, scored_bytes = _scored(stream)
     if scored != (part.tokens if part.scored_tokens is None else part.scored_tokens):
-        raise DataError(f"{scored:,} tokens are flagged as counting, while the manifest says "
+        raise DataError(f"{scored:,} tokens are flagged as scored, while the manifest has "
                         f"{part.tokens if part.scored_tokens is None else part.scored_tokens:,}.", where=name,
                         remedy=AGAIN)
     return PartFacts(
@@ -201,13 +201,13 @@ def _counts(tokens: TokenArray, vocab_size: int) -> Int64[np.ndarray, " V"]:
 
 
 def _scored(stream: TokenStream) -> tuple[int, int]:
-    """Tokens that count, and the bytes of text that they stand for."""
+    """The number of scored tokens, and the bytes of text that they represent."""
     tokens, size = 0, 0
     for first in range(0, len(stream), PIECE):
         lengths = stream.byte_lengths[first:first + PIECE]
         flags = np.uint8(SCORED) if stream.flags is None else stream.flags[first:first + PIECE]
         if (flags & ~np.uint8(SCORED)).any():
-            raise DataError("tokens have flags that this Weft does not know.", where=stream.corpus,
+            raise DataError("some tokens have flags that are unknown to this version of Weft.", where=stream.corpus,
                             remedy="Upgrade Weft, or prepare the data again with this one.")
         scored = np.broadcast_to(flags & SCORED != 0, lengths.shape)
         tokens += int(scored.sum())

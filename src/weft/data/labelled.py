@@ -1,8 +1,9 @@
-"""Texts with classes or values: their labels, their tokens, and batches of them."""
+"""Texts with classes or values: labels, tokens and batches."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,14 +21,14 @@ from weft.data.sequences import RowOrder, Sequences, SequenceWriter, encoded_tex
 from weft.tokenizers import Encoded, Tokenizer
 
 MOST_NAMED = 20
-"""Classes that a message lists."""
+"""Number of classes that an error message lists."""
 
 
 def label_of(value: Any, field: str, where: str) -> str:
     """The name of a record's class: text, or a whole number as text.
 
     Raises:
-        DataError: it is missing, or no name.
+        DataError: the value is missing, or is neither.
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -41,10 +42,10 @@ def label_of(value: Any, field: str, where: str) -> str:
 
 
 def values_from(value: Any, field: str, where: str, count: int) -> list[float]:
-    """A record's values: a number, text that is one (in tables), or a list of numbers.
+    """A record's values: a number, text that spells a number (in tables), or a list of numbers.
 
     Raises:
-        DataError: they are missing, no finite numbers, or not as many as ``count``.
+        DataError: they are missing or not finite numbers, or there are not ``count`` of them.
     """
     given = value if isinstance(value, list) else [value]
     found = [_number(each) for each in given]
@@ -56,8 +57,8 @@ def values_from(value: Any, field: str, where: str, count: int) -> list[float]:
 
 
 def names_in(corpus: Corpus) -> tuple[str, ...]:
-    """The names of the classes in records whose last value is one: in numerical order where all are whole numbers,
-    else in that of their characters.
+    """The names of the classes in records whose last value is one: in numerical order if all are whole numbers,
+    otherwise in alphabetical order.
 
     Raises:
         DataError: there are fewer than two.
@@ -74,16 +75,16 @@ def names_in(corpus: Corpus) -> tuple[str, ...]:
 @final
 @dataclass(frozen=True, eq=False)
 class LabelledTexts:
-    """Texts as tokens, with what is to be told of them.
+    """Texts as tokens, with their classes or values.
 
     Attributes:
-        rows: tokens of each example: what opens a document, the text, what closes one; and, of a pair, the second text
-            and what closes it.
+        rows: tokens of each example: opening token, text, closing token; and, of a pair, the second text and another
+            closing token.
         second: tokens of each example that belong to its second text.
         labels: the class of each, or its values [n,C].
         cut: examples that were longer than the context.
         corpus: name of the records.
-        repeated: of held-out records: how many are also trained on; None: not known.
+        repeated: of held-out records: how many are also trained on; None: unknown.
     """
 
     rows: Sequences
@@ -101,7 +102,7 @@ class LabelledTexts:
 @final
 @dataclass(frozen=True, eq=False)
 class LabelledBatch:
-    """Examples side by side.
+    """Examples as padded rows.
 
     Attributes:
         ids: tokens, zero beyond each row's count.
@@ -131,16 +132,16 @@ class LabelledBatches:
 
     @property
     def tokens_per_batch(self) -> float:
-        """Tokens that a batch reads, the mean over an epoch."""
+        """Tokens of a batch without padding; the mean over an epoch."""
         return self.rows * len(self.texts) / self.order.size
 
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> LabelledBatch:
-        """The batch of that step, or one process's rows of it, laid out as wide as the whole batch needs."""
+        """The batch of that step, or one rank's rows of it, padded to the width of the whole batch."""
         return laid_out(self.texts, self.order.of(step), share_of(self.rows, rank, world))
 
 
 def laid_out(texts: LabelledTexts, rows: Int64[np.ndarray, " B"], share: slice) -> LabelledBatch:
-    """A share of those examples side by side."""
+    """A share of the examples ``rows`` as padded rows."""
     (width,) = widths((texts.rows, rows))
     chosen = rows[share]
     padded = texts.rows.padded(chosen, width)
@@ -153,22 +154,23 @@ def encode_labelled(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str] |
                     repeated: Repeated | None) -> LabelledTexts:
     """Records of one or two texts and a label as tokens.
 
-    What does not fit into the context is cut from the end: of a pair, from the longer text, until both are as long.
+    Texts that do not fit into the context are cut at the end: of a pair, first the longer one, until both are equally
+    long.
 
     Args:
         corpus: the records.
-        tokenizer: what encodes their texts.
+        tokenizer: that encodes their texts.
         names: of the classes; None: labels are values.
         context: tokens of an example at most.
         repeated: see `LabelledTexts`.
 
     Raises:
-        DataError: a label that is none of ``names``.
-        TokenizerError: text that the tokenizer cannot express; ``where`` names the record.
+        DataError: a label is none of ``names``.
+        TokenizerError: the tokenizer cannot express a text; ``where`` names the record.
     """
     known = None if names is None else {name: place for place, name in enumerate(names)}
     writer, labels, second, cut = SequenceWriter(corpus.name, tokenizer.vocab_size - 1), list[Any](), list[int](), 0
-    frame = _Frame(tokenizer, context)
+    frame = Frame(tokenizer, context)
     encoded = encoded_texts(((row.name, text) for row in corpus.documents for text in values_of(row)[:-1]), tokenizer)
     for row in corpus.documents:
         *texts, label = values_of(row)
@@ -182,18 +184,23 @@ def encode_labelled(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str] |
 
 
 @final
-class _Frame:
-    """What stands around the texts of an example, and how they are cut."""
+class Frame:
+    """The tokens around the texts of an example, and how texts are cut.
 
-    def __init__(self, tokenizer: Tokenizer, context: int) -> None:
+    Args:
+        tokenizer: whose tokens open and close documents.
+        context: tokens of an example at most; None: no limit.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, context: int | None = None) -> None:
         layout = layout_of(tokenizer)
         closing = layout.final if layout.closing is None else layout.closing
         self._opening, self._closing = (NO_IDS if token is None else np.array([token], dtype=np.int32)
                                         for token in (layout.opening, closing))
-        self._context = context
+        self._context = sys.maxsize if context is None else context
 
     def around(self, texts: list[Encoded]) -> tuple[np.ndarray, int, bool]:
-        """The tokens of an example, how many belong to its second text, and whether any were left out."""
+        """The tokens of an example, how many of them belong to its second text, and whether any were cut."""
         room = max(0, self._context - len(self._opening) - len(texts) * len(self._closing))
         sizes = _fitted([len(text.ids) for text in texts], room)
         pieces = [np.concatenate([text.ids[:size], self._closing]) for text, size in zip(texts, sizes, strict=True)]
@@ -203,7 +210,7 @@ class _Frame:
 
 
 def _fitted(sizes: list[int], room: int) -> list[int]:
-    """How much of each of one or two texts fits, the longer one giving way."""
+    """How many tokens of one or two texts fit into ``room``; the longer text is cut first."""
     if len(sizes) == 1 or sum(sizes) <= room:
         return [min(size, room) for size in sizes]
     least = min(*sizes, room // 2)

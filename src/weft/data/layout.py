@@ -1,4 +1,4 @@
-"""How documents lie in one row of tokens."""
+"""How documents are arranged in one row of tokens."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ NO_IDS = np.array([], dtype=np.int32)
 
 @final
 class EncodedPart(NamedTuple):
-    """The tokens of a document or of a stretch of one, and the bytes that each stands for.
+    """The tokens of a document or of a stretch of one.
 
     Attributes:
         ids: the tokens.
-        byte_lengths: bytes of text that each stands for.
-        opens: the document begins with it.
-        closes: the document ends with it.
-        scored: its tokens count in a loss.
-        end_scored: so does the token that closes the document.
+        byte_lengths: bytes of text that each token represents.
+        opens: whether the document begins with it.
+        closes: whether the document ends with it.
+        scored: whether its tokens count in a loss.
+        end_scored: whether the token that closes the document does.
     """
 
     ids: np.ndarray
@@ -37,13 +37,13 @@ class EncodedPart(NamedTuple):
 
 @final
 class Row(NamedTuple):
-    """A piece of a row of tokens, with what each token stands for.
+    """A piece of a row of tokens.
 
     Attributes:
         ids: the tokens.
-        byte_lengths: bytes of text; what opens or closes a document stands for none.
-        begins: a document begins with it.
-        scored: it counts in a loss.
+        byte_lengths: bytes of text that each token represents; 0 for those that open or close a document.
+        begins: whether a document begins at each token.
+        scored: whether each token counts in a loss.
     """
 
     ids: Integer[np.ndarray, " n"]
@@ -56,7 +56,7 @@ class Row(NamedTuple):
         return Row(*(column[first:last] for column in self))
 
     def narrow(self, vocab_size: int) -> Row:
-        """The same in the smallest types that hold it."""
+        """The same in the smallest dtypes that hold it."""
         return self._replace(ids=self.ids.astype(np.min_scalar_type(vocab_size - 1)),
                              byte_lengths=self.byte_lengths.astype(
                                  np.min_scalar_type(self.byte_lengths.max(initial=0))))
@@ -65,7 +65,7 @@ class Row(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Layout:
-    """How documents lie in a row.
+    """How documents are arranged in a row.
 
     With E the token that both closes and opens documents (most tokenizers have one), the row is ``E d1 E d2 E``: each
     document begins at the E before it, and every token, the end of each document included, is predicted once and from
@@ -74,9 +74,9 @@ class Layout:
     ``d1 d2`` and no first token is scored.
 
     Attributes:
-        opening: stands before each document.
-        closing: stands after each document.
-        final: stands once, at the end of the row.
+        opening: the token before each document; None: there is none.
+        closing: the token after each document; None: there is none.
+        final: the token at the end of the row; None: there is none.
     """
 
     opening: int | None
@@ -89,11 +89,11 @@ class Layout:
         return self.final is not None
 
     def rows(self, batches: Iterable[list[EncodedPart]]) -> Iterator[Row]:
-        """The documents' tokens, each document's between its opening and its closing, and what ends the row; a piece
-        of the row for each batch.
+        """Arrange documents in a row: each between its opening and closing tokens, and the final token at the end. One
+        piece of the row is yielded for each batch.
 
-        A text may spell its own end (``words`` with ``end_of_line``): it then closes its document, and is not doubled.
-        Where that token opens the next document too, its bytes go with it.
+        A text may contain its own end token (``words`` with ``end_of_line``), which then closes its document and is not
+        repeated. Where the same token opens the next document, it keeps its bytes.
         """
         row = _Laying(self)
         for batch in batches:
@@ -107,7 +107,7 @@ class Layout:
 
 @final
 class _Laying:
-    """A row as it grows, and what the next document's opening takes over from the document before."""
+    """A row under construction, with what the next opening token takes over from the document before it."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -120,7 +120,7 @@ class _Laying:
         self.tokens = 0
 
     def add(self, part: EncodedPart) -> None:
-        """A document, or a stretch of one."""
+        """Append a document, or a stretch of one."""
         if part.opens:
             self._open()
         ids, lengths, after = part.ids, part.byte_lengths, NO_IDS
@@ -132,12 +132,12 @@ class _Laying:
             self._append(after, np.zeros_like(after), part.end_scored)
 
     def end(self) -> None:
-        """What ends the row."""
+        """Append the final token."""
         if self._layout.final is not None:
             self._open(self._final)
 
     def take(self) -> Row:
-        """What has been added since the last time."""
+        """The tokens that were appended since the last call."""
         sizes = [len(ids) for ids in self._ids]
         begins = np.zeros(self.tokens, dtype=np.bool_)
         begins[self._begins] = True
@@ -147,7 +147,7 @@ class _Laying:
         return row
 
     def _open(self, opening: np.ndarray | None = None) -> None:
-        """The token before a document. It may close the one before it too, and counts as that one's end does."""
+        """Append the token before a document. If it also closes the document before, it is scored as that one's end."""
         opening = self._opening if opening is None else opening
         self._begun = False
         self._append(opening, np.full(len(opening), self._carried, dtype=np.int32), self._end_scored)
@@ -165,7 +165,7 @@ class _Laying:
         self.tokens += len(ids)
 
     def _closed(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The end of a document without the end that its text spells, and what closes it."""
+        """Append the end of a document, without an end token in its text, and the closing token."""
         if len(ids) and ids[-1] == self._layout.closing:
             return ids, lengths, NO_IDS
         if len(ids) and ids[-1] == self._layout.final:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from weft.core.errors import DataError
+from weft.core.strict_json import digest
 from weft.data.duplicates import Repeated
-from weft.disk.manifest import MANIFEST_FILE as MANIFEST_FILE
-from weft.disk.manifest import sha256_of
+from weft.disk.manifest import MANIFEST_FILE, FileEntry, differences, sha256_of
 
 FORMAT_VERSION = 3
 READ_VERSIONS = (1, 2, 3)
@@ -142,14 +141,14 @@ def is_prepared(path: Path) -> bool:
     return path.is_dir() and any(path.glob("train-[0-9]*.bin"))
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_prepared_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest with a digest of itself."""
     content = manifest.model_dump(mode="json")
-    text = json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n"
+    text = json.dumps({**content, "digest": digest(content)}, indent=1) + "\n"
     (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_prepared_manifest(folder: Path) -> Manifest:
     """The manifest of a prepared folder.
 
     Raises:
@@ -165,7 +164,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(f"the prepared data have format {version!r}, this Weft reads formats up to {FORMAT_VERSION}.",
                         where=str(path), remedy="Upgrade Weft, or prepare the data again with this one.")
     found = content.pop("digest", None)
-    if found != _digest(content):
+    if found != digest(content):
         raise _damaged(path, "its digest does not fit its content")
     try:
         return Manifest.model_validate(content)
@@ -180,11 +179,12 @@ def check_files(folder: Path, manifest: Manifest, depth: Depth) -> None:
     Raises:
         DataError: listing every file that is missing, truncated or changed.
     """
-    problems = [what for file in manifest.files if (what := _problem(folder / file.name, file, depth))]
-    if problems:
-        count = "1 shard file is" if len(problems) == 1 else f"{len(problems)} shard files are"
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise DataError(f"{count} not as prepared:{listed}\n", where=str(folder), remedy=AGAIN)
+    sampled = depth == "sample"
+    listed = {file.name: FileEntry(file.bytes, file.sample_sha256 if sampled else file.sha256)
+              for file in manifest.files}
+    what = differences(folder, listed, None if depth == "size" else sample_hash if sampled else sha256_of)
+    if what:
+        raise DataError(what, where=str(folder), remedy=AGAIN)
 
 
 def sample_hash(path: Path) -> str:
@@ -193,30 +193,12 @@ def sample_hash(path: Path) -> str:
     size = path.stat().st_size
     if size <= SAMPLE_BLOCKS * SAMPLE_BLOCK:
         return sha256_of(path)
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     with path.open("rb") as file:
         for block in range(SAMPLE_BLOCKS):
             file.seek((size - SAMPLE_BLOCK) * block // (SAMPLE_BLOCKS - 1))
-            digest.update(file.read(SAMPLE_BLOCK))
-    return digest.hexdigest()
-
-
-def _problem(path: Path, entry: ArrayFile, depth: Depth) -> str:
-    if not path.is_file():
-        return f"{path.name} is missing."
-    size = path.stat().st_size
-    if size != entry.bytes:
-        how = "truncated" if size < entry.bytes else "too long"
-        return f"{path.name} is {how}: {size:,} bytes instead of {entry.bytes:,}."
-    if depth == "sample" and sample_hash(path) != entry.sample_sha256:
-        return f"{path.name} has changed: the SHA-256 of a sample of it differs."
-    if depth == "full" and sha256_of(path) != entry.sha256:
-        return f"{path.name} has changed: its SHA-256 differs."
-    return ""
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+            found.update(file.read(SAMPLE_BLOCK))
+    return found.hexdigest()
 
 
 def _damaged(path: Path, why: str) -> DataError:

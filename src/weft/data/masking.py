@@ -1,4 +1,4 @@
-"""Which tokens are hidden from a model that is to predict them, and what stands in their place."""
+"""The choice of tokens that are hidden from a model that is to predict them, and what replaces them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jaxtyping import Bool, Int64
 from weft.data.permutation import hashed
 
 CHOSEN, REPLACED, RANDOM = range(3)
-"""Draws that are made for every token, each from bits of its own."""
+"""Random draws that are made for every token, independent of one another."""
 
 
 @final
 class Masked(NamedTuple):
-    """Rows with some tokens hidden. ``chosen``: the tokens that are to be predicted."""
+    """Rows with some tokens hidden. ``chosen``: whether each token is to be predicted."""
 
     inputs: Int64[np.ndarray, "B T"]
     chosen: Bool[np.ndarray, "B T"]
@@ -25,20 +25,20 @@ class Masked(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Masking:
-    """Each token is chosen with ``rate``, apart from all others; of the chosen ones a share ``masked`` becomes the
-    mask, a share ``random`` another token, drawn evenly, and the rest stay as they are (Devlin et al. 2019, section
-    3.1, task 1, who choose the tokens of a row together).
+    """Each token is chosen with probability ``rate``, independently of all others. Of the chosen tokens a share
+    ``masked`` is replaced by the mask, a share ``random`` by another token drawn uniformly, and the rest is unchanged
+    (Devlin et al. 2019, section 3.1, task 1, who choose a fixed number of tokens of a row).
 
-    What happens to a token depends on the seed, its place in the text and the epoch alone: neither on the batch it is
-    in nor on the process that computes it, so a run that is resumed hides what it would have hidden.
+    The draws of a token depend on the seed, its place in the text and the epoch alone, and neither on the batch nor on
+    the process, so a resumed run hides the tokens that an uninterrupted one would.
 
     Attributes:
         mask: id of the mask.
-        ordinary: ids that may stand in for a token.
-        special: ids that are never chosen, such as what opens a document.
+        ordinary: ids from which random tokens are drawn.
+        special: ids that are never chosen, such as those that open and close documents.
         rate: share of tokens that are chosen.
-        masked: share of the chosen ones that become the mask.
-        random: share of them that become another token.
+        masked: share of the chosen tokens that the mask replaces.
+        random: share of the chosen tokens that another token replaces.
         seed: any integer.
     """
 
@@ -52,13 +52,13 @@ class Masking:
 
     def hide(self, ids: Int64[np.ndarray, "B T"], places: Int64[np.ndarray, "B T"], epoch: Int64[np.ndarray, " B"],
              countable: Bool[np.ndarray, "B T"]) -> Masked:
-        """Rows of tokens with some hidden.
+        """Hide some tokens of the rows.
 
         Args:
             ids: the tokens.
-            places: where in the text each stands.
+            places: position of each token in the text.
             epoch: of each row.
-            countable: tokens that may be chosen at all.
+            countable: whether each token may be chosen.
         """
         chosen = countable & ~np.isin(ids, self.special) & (self._draw(CHOSEN, places, epoch) < self.rate)
         kind = self._draw(REPLACED, places, epoch)

@@ -19,20 +19,20 @@ from weft.data.stream import TokenStream
 class PackedBatches(Batches):
     """Rows of whole documents, in shuffled order, each starting afresh.
 
-    A document no longer than a row is never cut; a longer one is cut into full rows and a rest. Every piece starts a
-    document of its own in its row, so that nothing is read across a border. What is in a row together depends on the
-    stream and T alone; each row comes once per epoch, in an order of that epoch's own, so every token that can be
-    predicted counts once per epoch. Rows that are not quite full end in padding, which is no token: it counts nowhere.
+    A document that fits into a row is never cut; a longer one is cut into full rows and a rest. Every piece is a
+    document in its row, so nothing is read across its borders. Which pieces share a row depends on the stream and T
+    alone; each row comes once per epoch, in an order of that epoch, so every token that can be predicted is scored once
+    per epoch. Rows that are not full end in padding, which is never scored.
 
     Args:
         stream: the tokens.
         rows: B, rows per batch.
         length: T, inputs of a row at most.
         seed: any integer.
-        reshuffle: every epoch has its own order; False: all have the first one's.
+        reshuffle: every epoch has its own order; False: all have the order of the first.
 
     Raises:
-        DataError: no row or no length, or no document in which anything can be predicted.
+        DataError: ``rows`` or ``length`` is below 1, or no document has a token to predict.
     """
 
     def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
@@ -57,7 +57,7 @@ class PackedBatches(Batches):
         return int(self._lengths.sum()) / self.steps_per_epoch
 
     def describe(self) -> str:
-        """What packing has made of the stream, in one line."""
+        """The result of packing in one line."""
         share = 1 - self.tokens_per_batch / (self.rows * self.length)
         return (f"{self.documents:,} documents packed into {self.windows:,} windows of {self.length:,} tokens; "
                 f"{self.cut_documents:,} longer than a window cut; padding {share:.2%}")
@@ -69,7 +69,7 @@ class PackedBatches(Batches):
         return self._filled(permute(place, self.windows, seed=self.seed, epoch=order), epoch)
 
     def _filled(self, chosen: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
-        """The rows of those numbers, in their epochs."""
+        """The rows with the numbers ``chosen``, in their epochs."""
         held = self._first[chosen + 1] - self._first[chosen]
         piece = np.repeat(self._first[chosen], held) + _within(held)
         lengths = self._lengths[piece]

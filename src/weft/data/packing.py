@@ -15,19 +15,19 @@ from jaxtyping import Int64
 from weft.data.stream import TokenStream
 
 READ_AT_ONCE = 1 << 24
-"""Marks of document starts that are held at once, for streams that lie on disk."""
+"""Marks of document starts that are read at a time, for streams on disk."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """Documents, and the parts of those longer than a window, by what they predict.
+    """Documents, and the parts of those that are longer than a window.
 
     Attributes:
         starts: position in the stream of each piece's first input.
-        lengths: inputs of each piece; its targets are one position on.
-        documents: that predict anything.
-        cut: of these, the ones longer than a window.
+        lengths: inputs of each piece; its targets are one position later.
+        documents: number of documents with a token to predict.
+        cut: number of these that are longer than a window.
     """
 
     starts: Int64[np.ndarray, " P"]
@@ -37,12 +37,11 @@ class Pieces:
 
 
 def pieces_of(stream: TokenStream, window: int) -> Pieces:
-    """Every document of the stream in one piece, or, if it is longer than a window, in as few as it takes: full ones
-    and a last one. Every target that counts lies in one piece, with the whole of its document before it that the
-    window holds.
+    """Every document of the stream as one piece, or, if it is longer than a window, as full windows and a last piece.
+    Every scored target is in one piece.
 
     A document's last token is an input only where it predicts the next document's first one (see
-    `TokenStream.begins_scored`); documents that predict nothing have no piece.
+    `TokenStream.begins_scored`); documents without a token to predict have no piece.
     """
     starts = np.concatenate([first + np.flatnonzero(stream.begins[first:first + READ_AT_ONCE])
                              for first in range(0, len(stream), READ_AT_ONCE)]).astype(np.int64)
@@ -57,15 +56,15 @@ def pieces_of(stream: TokenStream, window: int) -> Pieces:
 
 
 def best_fit(lengths: Int64[np.ndarray, " P"], window: int) -> Int64[np.ndarray, " P"]:
-    """The row of each piece, rows numbered from 0: longest pieces first, each into the fullest row that has room for
-    it, or else into a new one.
+    """The row of each piece, rows numbered from 0: longest pieces first, each into the fullest row in which it fits, or
+    into a new one.
 
-    Pieces of one length are placed together: the row that fits one best fits the next one best too, as long as it has
-    room. So for P pieces in rows of W it takes at most P searches among the at most W rooms that rows have left.
+    Pieces of one length are placed together: the row that is best for one is best for the next, as long as it fits. For
+    P pieces this takes at most P searches among the at most W distinct amounts of space left in rows of W inputs.
 
     Args:
         lengths: of the pieces, from 1 to ``window``.
-        window: what a row holds.
+        window: W, inputs of a row.
     """
     rooms, rows_with = list[int](), dict[int, list[int]]()
     rows, opened = np.empty(len(lengths), dtype=np.int64), 0
@@ -90,7 +89,7 @@ def best_fit(lengths: Int64[np.ndarray, " P"], window: int) -> Int64[np.ndarray,
 
 
 def _take(rooms: list[int], rows_with: dict[int, list[int]], place: int, needed: int) -> list[int]:
-    """At most ``needed`` of the rows that have that room."""
+    """Remove and return at most ``needed`` of the rows with that much space left."""
     rows = rows_with[rooms[place]]
     taken = rows[-needed:]
     del rows[-needed:]
@@ -100,7 +99,7 @@ def _take(rooms: list[int], rows_with: dict[int, list[int]], place: int, needed:
 
 
 def _give(rooms: list[int], rows_with: dict[int, list[int]], room: int, rows: list[int]) -> None:
-    """Note the room that is left in some rows; those that are full are done."""
+    """Record the space left in some rows; full rows are dropped."""
     if not rows or not room:
         return
     if room not in rows_with:

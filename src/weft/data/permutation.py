@@ -1,4 +1,4 @@
-"""A shuffled order that is computed, not stored: the place of any one item, from the seed alone."""
+"""A shuffled order that is computed, not stored: the place of any item follows from the seed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def permute(index: Int64[np.ndarray, " n"], size: int, *, seed: int, epoch: Int64[np.ndarray, " n"]) -> np.ndarray:
-    """Where items go in the order of their epoch: for each (seed, epoch) a permutation of 0..size-1.
+    """The places of items in the order of their epoch: for each (seed, epoch) a permutation of 0..size-1.
 
-    A balanced Feistel network over the smallest even number of bits that holds ``size``, walked again from values
-    outside the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains", method 2). It needs no memory,
-    any element costs the same, and the order never changes with the version of a library.
+    A balanced Feistel network over the smallest even number of bits that holds ``size``, applied again to results
+    outside the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains", method 2). It takes no memory
+    and constant time for each item, and does not depend on the version of a library.
 
     Args:
         index: items, each below ``size``.
@@ -31,7 +31,7 @@ def permute(index: Int64[np.ndarray, " n"], size: int, *, seed: int, epoch: Int6
 
 
 def hashed(seed: int, counter: Int64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """64 bits that look random, for each (seed, counter)."""
+    """64 pseudo-random bits for each (seed, counter)."""
     return _mix(_mix(np.array([seed % 2**64], dtype=np.uint64)) + counter.astype(np.uint64) * GOLDEN)
 
 

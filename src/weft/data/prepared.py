@@ -19,7 +19,6 @@ from weft.data.encoding import encode_documents
 from weft.data.layout import layout_of
 from weft.data.manifest import (
     AGAIN,
-    MANIFEST_FILE,
     Depth,
     Manifest,
     Part,
@@ -28,12 +27,12 @@ from weft.data.manifest import (
     TokenizerEntry,
     check_files,
     is_prepared,
-    read_manifest,
-    write_manifest,
+    read_prepared_manifest,
+    write_prepared_manifest,
 )
 from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
 from weft.data.stream import TokenStream, require_tokens
-from weft.disk.manifest import FileEntry, sha256_of
+from weft.disk.manifest import MANIFEST_FILE, FileEntry, sha256_of
 from weft.disk.ownership import by_manifest, not_listed
 from weft.tokenizers import Tokenizer
 
@@ -142,7 +141,7 @@ def open_prepared(path: str | Path, *, check: Depth = "sample") -> PreparedData:
     if not is_prepared(folder):
         raise DataError("not a folder of prepared data.", where=str(folder),
                         remedy="Make one with: weft data prepare SOURCE --out FOLDER")
-    manifest = read_manifest(folder)
+    manifest = read_prepared_manifest(folder)
     check_files(folder, manifest, check)
     return PreparedData(folder, manifest)
 
@@ -150,7 +149,7 @@ def open_prepared(path: str | Path, *, check: Depth = "sample") -> PreparedData:
 def by_prepared_manifest(folder: Path) -> list[str]:
     """The proof of a folder that `write_prepared` has filled, see `weft.disk.ownership.Proof`."""
     try:
-        manifest = read_manifest(folder)
+        manifest = read_prepared_manifest(folder)
     except DataError:
         return by_manifest(folder)
     try:
@@ -205,7 +204,7 @@ def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, 
         sources=texts.sources, begins_scored=layout_of(tokenizer).begins_scored, parts=parts,
         tokenizer=TokenizerEntry(name=tokenizer.name, vocab_size=tokenizer.vocab_size,
                                  fingerprint=tokenizer.fingerprint()))
-    write_manifest(folder, manifest)
+    write_prepared_manifest(folder, manifest)
     return manifest
 
 

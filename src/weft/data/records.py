@@ -1,4 +1,4 @@
-"""Files of records: JSON Lines, Parquet, and tables of values (CSV, TSV), with some of the fields of each record."""
+"""Files of records: JSON Lines, Parquet, and tables (CSV, TSV), of which some fields are read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ JSONL_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 PARQUET_SUFFIXES = frozenset({".parquet"})
 RECORD_SUFFIXES = JSONL_SUFFIXES | PARQUET_SUFFIXES
 TEXT_FIELD = "text"
-"""The field that holds the text unless another is named."""
+"""The default field of the text."""
 
 Fields: TypeAlias = Mapping[str, str]
-"""Fields that are read, in order, each under the setting that names it: ``{"text_field": "body"}``. A setting's name
-ends in ``_field`` and begins with what the field holds."""
+"""Fields that are read, in order, by the setting that names each: ``{"text_field": "body"}``. The name of a setting is
+the kind of content followed by ``_field``."""
 
 
 @final
@@ -29,7 +29,7 @@ class Record(NamedTuple):
     Attributes:
         number: of its line or row, from 1.
         where: file and line, for messages.
-        values: of the fields that were asked for, in their order.
+        values: of the requested fields, in their order.
     """
 
     number: int
@@ -42,12 +42,12 @@ def records(path: Path, suffix: str, fields: Fields) -> Iterator[Record]:
 
     Args:
         path: the file, compressed or not.
-        suffix: what it holds: one of ``RECORD_SUFFIXES`` or ``TABLE_SUFFIXES``.
-        fields: those that are read.
+        suffix: of its format: one of ``RECORD_SUFFIXES`` or ``TABLE_SUFFIXES``.
+        fields: that are read.
 
     Raises:
-        DataError: with the line or row: a record that is broken or lacks a field.
-        MissingExtra: a Parquet file without the package ``pyarrow``.
+        DataError: a record is broken or lacks a field; ``where`` has its line or row.
+        MissingExtra: a Parquet file, and the package ``pyarrow`` is not installed.
     """
     if suffix in TABLE_SUFFIXES:
         for number, row in table_rows(path, suffix):
@@ -87,7 +87,7 @@ def _jsonl(path: Path, fields: Fields) -> Iterator[Record]:
 
 
 def _lines(content: Content) -> Iterator[tuple[bytes, bool]]:
-    """Each line, and whether it is the last."""
+    """Each line, with whether it is the last."""
     first, read = mark_bytes(content), 0
     while (end := content.find(b"\n", first)) >= 0:
         yield content[first:end], False
@@ -117,7 +117,7 @@ def _parquet(path: Path, fields: Fields) -> Iterator[Record]:
 
 
 def _json(line: bytes, where: str, *, last: bool) -> Any:
-    # A file that ends without a line end may have been cut off in its last line.
+    # A file without a final line end may have been truncated in its last line.
     hint = " It is the file's last line: was the file cut off?" if last else ""
     try:
         return json.loads(line.decode("utf-8"))

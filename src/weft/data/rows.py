@@ -1,4 +1,4 @@
-"""Files of records as corpora: each record a document that holds the values of some of its fields."""
+"""Corpora of records: each record is a document that holds the values of some of its fields."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from weft.data.text import corpus_name, nothing, source_files
 
 ROW_SUFFIXES = RECORD_SUFFIXES | TABLE_SUFFIXES
 Values = Callable[[Record], tuple[Any, ...]]
-"""What is kept of a record: the values of its fields, checked."""
+"""Checks a record and returns the values that are kept of it."""
 
 
 def read_rows(path: str | Path, fields: Fields, keep: Values) -> Corpus:
-    """The records of a file, or of those of a folder in the order of their paths: JSON Lines, Parquet, CSV, TSV, any of
-    them compressed.
+    """The records of a file, or of the files of a folder in the order of their paths: JSON Lines, Parquet, CSV or TSV,
+    compressed or not.
 
-    Each is a document that is never cut; its text is what `values_of` reads again, so a corpus of records is hashed,
-    limited and split as one of texts is.
+    Each record is a document that is never cut. Its text is read back by `values_of`, so a corpus of records is hashed,
+    limited and split like one of texts.
 
     Args:
         path: the file or folder.
-        fields: which are read.
-        keep: checks a record's values and gives those that are kept, plain JSON; it raises for a record that is wrong.
+        fields: that are read.
+        keep: checks a record's values and returns those that are kept, as plain JSON data; it raises for a wrong
+            record.
 
     Raises:
-        DataError: a path that is missing or cannot be read, files of another kind, no record, or one that is broken.
-        MissingExtra: Parquet or ``.zst`` without the package that reads it.
+        DataError: the path is missing or cannot be read, a file has another format, there is no record, or one is
+            broken.
+        MissingExtra: Parquet or ``.zst``, and the package that reads it is not installed.
     """
     path = Path(path)
     files = source_files(path, ROW_SUFFIXES)
@@ -48,7 +50,7 @@ def read_rows(path: str | Path, fields: Fields, keep: Values) -> Corpus:
 
 
 def values_of(row: Document) -> list[Any]:
-    """What was kept of a record."""
+    """The values that were kept of a record."""
     found: list[Any] = json.loads(bytes(row.utf8))
     return found
 
@@ -58,7 +60,7 @@ def _table(file: Path, name: str, fields: Fields, keep: Values) -> SpanTable:
     if suffix not in ROW_SUFFIXES:
         raise DataError(f"the file's name ends in {suffix or 'nothing'}, and records are read from files of "
                         f"{' '.join(sorted(ROW_SUFFIXES))}.", where=str(file),
-                        remedy="Give such a file, or name it after what it holds.")
+                        remedy="Give such a file, or rename it to the suffix of its format.")
     spool = Spool(str(file))
 
     def spans() -> Iterator[Span]:

@@ -1,4 +1,4 @@
-"""Rows of ids of different lengths, end to end in one array, and batches of them."""
+"""Rows of ids of different lengths, concatenated in one array, and batches of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from weft.tokenizers import Encoded, Tokenizer
 
 TEXTS_AT_ONCE, CHARACTERS_AT_ONCE = 1 << 12, 1 << 20
 WIDTHS = 4
-"""Widths that batches have: quarters of the longest row. More would pad less; each costs a compiled pass of its own."""
+"""Number of widths of batches: multiples of a quarter of the longest row. More widths would pad less, but each needs a
+compilation."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Padded:
-    """Rows side by side.
+    """Rows padded to one width.
 
     Attributes:
         ids: zero beyond each row's count.
@@ -35,10 +36,10 @@ class Padded:
 
 @final
 class Sequences:
-    """Rows of ids, each as long as it is.
+    """Rows of ids of different lengths.
 
     Args:
-        ids: of all rows, end to end.
+        ids: of all rows, concatenated.
         lengths: of the rows.
     """
 
@@ -51,7 +52,7 @@ class Sequences:
         return len(self.lengths)
 
     def padded(self, rows: Int64[np.ndarray, " B"], width: int) -> Padded:
-        """Those rows, all as wide; a row that is longer is an error of the caller's."""
+        """The rows ``rows``, padded to ``width``, which is at least the length of the longest."""
         count = self.lengths[rows]
         places = np.arange(width)
         inside = places < count[:, None]
@@ -65,7 +66,7 @@ class SequenceWriter:
     """Collects rows into `Sequences`, in memory or on disk (see `Spool`).
 
     Args:
-        where: what is read, for messages.
+        where: the data's name, for messages.
         largest: the largest number that a row may hold.
     """
 
@@ -75,14 +76,14 @@ class SequenceWriter:
         self._waiting: list[int] = []
 
     def add(self, row: Integer[np.ndarray, " n"]) -> None:
-        """One more row."""
+        """Append a row."""
         self._spool.add(row.astype(self._dtype).tobytes())
         self._waiting.append(len(row))
         if len(self._waiting) == TEXTS_AT_ONCE:
             self._pack()
 
     def done(self) -> Sequences:
-        """All rows, once and for all."""
+        """All rows; nothing may be added afterwards."""
         self._pack()
         ids = np.frombuffer(self._spool.view(), dtype=self._dtype)
         return Sequences(ids, np.concatenate([np.array([], dtype=np.int64), *self._lengths]))
@@ -93,10 +94,10 @@ class SequenceWriter:
 
 
 def encoded_texts(texts: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[Encoded]:
-    """The tokens of many texts, in order; each is named, for the message of one that cannot be expressed.
+    """The tokens of many texts, given as pairs of name and text, in order.
 
     Raises:
-        TokenizerError: text that the tokenizer cannot express; ``where`` is its name.
+        TokenizerError: the tokenizer cannot express a text; ``where`` is its name.
     """
     batch: list[tuple[str, str]] = []
     characters = 0
@@ -111,7 +112,7 @@ def encoded_texts(texts: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Ite
 
 @final
 class RowOrder:
-    """Which examples each batch holds: shuffled anew for each epoch, a pure function of seed and step.
+    """The examples of each batch, in an order of its own for each epoch: a pure function of seed and step.
 
     A batch is B examples in the order of their epoch; where an epoch ends within a batch, the next one begins there.
 
@@ -119,11 +120,11 @@ class RowOrder:
         size: number of examples.
         rows: B.
         seed: any integer.
-        reshuffle: every epoch has its own order; False: all have the first one's.
-        where: what is read, for messages.
+        reshuffle: every epoch has its own order; False: all have the order of the first.
+        where: the data's name, for messages.
 
     Raises:
-        DataError: no example.
+        DataError: there is no example.
     """
 
     def __init__(self, size: int, *, rows: int, seed: int, reshuffle: bool, where: str) -> None:
@@ -132,7 +133,7 @@ class RowOrder:
         self.size, self.rows, self.seed, self.reshuffle = size, rows, seed, reshuffle
 
     def of(self, step: int) -> Int64[np.ndarray, " B"]:
-        """The examples of a step, in order."""
+        """The indices of the examples of a step, in order."""
         epoch, place = np.divmod(step * self.rows + np.arange(self.rows, dtype=np.int64), self.size)
         chosen: np.ndarray = permute(place, self.size, seed=self.seed,
                                      epoch=epoch if self.reshuffle else np.zeros_like(epoch))
@@ -140,10 +141,10 @@ class RowOrder:
 
 
 def share_of(rows: int, rank: int, world: int) -> slice:
-    """One process's rows of a batch: rows in order, as many for each.
+    """One rank's rows of a batch: consecutive rows, equally many for each rank.
 
     Raises:
-        DataError: a world that does not divide the rows, or a rank outside it.
+        DataError: ``world`` does not divide the rows, or ``rank`` is not below it.
     """
     if world < 1 or rows % world:
         raise DataError(f"{rows} rows do not divide into {world} ranks.", where="world",
@@ -156,8 +157,8 @@ def share_of(rows: int, rank: int, world: int) -> slice:
 
 
 def widths(*columns: tuple[Sequences, Int64[np.ndarray, " B"]]) -> tuple[int, ...]:
-    """How wide those rows of each column are laid out: as many quarters of the column's longest row as the column that
-    needs most of them does, so that there are no more than `WIDTHS` shapes in all."""
+    """The width to which the rows of each column are padded: the same number of quarters of each column's longest row,
+    as many as any column needs, so that there are at most `WIDTHS` combinations."""
     longest = [max(1, sequences.longest) for sequences, _ in columns]
     needed = max(-(-WIDTHS * int(sequences.lengths[rows].max(initial=1)) // most)
                  for (sequences, rows), most in zip(columns, longest, strict=True))

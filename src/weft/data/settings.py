@@ -1,4 +1,4 @@
-"""What a run reads: the ``data`` section of its configuration."""
+"""The ``data`` section of a run's configuration."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from weft.core.config import rule
 from weft.core.errors import DataError
 from weft.core.part_config import Settings
 from weft.data.division import Division, Heading
-from weft.data.manifest import is_prepared, read_manifest
+from weft.data.manifest import is_prepared, read_prepared_manifest
 from weft.data.records import TEXT_FIELD
 
 
 class HeadingSettings(Settings):
-    """Documents begin at lines that match.
+    """Documents begin at the lines that match a heading.
 
     Attributes:
-        heading: a regular expression, matched from the start of a line on.
+        heading: a regular expression that is matched at the start of a line.
     """
 
     heading: str
@@ -35,40 +35,40 @@ class HeadingSettings(Settings):
 
 
 NO_RECIPE = ("path", "order_seed", "packing")
-"""Settings that change nothing in a prepared folder."""
+"""Settings that do not change the content of a prepared folder."""
 
 
 def full_recipe(known: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe with the settings that it is older than, at what they were when nobody could set them."""
+    """A recipe completed by settings that were added later, with the values of the behaviour before them."""
     fields = {name: field.default for name, field in DataSettings.model_fields.items() if name not in NO_RECIPE}
     return {**fields, **known}
 
 
 class DataSettings(Settings):
-    """What a run reads.
+    """The data of a run.
 
-    A folder that ``weft data prepare`` has made may stand as ``path``: then all but ``order_seed`` and ``packing``
-    comes from it, and what is given must agree with it.
+    ``path`` may be a folder that ``weft data prepare`` wrote: then all settings but ``order_seed`` and ``packing`` are
+    the folder's, and those that are given must agree with it.
 
     Attributes:
         path: a file or folder of text, JSONL or Parquet, or a prepared folder; None: the Python standard library's
             source.
-        validation_path: a text of its own to hold out, instead of a share.
-        test_path: a text for a last evaluation, which training never reads.
-        max_bytes: take no more than this of the text in ``path``.
+        validation_path: a separate text to hold out, instead of a share.
+        test_path: a text for a final evaluation, which training never reads.
+        max_bytes: limit of the text in ``path``.
         validation: share held out, by document where there are enough; 0.1 unless there is a ``validation_path``.
-        order_seed: decides the order of the training windows, and nothing else.
-        split_seed: decides what a limit takes and what is held out.
-        split_by: what decides a document's side, where whole documents are held out: its ``name``; or its
-            ``content``, so that documents of the same text are on the same side.
+        order_seed: of the order of the training windows, and nothing else.
+        split_seed: of the choice of documents under a limit and of those that are held out.
+        split_by: where whole documents are held out, whether the ``name`` of a document decides, or its ``content``,
+            so that documents with the same text are on the same side.
         text_field: the field that holds the text of a JSONL or Parquet record.
-        prompt_field: the field that holds what stands before that text: it is read, and it is neither in the loss nor
-            in an evaluation. Then every record is a document that is never cut in two to hold out a share.
-        documents: what is one document in a text file: the ``file``, each ``line``, each ``paragraph``, or what a
-            heading begins: ``{heading: '= [^=]+ =$'}``.
+        prompt_field: the field that holds a text that precedes it, which is read and counts neither in the loss nor in
+            an evaluation. Every record is then a document that is never cut in two to hold out a share.
+        documents: what is a document in a text file: the ``file``, each ``line``, each ``paragraph``, or the text under
+            each heading: ``{heading: '= [^=]+ =$'}``.
         packing: how documents fill training windows: ``stream``, one after another, cut wherever a window ends; or
             ``documents``, whole, by best fit, and only those longer than a window are cut. Documents in one window
-            are fenced from one another either way. It concerns neither evaluation nor models that count.
+            do not attend to one another either way. It affects neither evaluation nor models that are counted.
     """
 
     path: str | None = None
@@ -95,18 +95,18 @@ class DataSettings(Settings):
         return Path(self.path) if self.path is not None and is_prepared(Path(self.path)) else None
 
     def recipe(self) -> dict[str, Any]:
-        """All that decides what the text is and how it is split, but for the path."""
+        """The settings that decide the text and its split, without the path."""
         return self.model_dump(mode="json", exclude=set(NO_RECIPE))
 
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, value: Any) -> Any:
-        """What a prepared folder was made with, where nothing else is given; no share beside a held-out text."""
+        """Fill in the settings of a prepared folder; leave out the default share where a held-out text is given."""
         if not isinstance(value, Mapping):
             return value
         filled, path = dict(value), value.get("path")
         if isinstance(path, str) and is_prepared(Path(path)):
-            filled = {**read_manifest(Path(path)).recipe.data, **filled}
+            filled = {**read_prepared_manifest(Path(path)).recipe.data, **filled}
         if filled.get("validation_path") is not None:
             filled.setdefault("validation", None)
         return filled
@@ -129,5 +129,5 @@ class DataSettings(Settings):
                            "Leave it out, or give a path.")
         if self.prompt_field == self.text_field:
             raise rule("prompt_field", f"{self.text_field!r} is the field that holds the text.",
-                       "Name the field that stands before it.")
+                       "Name the field that precedes it.")
         return self

@@ -1,4 +1,4 @@
-"""Tokens in shards: written one after the other, mapped into memory when they are read."""
+"""Tokens in shards: written one after another, and memory-mapped for reading."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from weft.data.manifest import ArrayFile, Part, Shard, sample_hash
 from weft.data.stream import SCORED, flags_of
 
 SHARD_TOKENS = 1 << 25
-"""A shard ends with the document that fills it, or within one that would make it twice as long. Its 4 bytes or so per
-token are held in memory until then."""
+"""Tokens of a shard: it ends with the document that reaches this size, or within one that would reach twice as much.
+Its tokens, about 4 bytes each, are held in memory until then."""
 
 
 @final
 class MappedPart(NamedTuple):
-    """The arrays of a part, none of it read yet; ``flags``: None where every token counts."""
+    """The memory-mapped arrays of a part; ``flags``: None if every token is scored."""
 
     tokens: TokenArray
     begins: TokenArray
@@ -31,14 +31,14 @@ class MappedPart(NamedTuple):
 
 @final
 class ShardWriter:
-    """Writes one part of a corpus, piece by piece of its row.
+    """Writes the row of tokens of one part of a corpus, piece by piece.
 
     Args:
-        folder: where the files go.
+        folder: of the files.
         part: ``train``, ``validation`` or ``test``.
-        vocab_size: decides the type of the ids.
-        shard_tokens: a shard ends with the document that brings it to this many tokens, or within one that would bring
-            it to twice as many.
+        vocab_size: decides the dtype of the ids.
+        shard_tokens: a shard ends with the document that reaches this many tokens, or within one that would reach twice
+            as many.
     """
 
     def __init__(self, folder: Path, part: str, vocab_size: int, shard_tokens: int = SHARD_TOKENS) -> None:
@@ -50,7 +50,7 @@ class ShardWriter:
         self.tokens, self.scored = 0, 0
 
     def add(self, row: Row) -> None:
-        """Add a piece of the row: documents, the beginning, the middle or the end of one."""
+        """Add a piece of the row: whole documents, or the beginning, middle or end of one."""
         starts, first = np.flatnonzero(row.begins), 0
         while first + self._room(starts, first) < len(row.ids):
             last = first + self._room(starts, first)
@@ -60,12 +60,12 @@ class ShardWriter:
         self._hold(row.cut(first, len(row.ids)))
 
     def flush(self) -> None:
-        """Write what is held as a shard."""
+        """Write the tokens in memory as a shard."""
         if not self._held:
             return
         scored = np.concatenate([row.scored for row in self._rows])
         flags = flags_of(scored)
-        # One array after the other: the largest is the memory that writing takes besides the rows.
+        # One array after another, so that only one of them is in memory besides the rows.
         self.shards.append(Shard(
             length=self._held,
             tokens=self._write("tokens", np.concatenate([row.ids for row in self._rows])),
@@ -75,8 +75,8 @@ class ShardWriter:
         self._rows, self._held = [], 0
 
     def _room(self, starts: Int64[np.ndarray, " n"], first: int) -> int:
-        """Tokens from ``first`` of a piece on that still go into this shard: up to the first document that begins when
-        the shard is full, and never more than twice that."""
+        """How many tokens from ``first`` of a piece on still go into this shard: up to the first document that begins
+        after the shard is full, and at most up to twice the size of a shard."""
         full = first + max(0, self.shard_tokens - self._held)
         following = starts[np.searchsorted(starts, full):]
         most = 2 * self.shard_tokens - self._held
@@ -106,7 +106,7 @@ def map_part(folder: Path, part: Part) -> MappedPart:
 
 
 def _flags(folder: Path, part: Part) -> TokenArray | None:
-    """The flags, where any shard has some; one without says that each of its tokens counts."""
+    """The flags of all tokens; None if no shard has any. All tokens of a shard without flags are scored."""
     if all(shard.flags is None for shard in part.shards):
         return None
     return join([np.broadcast_to(np.uint8(SCORED), (shard.length,)) if shard.flags is None
@@ -115,5 +115,5 @@ def _flags(folder: Path, part: Part) -> TokenArray | None:
 
 def _map(folder: Path, file: ArrayFile, length: int) -> Shaped[np.ndarray, " n"]:
     dtype = np.dtype(file.dtype).newbyteorder("<")
-    # As a plain array: np.memmap's own indexing costs several times as much on small selections.
+    # A plain array: indexing an np.memmap takes several times as long for small selections.
     return np.asarray(np.memmap(folder / file.name, dtype=dtype, mode="r", shape=(length,)))

@@ -1,4 +1,4 @@
-"""Bytes that are written once and then read: in memory, or from a size on in a file without a name."""
+"""Bytes that are appended and then read: in memory, or beyond a limit in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import final
 from weft.core.errors import DataError
 
 HELD_BYTES = 1 << 26
-"""From this size on what is added goes to the disk."""
+"""Bytes from which on the content goes to disk."""
 
 
 @final
 class Spool:
-    """Holds what is added to it, end to end. Up to ``limit`` bytes it stays in memory; more is written into a file in
-    the folder for temporary files (``TMPDIR``), which has no name and goes when nothing reads it any more, and is
-    mapped from there.
+    """Appends bytes. Up to ``limit`` they are kept in memory; beyond it they are written to an unnamed file in the
+    folder for temporary files (``TMPDIR``), which is memory-mapped for reading and disappears with its last reader.
 
     Args:
-        where: what is read, for the message of a full disk.
-        limit: bytes that are held in memory.
+        where: the data's name, for the message about a full disk.
+        limit: bytes that are kept in memory.
     """
 
     def __init__(self, where: str, *, limit: int = HELD_BYTES) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=limit)  # noqa: SIM115, it lives as long as its view
+        self._file = tempfile.SpooledTemporaryFile(max_size=limit)  # noqa: SIM115, closed with its last view
         self._where, self._limit, self.size = where, limit, 0
 
     def add(self, content: bytes | memoryview) -> None:
@@ -40,7 +39,7 @@ class Spool:
         self.size += len(content)
 
     def view(self) -> memoryview:
-        """All that was added, once and for all.
+        """All that was added; nothing may be added afterwards.
 
         Raises:
             DataError: as `add`.
@@ -59,4 +58,4 @@ class Spool:
     def _full(self, error: OSError) -> DataError:
         return DataError(f"{self.size:,} bytes and more cannot be kept in {tempfile.gettempdir()} "
                          f"({error.strerror or error}).", where=self._where,
-                         remedy="Make room there, or name another folder in TMPDIR.")
+                         remedy="Free space there, or name another folder in TMPDIR.")

@@ -1,4 +1,4 @@
-"""A corpus as one row of tokens, with the places where documents begin and the flags of tokens."""
+"""A corpus as one row of tokens, with document starts and flags of tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.data.layout import layout_of
 from weft.tokenizers import Tokenizer
 
 SCORED = 1
-"""The bit of a token's flags that says that it counts where it is predicted; the others are not used yet."""
+"""The bit of a token's flags for scored tokens, which count where they are predicted. The other bits are unused."""
 
 
 @final
@@ -27,17 +27,17 @@ class TokenStream:
 
     Attributes:
         tokens: ids, in the smallest unsigned type that holds the vocabulary.
-        begins: where a document begins.
-        byte_lengths: UTF-8 bytes of the source text that each token stands for; special tokens stand for none.
+        begins: whether a document begins at each token.
+        byte_lengths: UTF-8 bytes of the source text that each token represents; 0 for special tokens.
         begins_scored: whether a token that begins a document may be predicted from the token before it, which belongs
-            to another document. It may when one and the same token closes a document and opens the next.
+            to another document. It may if the same token closes a document and opens the next.
         vocab_size: of the tokenizer.
         corpus: name of the corpus.
         corpus_sha256: hash of the corpus.
         tokenizer_sha256: fingerprint of the tokenizer.
-        repeated: of a held-out text: how many of its documents stand in the training text too; None: not known.
-        flags: of each token, see ``SCORED``; None: every token counts. A token that does not is read like the others,
-            and adds neither to a loss nor to what a loss is divided by, neither nats nor bytes.
+        repeated: of a held-out text: how many of its documents are also in the training text; None: unknown.
+        flags: of each token, see ``SCORED``; None: every token is scored. A token that is not is read like the others,
+            and adds neither to a loss nor to the tokens and bytes by which a loss is divided.
     """
 
     tokens: UInt[np.ndarray, " N"] | JoinedArray
@@ -55,23 +55,23 @@ class TokenStream:
         return len(self.tokens)
 
     def scored(self, places: Any) -> Bool[np.ndarray, "*shape"]:
-        """Whether the tokens at these places (an array of them, or a slice) count where they are predicted: not where
-        they begin a document, unless ``begins_scored``, and not where their flags say so."""
+        """Whether the tokens at these places (an array or a slice) count where they are predicted: their flags must say
+        so, and they must not begin a document unless ``begins_scored``."""
         found: np.ndarray = (np.logical_not(self.begins[places]) | self.begins_scored) & self.flagged(places)
         return found
 
     def flagged(self, places: Any) -> Bool[np.ndarray, "*shape"]:
-        """Whether the flags of the tokens at these places say that they count."""
+        """Whether the tokens at these places are flagged as scored."""
         if self.flags is None:
             return np.ones(self.begins[places].shape, dtype=np.bool_)
         found: np.ndarray = self.flags[places] & SCORED != 0
         return found
 
     def require(self, needed: int, purpose: str, remedy: str) -> None:
-        """Refuse a purpose that needs more tokens than there are.
+        """Check that there are enough tokens for a purpose.
 
         Raises:
-            DataError: fewer than ``needed`` tokens.
+            DataError: there are fewer than ``needed``.
         """
         if len(self) < needed:
             raise DataError(
@@ -80,11 +80,11 @@ class TokenStream:
 
 
 def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, *, repeated: Repeated | None = None) -> TokenStream:
-    """Encode every document and lay them out in one row, see `Layout`.
+    """Encode every document and arrange them in one row, see `Layout`.
 
     Raises:
-        DataError: a corpus that gives no token, or none that counts.
-        TokenizerError: text that the tokenizer cannot express; ``where`` names the document.
+        DataError: the corpus gives no token, or none that is scored.
+        TokenizerError: the tokenizer cannot express a text; ``where`` names the document.
     """
     layout = layout_of(tokenizer)
     rows = [row.narrow(tokenizer.vocab_size) for row in layout.rows(encode_documents(corpus.documents, tokenizer))]
@@ -97,18 +97,18 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, *, repeated: Repeated | 
 
 
 def flags_of(scored: Bool[np.ndarray, " n"]) -> UInt8[np.ndarray, " n"] | None:
-    """Flags of tokens, of which some count; None where all do."""
+    """The flags of tokens, some of which are scored; None if all are."""
     return None if scored.all() else scored.astype(np.uint8) * SCORED
 
 
 def require_tokens(tokens: int, scored: int, corpus: Corpus) -> None:
-    """Refuse a corpus that gives no token, or none that counts.
+    """Check that a corpus gives tokens, and some that are scored.
 
     Raises:
-        DataError: it does.
+        DataError: it does not.
     """
     if not tokens or not len(corpus.documents):
         raise DataError("the corpus gives no token.", where=corpus.name, remedy="Give a corpus that has text.")
     if not scored:
-        raise DataError("no token of the corpus counts: all of its text is read only.", where=corpus.name,
+        raise DataError("no token of the corpus is scored: all of its text is prompt.", where=corpus.name,
                         remedy="Give records that have text besides the prompt.")

@@ -13,18 +13,18 @@ from weft.data.utf8 import decoded
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TABLE_SUFFIXES = frozenset(DELIMITERS)
 LONGEST_FIELD = 1 << 27
-"""Characters of a value; the csv module's own limit, 131,072, is shorter than many a document."""
+"""Largest number of characters of a value; the csv module's default, 131,072, is less than many documents have."""
 
 
 def table_rows(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table below its first, each with the number of the line it ends in; blank lines are passed over.
+    """The rows of a table below the first line, each with the number of the line in which it ends; blank lines are
+    skipped.
 
-    Values stand in double quotes where they hold the delimiter, a quote (doubled) or a line end (RFC 4180), in TSV
-    likewise.
+    Values with the delimiter, a quote (doubled) or a line end are in double quotes (RFC 4180), in TSV too.
 
     Raises:
-        DataError: not UTF-8, no names in the first line or twice the same, or, with the line, a row of more or fewer
-            values or with a quote that is not closed.
+        DataError: the file is not UTF-8; its first line lacks names or has one twice; or a row, whose line is named,
+            has more or fewer values or an open quote.
     """
     before, limit = 0, csv.field_size_limit(LONGEST_FIELD)
     try:

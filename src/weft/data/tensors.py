@@ -1,4 +1,4 @@
-"""The edge where batches become tensors."""
+"""Conversion of batches to tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.data.batch import Batch
 @final
 @dataclass(frozen=True, eq=False)
 class TensorBatch:
-    """A `Batch` on a device; the attributes mean the same."""
+    """A `Batch` on a device, with the same attributes."""
 
     inputs: Int64[Tensor, "B T"]
     targets: Int64[Tensor, "B T"]

@@ -1,4 +1,4 @@
-"""Text from a file or a folder, read as it is: UTF-8, nothing normalised but a mark of UTF-8 at its beginning."""
+"""Text from a file or a folder: UTF-8, unchanged except that a byte order mark at its beginning is removed."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def read_text(
     """The corpus of a file, or of a folder: its files in the order of their paths.
 
     A text file is one document unless ``documents`` divides it; each record of a JSON Lines (``.jsonl``, ``.ndjson``)
-    or Parquet file is one. Any of them may be compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``). In a folder, files
-    count whose name, but for the compression, ends in one of ``suffixes``; hidden files and folders do not. A file that
-    is named itself may end in anything. What is empty is no document.
+    or Parquet file is one. Any of them may be compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``). Of a folder, the files
+    are read whose names, without the suffix of the compression, end in one of ``suffixes``, except hidden ones and
+    those in hidden folders. A file that is given itself may have any suffix. Empty texts are no documents.
 
     Args:
         path: the file or folder.
-        suffixes: which files of a folder count.
+        suffixes: of the files of a folder that are read.
         text_field: the field of a record that holds its text.
-        prompt_field: the field of a record whose text stands before that, is read and does not count in a loss.
+        prompt_field: the field of a record whose text precedes that, is read and does not count in a loss.
         documents: how text files are divided.
 
     Raises:
-        DataError: a path that is missing or cannot be read, a file that is damaged, empty, binary or not UTF-8, a
-            record without the text, a folder without text, an option that concerns none of the files.
-        MissingExtra: Parquet or ``.zst`` without the package that reads it.
+        DataError: the path is missing or cannot be read; a file is damaged, empty, binary or not UTF-8; a record lacks
+            the text; a folder has no text; or an option applies to none of the files.
+        MissingExtra: Parquet or ``.zst``, and the package that reads it is not installed.
     """
     path = Path(path)
     files = source_files(path, suffixes)
@@ -64,7 +64,7 @@ def read_text(
 
 
 def corpus_name(path: Path) -> str:
-    """What a corpus that is read from there is called."""
+    """The name of a corpus that is read from ``path``."""
     return path.resolve().name if path.is_dir() else path.name
 
 
@@ -72,7 +72,7 @@ def source_files(path: Path, suffixes: Collection[str] = TEXT_SUFFIXES) -> list[
     """The files that `read_text` reads, in order.
 
     Raises:
-        DataError: a path that is missing, or neither a file nor a folder.
+        DataError: the path is missing, or is neither a file nor a folder.
     """
     if path.is_dir():
         names = (file.relative_to(path).as_posix() for file in _files(path) if content_suffix(file) in suffixes)
@@ -85,10 +85,10 @@ def source_files(path: Path, suffixes: Collection[str] = TEXT_SUFFIXES) -> list[
 
 
 def read_like(path: str | Path, *, text_field: str, prompt_field: str | None, documents: Division) -> Corpus:
-    """A text read as another one was: its settings hold for the files that they concern, and need not concern any.
+    """Read a text with the settings of another one: they apply where they can, and are ignored where they cannot.
 
     Raises:
-        DataError: as `read_text`, of which these are the arguments.
+        DataError: as `read_text`, whose arguments these are.
     """
     records = {content_suffix(file) in RECORD_SUFFIXES for file in source_files(Path(path))}
     if records == {False}:
@@ -98,10 +98,10 @@ def read_like(path: str | Path, *, text_field: str, prompt_field: str | None, do
 
 
 def read_document(path: Path) -> memoryview:
-    """The text of one file, which may be compressed, in UTF-8 and without the mark that some editors begin it with.
+    """The text of one file, compressed or not, in UTF-8 and without a byte order mark.
 
     Raises:
-        DataError: a file that cannot be read, is damaged, binary or not UTF-8.
+        DataError: the file cannot be read, or is damaged, binary or not UTF-8.
     """
     content = read_content(path)
     _require_text(content, path)
@@ -138,7 +138,7 @@ def _documents(file: Path, name: str, fields: Fields, how: Division) -> Sequence
 
 
 def _records(file: Path, name: str, suffix: str, fields: Fields) -> SpanTable:
-    """A document for each record: the text of its fields, of which only the last counts."""
+    """A document for each record: the texts of its fields, of which only the last is scored."""
     spool = Spool(str(file))
 
     def spans() -> Iterator[Span]:
@@ -156,7 +156,7 @@ def _records(file: Path, name: str, suffix: str, fields: Fields) -> SpanTable:
 
 
 def _require_used(path: Path, files: list[Path], field: str, prompt: str | None, how: Division) -> None:
-    """Refuse an option that no file is concerned by."""
+    """Refuse an option that applies to none of the files."""
     holds_records = {content_suffix(file) in RECORD_SUFFIXES for file in files}
     given = {"text_field": None if field == TEXT_FIELD else field, "prompt_field": prompt}
     for setting, value in given.items():
@@ -169,7 +169,7 @@ def _require_used(path: Path, files: list[Path], field: str, prompt: str | None,
 
 
 def nothing(path: Path, suffixes: Collection[str]) -> DataError:
-    """What is said of a path in which nothing was found to read."""
+    """The error for a path without any text."""
     if not path.is_dir():
         return DataError("the file is empty.", where=str(path), remedy="Give a file that has text.")
     listed = " ".join(sorted(suffixes))
@@ -181,7 +181,7 @@ def nothing(path: Path, suffixes: Collection[str]) -> DataError:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Files below ``folder``, but for hidden ones; links to folders are not followed, since they may form a ring."""
+    """Files below ``folder`` that are not hidden. Links to folders are not followed, since they may form a cycle."""
     for place, folders, files in os.walk(folder, onerror=_unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(place) / name for name in files if not name.startswith("."))

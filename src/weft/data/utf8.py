@@ -1,4 +1,4 @@
-"""Text that stays in UTF-8: counted, searched and decoded in parts, so that no part of the work holds it twice."""
+"""Functions on text in UTF-8 that count, search and decode it in parts, so that it is not in memory twice."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from jaxtyping import Int64, UInt8
 from weft.data.compression import RELEASED, release
 
 PART = 1 << 20
-"""Bytes that are looked at together."""
+"""Bytes that are processed at a time."""
 
 LINE_END = ord("\n")
 CONTINUED, MARK = 0b1100_0000, 0b1000_0000
-"""A byte whose upper two bits are ``10`` goes on with a character."""
+"""A byte whose upper two bits are ``10`` continues a character."""
 
 
 def parts_of(content: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The content in parts, each with the place it begins at; what was read of a mapped file is given back."""
+    """The content in parts, each with its offset. The memory of mapped files is released after each part."""
     for first in range(0, len(content), PART):
         if first and first % RELEASED == 0:
             release(content)
@@ -30,7 +30,7 @@ def decoded(content: memoryview, *, size: int = PART) -> Iterator[str]:
     """The text in parts of at most ``size`` bytes; none is empty.
 
     Raises:
-        UnicodeDecodeError: not UTF-8; its ``start`` counts from the beginning of the content.
+        UnicodeDecodeError: the content is not UTF-8; ``start`` is relative to the whole content.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     for first in range(0, len(content), size):
@@ -48,12 +48,12 @@ def decoded(content: memoryview, *, size: int = PART) -> Iterator[str]:
 
 
 def character_count(content: memoryview) -> int:
-    """Characters of the text."""
+    """The number of characters."""
     return sum(len(_starts(part)) for _, part in parts_of(content))
 
 
 def character_at(content: memoryview, index: int) -> int:
-    """The byte at which the character of that index begins; the content's length for the index behind the last."""
+    """The byte at which the character with that index begins; the content's length for the index after the last."""
     for first, part in parts_of(content):
         starts = _starts(part)
         if index < len(starts):
@@ -63,7 +63,7 @@ def character_at(content: memoryview, index: int) -> int:
 
 
 def character_start(content: memoryview, place: int) -> int:
-    """The byte at which the character that byte ``place`` belongs to begins."""
+    """The first byte of the character to which byte ``place`` belongs."""
     place = min(place, len(content))
     while 0 < place < len(content) and content[place] & CONTINUED == MARK:
         place -= 1
@@ -71,7 +71,7 @@ def character_start(content: memoryview, place: int) -> int:
 
 
 def find_byte(content: memoryview, byte: int, first: int) -> int:
-    """Where that byte stands for the first time from ``first`` on; -1: nowhere."""
+    """The offset of the first such byte from ``first`` on; -1: there is none."""
     for start, part in parts_of(content[first:]):
         found = np.flatnonzero(_bytes(part) == byte)
         if len(found):

@@ -1,4 +1,4 @@
-"""Windows for evaluation: every token that can be predicted counts exactly once."""
+"""Windows for evaluation, in which every token that can be predicted is scored exactly once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from weft.data.stream import TokenStream
 class EvaluationWindows:
     """Windows of ``context`` inputs that advance by ``stride`` targets.
 
-    The first window counts all its targets; each later one counts its last ``stride`` targets, which are predicted from
-    at least ``context - stride`` + 1 tokens. The last window ends with the stream and is as long as the others, so
-    that it counts only what is left. A stream shorter than ``context`` is one shorter window.
+    The first window scores all its targets, and each later one its last ``stride`` targets, which are predicted from at
+    least ``context - stride`` + 1 tokens. The last window ends with the stream and is as long as the others, so that it
+    scores only the targets that are left. A stream shorter than ``context`` is one shorter window.
 
     ``stride == context`` is the fastest protocol, and the least favourable to the model; smaller strides cost
     ``context / stride`` times as much. The very first token of a stream is not predicted.
@@ -30,7 +30,7 @@ class EvaluationWindows:
         rows: windows per batch.
 
     Raises:
-        DataError: a context, stride or number of rows out of range, or a stream with nothing to predict.
+        DataError: context, stride or rows is out of range, or the stream has no token to predict.
     """
 
     def __init__(self, stream: TokenStream, *, context: int, stride: int | None = None, rows: int = 8) -> None:
@@ -62,7 +62,7 @@ class EvaluationWindows:
 
     @property
     def protocol(self) -> str:
-        """How tokens are counted, in one line, to be stated beside every figure."""
+        """How tokens are scored, in one line that is reported with every result."""
         ends = (
             "the end of a document counts as a token of 0 bytes"
             if self.stream.begins_scored

@@ -1,1 +1,1 @@
-"""Files and folders: whose they are, and what may be written where. It knows nothing of what is in them."""
+"""Files and folders: ownership, atomic writes, locks and manifests, independent of their content."""

@@ -1,4 +1,4 @@
-"""One writer to a folder at a time."""
+"""Locks, by which one process at a time writes to a folder."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def held(folder: Path, doing: str) -> Iterator[None]:
-    """Hold a folder for this process, whose number is written down; the system lets go of it however the process ends.
+    """Lock an existing folder for this process, whose number is written into the lock file. The operating system
+    releases the lock when the process ends, however it ends.
 
     Args:
-        folder: it exists.
-        doing: what this process does in it, for the error that another one gets: ``training``.
+        folder: to be locked.
+        doing: what this process does in it, for the error in another process: ``training``.
 
     Raises:
-        ConfigError: another process holds the folder, or a file that is no lock stands in the lock's place.
+        ConfigError: another process has the lock, or the path of the lock file is taken by another file.
         OSError: the folder cannot be written to.
     """
     path = folder / LOCK_FILE
     if os.path.lexists(path) and not _is_lock(path):
-        raise ConfigError([f"out: {path} is no lock of Weft's, and would be overwritten. Choose another folder, or "
-                           "move it away."])
+        raise ConfigError([f"out: {path} is not a lock file of Weft's, and would be overwritten. Choose another "
+                           "folder, or move it away."])
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _take(handle, folder, doing)
@@ -52,7 +53,7 @@ def _take(handle: int, folder: Path, doing: str) -> None:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a file holds a process's number, or nothing yet."""
+    """Whether a file holds the number of a process, or nothing yet."""
     if path.is_symlink() or not path.is_file():
         return False
     content = path.read_bytes()

@@ -1,9 +1,10 @@
-"""Manifests: every file of a folder with its size and SHA-256, by which damage is noticed and named."""
+"""Manifests: lists of the files of a folder with size and SHA-256, by which damage is detected."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -17,25 +18,25 @@ COPY_AGAIN = "Copy the checkpoint again, whole, or use an earlier one."
 @final
 @dataclass(frozen=True)
 class FileEntry:
-    """What a manifest says of a file: its size and SHA-256."""
+    """The entry of a file in a manifest: its size and SHA-256."""
 
     bytes: int
     sha256: str
 
 
 def write_manifest(folder: Path) -> None:
-    """List every file of ``folder`` and of the folders in it, by its path from there on."""
+    """Write the manifest of all files in ``folder`` and the folders in it, by their relative paths."""
     files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
              for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST_FILE}
     (folder / MANIFEST_FILE).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> dict[str, FileEntry]:
-    """What `write_manifest` listed.
+    """The entries that `write_manifest` wrote, by relative path.
 
     Raises:
-        OSError: it is missing or cannot be read.
-        ValueError: it is damaged, or no manifest of files.
+        OSError: the manifest is missing or cannot be read.
+        ValueError: it is damaged, or is not a manifest of files.
     """
     content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
     try:
@@ -46,7 +47,8 @@ def read_manifest(folder: Path) -> dict[str, FileEntry]:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether Weft has listed a folder's files, whatever has become of them; prepared data have a form of their own."""
+    """Whether a folder has a manifest, even if its files have changed since. The manifest of prepared data, which
+    `weft.data.manifest` writes, has another form."""
     try:
         content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
         return content.get("purpose") == "prepared data" or bool(read_manifest(folder))
@@ -55,7 +57,7 @@ def has_manifest(folder: Path) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's content, hexadecimal."""
+    """SHA-256 of a file's content, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -64,20 +66,33 @@ def check_manifest(folder: Path, *, hashes: bool = True) -> None:
     """Compare every file with the manifest; ``hashes=False`` compares sizes only.
 
     Raises:
-        CheckpointError: listing every file that is missing, truncated or changed.
+        CheckpointError: files are missing, truncated or changed; all are listed.
     """
-    files = _listed(folder)
-    problems = [what for name, entry in files.items() if (what := _problem(folder / name, entry, hashes))]
-    if problems:
-        count = "1 file is" if len(problems) == 1 else f"{len(problems)} files are"
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise CheckpointError(f"{count} not as they were saved:{listed}\n", where=str(folder), remedy=COPY_AGAIN)
+    what = differences(folder, _listed(folder), sha256_of if hashes else None)
+    if what:
+        raise CheckpointError(what, where=str(folder), remedy=COPY_AGAIN)
+
+
+def differences(folder: Path, listed: Mapping[str, FileEntry], hashed: Callable[[Path], str] | None) -> str:
+    """A heading, and a line for each listed file that is missing, truncated or changed; empty when none is.
+
+    Args:
+        folder: that the listed paths start from.
+        listed: size and hash of each file, by its path.
+        hashed: the hash of a file that is compared; None: sizes alone are.
+    """
+    problems = [what for name, entry in listed.items() if (what := _problem(folder / name, name, entry, hashed))]
+    if not problems:
+        return ""
+    heading = "1 file is not as it was written" if len(problems) == 1 else (
+        f"{len(problems)} files are not as they were written")
+    return "\n  - ".join([f"{heading}:", *problems]) + "\n"
 
 
 def _listed(folder: Path) -> dict[str, FileEntry]:
     path = folder / MANIFEST_FILE
     if not path.exists():
-        raise CheckpointError(f"the checkpoint is not whole: {MANIFEST_FILE} is missing.", where=str(folder),
+        raise CheckpointError(f"the checkpoint is incomplete: {MANIFEST_FILE} is missing.", where=str(folder),
                               remedy=COPY_AGAIN)
     try:
         return read_manifest(folder)
@@ -85,14 +100,14 @@ def _listed(folder: Path) -> dict[str, FileEntry]:
         raise CheckpointError(f"the manifest is damaged ({error!r}).", where=str(path), remedy=COPY_AGAIN) from None
 
 
-def _problem(path: Path, entry: FileEntry, hashes: bool) -> str:
+def _problem(path: Path, name: str, entry: FileEntry, hashed: Callable[[Path], str] | None) -> str:
     if not path.is_file():
-        return f"{path.name} is missing."
+        return f"{name} is missing."
     size = path.stat().st_size
     if size < entry.bytes:
-        return f"{path.name} is truncated: {size} of {entry.bytes} bytes."
+        return f"{name} is truncated: {size:,} bytes instead of {entry.bytes:,}."
     if size > entry.bytes:
-        return f"{path.name} has grown: {size} bytes instead of {entry.bytes}."
-    if hashes and sha256_of(path) != entry.sha256:
-        return f"{path.name} has changed: its SHA-256 differs."
+        return f"{name} has grown: {size:,} bytes instead of {entry.bytes:,}."
+    if hashed is not None and hashed(path) != entry.sha256:
+        return f"{name} has changed: its SHA-256 differs."
     return ""

@@ -1,9 +1,9 @@
-"""What may be written where.
+"""The rule of what Weft may replace.
 
-Weft replaces only what a manifest of its own proves that it wrote, and only when it is asked to; anything else in the
-way is refused by name. A manifest lists every file of a folder with its size and SHA-256, so a folder is Weft's when
-nothing in it is unlisted and nothing listed has changed; what is missing does no harm. A single file has no manifest
-and is never replaced.
+Weft replaces a folder only if a manifest proves that Weft wrote all of it, and only with the user's consent
+(``replace``); anything else in the way is refused by name. A manifest lists every file of a folder with its size and
+SHA-256, so a folder is Weft's if nothing in it is unlisted and nothing listed has changed; missing files do not matter.
+A single file has no manifest and is never replaced.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from weft.core.errors import OccupiedError
 from weft.disk.manifest import MANIFEST_FILE, FileEntry, read_manifest, sha256_of
 
 SHOWN = 5
-"""Names of things in the way that a message lists."""
+"""How many names an error message lists."""
 
 Proof: TypeAlias = Callable[[Path], list[str]]
-"""What keeps a folder from being Weft's own, in a few clauses; none when all of it is."""
+"""Returns why a folder is not Weft's, in clauses; an empty list if it is."""
 
 
 def by_manifest(folder: Path) -> list[str]:
-    """The proof of a folder that `write_manifest` has listed, with whatever version of Weft."""
+    """The proof of a folder with a manifest by `write_manifest`, of any version of Weft."""
     try:
         listed = read_manifest(folder)
     except (OSError, ValueError):
@@ -33,70 +33,72 @@ def by_manifest(folder: Path) -> list[str]:
 
 
 def not_listed(folder: Path, listed: Mapping[str, FileEntry], beside: set[str]) -> list[str]:
-    """What is in a folder besides the files that are listed, as they are listed, and those named ``beside``."""
-    there = {name: path for name, path in _entries(folder, listed) if name not in beside or path.is_symlink()}
-    unlisted = [name for name in there if name not in listed]
-    changed = [name for name, path in there.items() if name in listed and not _is_as_listed(path, listed[name])]
+    """Clauses that name the entries of a folder that are neither listed nor named in ``beside``, and the listed files
+    that have changed."""
+    entries = {name: path for name, path in _entries(folder, listed) if name not in beside or path.is_symlink()}
+    unlisted = [name for name in entries if name not in listed]
+    changed = [name for name, path in entries.items() if name in listed and not _is_as_listed(path, listed[name])]
     clauses = (("no manifest of Weft's lists", unlisted), ("since Weft wrote them, these have changed:", changed))
     return [f"{what} {enumerated(names)}" for what, names in clauses if names]
 
 
 def _entries(folder: Path, listed: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """What stands in a folder, by its path from there on: of folders that hold something listed what they hold, of
-    others the folder."""
+    """The entries of a folder by relative path. Inner folders with listed files are entered; others are yielded
+    themselves."""
     inside = [name.partition("/") for name in listed if "/" in name]
     for path in sorted(folder.iterdir()):
-        own = [rest for first, _, rest in inside if first == path.name]
-        if own and path.is_dir() and not path.is_symlink():
-            yield from ((f"{path.name}/{name}", each) for name, each in _entries(path, own))
+        inner = [rest for first, _, rest in inside if first == path.name]
+        if inner and path.is_dir() and not path.is_symlink():
+            yield from ((f"{path.name}/{name}", each) for name, each in _entries(path, inner))
         else:
             yield path.name, path
 
 
 def require_free(path: Path, *, single: bool = False, proof: Proof | None = None, replace: bool = False) -> None:
-    """Refuse to write where something is in the way.
+    """Check that a file or folder may be written.
 
     Args:
-        path: of the file or folder to be written.
-        single: it is a file.
-        proof: of the folders that may be replaced; None: only an empty one.
-        replace: whether that was asked for.
+        path: of the file or folder.
+        single: whether it is a file.
+        proof: of folders that may be replaced; None: only empty ones may.
+        replace: whether the user has consented to a replacement.
 
     Raises:
-        OccupiedError: naming what stands there, or telling why that cannot be seen.
+        OccupiedError: something is in the way, which the message names, or the path cannot be read.
     """
     try:
         _require_free(path, single, proof, replace)
     except OSError as error:
-        raise OccupiedError(f"what stands here cannot be read ({error.strerror or error}), so nothing is written.",
+        raise OccupiedError(f"this path cannot be read ({error.strerror or error}), so nothing is written to it.",
                             where=str(path), remedy="Correct its permissions, or choose another place.") from None
 
 
 def _require_free(path: Path, single: bool, proof: Proof | None, replace: bool) -> None:
-    wanted, other = ("name", "folder") if single else ("folder", "file")
+    needed, other = ("name", "folder") if single else ("folder", "file")
     if path.is_symlink():
-        raise OccupiedError(f"a symbolic link (to {os.readlink(path)}) stands here, and nothing is put in its place.",
-                            where=str(path), remedy=f"Choose another {wanted}, or give the path that it leads to.")
+        raise OccupiedError(f"this path is a symbolic link (to {os.readlink(path)}), which is not replaced.",
+                            where=str(path), remedy=f"Choose another {needed}, or give the path that it leads to.")
     if not path.exists():
         return
     if path.is_dir() == single:
-        raise OccupiedError(f"a {other} stands here, where a {'file' if single else 'folder'} is to be written.",
-                            where=str(path), remedy=f"Choose another {wanted}.")
+        raise OccupiedError(f"there is a {other} at this path, and a {'file' if single else 'folder'} is to be "
+                            "written.", where=str(path), remedy=f"Choose another {needed}.")
     if single:
-        raise OccupiedError("a file stands here already, and a single file never shows who wrote it, so it will not be "
+        raise OccupiedError("there is a file at this path already, and nothing proves that Weft wrote it, so it is not "
                             "replaced.", where=str(path), remedy="Choose another name, or delete it first.")
     if any(path.iterdir()):
         _require_own(path, proof, replace)
     if path.samefile(Path.cwd()):
-        raise OccupiedError("the command runs in this folder, which is written beside its place and then renamed.",
-                            where=str(path), remedy="Give a folder in it, or run from another one.")
+        raise OccupiedError("this is the working directory of the command, and it would be replaced by renaming "
+                            "another folder.", where=str(path),
+                            remedy="Give a folder inside it, or run the command from another folder.")
 
 
 def require_free_or_same(path: Path, content: bytes) -> None:
-    """Refuse to write a file where another stands; one of the same content is no loss.
+    """Check that a file may be written: nothing is at its path, or a file with the same content.
 
     Raises:
-        OccupiedError: naming it.
+        OccupiedError: something else is.
     """
     if path.is_symlink() or not path.is_file() or path.read_bytes() != content:
         require_free(path, single=True)
@@ -105,21 +107,21 @@ def require_free_or_same(path: Path, content: bytes) -> None:
 def _require_own(folder: Path, proof: Proof | None, replace: bool) -> None:
     problems = _unproven(folder) if proof is None else proof(folder)
     if problems:
-        raise OccupiedError(f"what stands here is not just what Weft wrote, and it will not be replaced: "
+        raise OccupiedError(f"this folder holds more than Weft wrote, so it is not replaced: "
                             f"{'; '.join(problems)}.", where=str(folder),
-                            remedy="Choose another folder, or move away what is yours and delete the rest.")
+                            remedy="Choose another folder, or move your own files away and delete the rest.")
     if not replace:
-        raise OccupiedError("what Weft has written before stands here.", where=str(folder),
+        raise OccupiedError("this folder holds what Weft wrote before.", where=str(folder),
                             remedy="Choose another folder, or replace it (--replace, replace=True).")
 
 
 def in_the_way(folder: Path, names: tuple[str, ...]) -> list[str]:
-    """Those of ``names`` under which something stands in ``folder``; an empty folder is nothing."""
+    """Those of ``names`` that exist in ``folder``; empty folders do not count."""
     return [name for name in names if os.path.lexists(folder / name) and not is_empty(folder / name)]
 
 
 def is_empty(path: Path) -> bool:
-    """Whether it is a folder, or a link to one, that is seen to hold nothing."""
+    """Whether it is an empty folder, or a link to one; False if it cannot be read."""
     try:
         return path.is_dir() and not any(path.iterdir())
     except PermissionError:
@@ -127,7 +129,7 @@ def is_empty(path: Path) -> bool:
 
 
 def enumerated(names: list[str]) -> str:
-    """The first few, and how many more there are."""
+    """The first `SHOWN` names, and how many more there are."""
     more = len(names) - SHOWN
     return f"{', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
 

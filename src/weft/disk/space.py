@@ -1,4 +1,4 @@
-"""The error for a checkpoint or file that cannot be written, and how much room there is."""
+"""The error for a checkpoint that cannot be written, and the free space on a disk."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from safetensors import SafetensorError
 from weft.core.errors import CheckpointError, FailedError, WeftError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""No room on the disk, in the user's share of it, or for a file of this size."""
+"""The disk is full, the user's quota is used up, or the file is too large for the file system."""
 
 
 def not_written(error: OSError | SafetensorError, folder: Path, needed: int) -> WeftError:
     """The error for the user.
 
     Args:
-        error: what the system said.
+        error: of the operating system.
         folder: of the checkpoint.
-        needed: bytes that its tensors take.
+        needed: bytes of its tensors.
     """
-    kept = "what was saved before is untouched."
+    kept = "earlier checkpoints are unchanged."
     if error_number(error) not in FULL:
         return CheckpointError(f"the checkpoint cannot be written ({error}).", where=str(folder),
                                remedy=f"Choose a folder that can be written to; {kept}")
-    return FailedError(f"no room for the checkpoint, which takes {needed:,} bytes; {free_bytes(folder):,} are free "
-                       f"there ({error}).", where=str(folder), remedy=f"Make room or choose another folder; {kept}")
+    return FailedError(f"there is no space for the checkpoint, which takes {needed:,} bytes; {free_bytes(folder):,} "
+                       f"are free there ({error}).", where=str(folder),
+                       remedy=f"Free space or choose another folder; {kept}")
 
 
 def error_number(error: OSError | SafetensorError) -> int | None:
-    """The system's number of the error, which safetensors gives only in its text."""
+    """The number of the operating system's error, which safetensors gives only in its text."""
     if isinstance(error, OSError):
         return error.errno
     number = re.search(r"os error (\d+)", str(error))
@@ -40,6 +41,6 @@ def error_number(error: OSError | SafetensorError) -> int | None:
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes free on the disk of ``path``, which need not exist yet."""
+    """Bytes that are free on the disk of ``path``, which need not exist yet."""
     there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     return shutil.disk_usage(there).free

@@ -1,12 +1,12 @@
-"""`Task`: what a model is trained and measured on. Training knows models and tasks, and nothing of either's kind.
+"""`Task`: what a model is trained and measured on. Training depends on no kind of model or task.
 
-    problems(model)                   why the model does not fit, before anything is read
-    material(data, tokenizer)         from the run's settings to examples to train on and held-out ones
+    problems(model)                   why the model does not fit, before any data are read
+    material(data, tokenizer)         examples to train on and held-out ones, by the run's settings
     batches(examples)                 an endless sequence of batches, each a pure function of seed and step
-    count(batch)                      what the loss is divided by
+    count(batch)                      the number by which the loss is divided
     given(batch, device)              the batch as tensors
     loss(model, given, state)         sums over the batch: one differentiable function, which can be compiled
-    measure(model, examples, n)       what is measured on held-out examples, by name
+    measure(model, examples, n)       measures on held-out examples, by name
 
 A step of several batches, of accumulation or of several processes, minimises (sum of losses) / (sum of counts).
 """
@@ -37,11 +37,11 @@ HeldOut: TypeAlias = Literal["validation", "test"]
 
 
 class Examples(Protocol):
-    """What a task trains on or is measured by, such as a `weft.data.TokenStream`."""
+    """What a task trains on or is measured on, such as a `weft.data.TokenStream`."""
 
     @property
     def repeated(self) -> Repeated | None:
-        """Of held-out examples: how many stand in the training text too; None: not known."""
+        """Of held-out examples: how many are also in the training text; None: unknown."""
 
     def __len__(self) -> int:
         """Tokens."""
@@ -53,8 +53,8 @@ B_co = TypeVar("B_co", covariant=True)
 
 
 class BatchSource(Protocol[B_co]):
-    """An endless sequence of batches, as `weft.data.Batches` is: training resumes at any step without replaying the
-    ones before, and what is drawn at random for a batch (masks) is drawn from the seed and the step."""
+    """An endless sequence of batches, such as `weft.data.Batches`. Training resumes at any step without replaying
+    earlier ones; random choices for a batch (masks) depend on the seed and the step alone."""
 
     @property
     def rows(self) -> int:
@@ -62,19 +62,19 @@ class BatchSource(Protocol[B_co]):
 
     @property
     def tokens_per_batch(self) -> float:
-        """Tokens that a batch reads, without padding; the mean over an epoch where batches differ."""
+        """Tokens of a batch without padding; the mean over an epoch where batches differ."""
 
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> B_co:
-        """The batch of that step, from 0, or one process's rows of it: rows in order, as many for each."""
+        """The batch of that step, from 0, or one rank's rows of it: consecutive rows, equally many for each rank."""
 
 
 class Count(NamedTuple):
-    """What a batch counts, and how it begins.
+    """The numbers of a batch.
 
     Attributes:
         rows: of the batch.
-        predictions: that count in the loss, which is divided by them: tokens, or examples.
-        bytes: of text that they stand for; 0 where they stand for none.
+        predictions: tokens or examples that count in the loss, which is divided by their number.
+        bytes: of text that the predictions represent; 0 if they represent none.
         fresh: whether its rows start without a state carried from the batch before.
     """
 
@@ -84,15 +84,27 @@ class Count(NamedTuple):
     fresh: bool = True
 
 
+class Lengths(NamedTuple):
+    """Tokens of a row that a model reads, without padding; means over an epoch where rows differ.
+
+    Attributes:
+        tokens: of the text, or of the target.
+        source: of the source; None for a task without one.
+    """
+
+    tokens: float
+    source: float | None = None
+
+
 class Scored(NamedTuple):
     """Sums over a batch under a model.
 
     Attributes:
-        nats: what is reported: the plain negative log-likelihood, or the plain error where values are predicted;
+        nats: the reported sum: the plain negative log-likelihood, or the plain error where values are predicted;
             without a gradient.
-        loss: what is differentiated.
-        state: after the batch, for rows that go on; None otherwise.
-        losses: the model's own.
+        loss: the sum that is differentiated.
+        state: after the batch, for rows that continue in the next; None otherwise.
+        losses: auxiliary losses of the model.
     """
 
     nats: Tensor
@@ -103,18 +115,17 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What a run says that its task obeys.
+    """The settings of a run that apply to its task.
 
     Attributes:
         rows: of a batch.
         context: tokens of a row at most.
-        seed: of the order of batches, and of what is drawn for them.
-        reshuffle: every epoch has its own order; otherwise all have the first one's.
+        seed: of the order of batches, and of random choices for them.
+        reshuffle: every epoch has its own order; otherwise all have the order of the first.
         carry_state: rows continue from batch to batch.
-        packing: how documents lie in rows of running text, see `weft.data.settings.DataSettings`.
+        packing: how documents are arranged in rows of running text, see `weft.data.settings.DataSettings`.
         objective: terms of the loss of tokens.
-        labels: names of the classes that the model's head tells apart, in the order of their ids; none where they have
-            no names.
+        labels: names of the classes of the model's head, in the order of their ids; empty if they have no names.
     """
 
     rows: int
@@ -133,11 +144,11 @@ class TaskConfig(PartConfig):
     group: ClassVar[str] = "task"
 
     def create(self, settings: TaskSettings) -> Task[Any, Any]:
-        """The task, in a run of those settings."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it is made")
+        """Create the task of a run with these settings."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement create")
 
     def texts(self, data: DataSettings) -> Iterable[str]:
-        """What a tokenizer learns from: the texts to train on.
+        """The training texts, from which a tokenizer learns.
 
         Raises:
             DataError: they cannot be read.
@@ -145,11 +156,11 @@ class TaskConfig(PartConfig):
         return split_corpus(data)[0].texts()
 
     def extra_ids(self, tokenizer: TokenizerConfig) -> int:
-        """Ids that the model needs behind the tokenizer's, such as one for what is masked."""
+        """How many ids the model needs after the tokenizer's, such as one for the mask."""
         return 0
 
     def labels(self, data: DataSettings) -> tuple[str, ...]:
-        """Names of the classes that the records to train on have, for a head that names none; none for a task without
+        """Names of the classes in the training records, for a head that gives no names; empty for a task without
         classes.
 
         Raises:
@@ -164,9 +175,9 @@ class Task(ABC, Generic[E, B]):
     Class attributes:
         name: its kind, for messages.
         carries: whether rows can continue from batch to batch (``training.carry_state``).
-        packs: whether it obeys ``data.packing``.
-        smooths: whether it obeys ``training.objective``.
-        unit: of a prediction: what a loss is per.
+        packs: whether it supports ``data.packing``.
+        smooths: whether it supports ``training.objective``.
+        unit: name of a prediction: the loss is per token, or per example.
 
     Attributes:
         measured_in: the unit of the loss itself.
@@ -183,9 +194,9 @@ class Task(ABC, Generic[E, B]):
         self.settings = settings
 
     def problems(self, model: Model) -> list[str]:
-        """Why this model cannot be trained on this task, or the run's settings do not go with it: each a line that
-        begins with the field's path and ends with what to do. Nothing where all fit. It is asked before anything is
-        read. A task adds its own; these hold for all."""
+        """Why this model cannot be trained on this task with these settings: each a line that begins with the path of a
+        field and ends with the remedy; empty if it can. No data are read. A subclass adds its own to these, which hold
+        for all tasks."""
         found, limit = self._unheeded(), model.limit()
         if limit is not None and self.settings.context > limit:
             found.append(f"training.context: {self.settings.context} tokens, and the model's positions end at {limit}. "
@@ -193,16 +204,16 @@ class Task(ABC, Generic[E, B]):
         return found
 
     def require(self, model: Model) -> None:
-        """Refuse a model that does not fit.
+        """Check that the model fits.
 
         Raises:
-            ConfigError: listing all `problems`.
+            ConfigError: it does not; all `problems` are listed.
         """
         if found := self.problems(model):
             raise ConfigError(found)
 
     def _unheeded(self) -> list[str]:
-        """Settings that this task would ignore."""
+        """Settings of the run that this task does not support."""
         settings, says = self.settings, f"which the task {self.name!r} does not have. Leave it out."
         given = [("training.carry_state: rows that go on from batch to batch,", settings.carry_state, self.carries),
                  ("data.packing: documents, rows of packed text,", settings.packing == "documents", self.packs),
@@ -211,20 +222,21 @@ class Task(ABC, Generic[E, B]):
 
     @abstractmethod
     def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[E]:
-        """What is trained on and measured by, read and encoded; the tokenizer learns from the training text alone.
+        """Read and encode the examples to train on and the held-out ones; the tokenizer learns from the training text
+        alone.
 
         Raises:
-            DataError: it cannot be used.
+            DataError: the data cannot be used.
             TokenizerError: the tokenizer cannot be made, or cannot express the text.
             ConfigError: the settings do not agree with a prepared folder.
         """
 
     @abstractmethod
     def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> E:
-        """The examples that a run held out, for a model that it has trained.
+        """The held-out examples of a run, for a model that it has trained.
 
         Raises:
-            DataError: they cannot be read, there are none, or they were encoded by another tokenizer.
+            DataError: they cannot be read, there are none, or another tokenizer encoded them.
         """
 
     @abstractmethod
@@ -232,16 +244,20 @@ class Task(ABC, Generic[E, B]):
         """The batches to train on.
 
         Raises:
-            DataError: too few examples for one batch.
+            DataError: there are too few examples for one batch.
         """
 
     def notice(self, batches: BatchSource[B]) -> str | None:
-        """What is worth saying of the batches before the first step, in one line."""
+        """A line about the batches that is shown before the first step; None: there is none."""
         return None
+
+    def lengths(self, batches: BatchSource[B]) -> Lengths:
+        """Tokens of a row that the model reads, by which the operations of a step are counted."""
+        return Lengths(batches.tokens_per_batch / batches.rows)
 
     @abstractmethod
     def count(self, batch: B) -> Count:
-        """What the batch counts."""
+        """The rows, predictions and bytes of the batch."""
 
     @abstractmethod
     def given(self, batch: B, device: torch.device | str) -> Any:
@@ -254,31 +270,31 @@ class Task(ABC, Generic[E, B]):
 
     @abstractmethod
     def loss(self, model: Model, given: Any, state: ModelState | None) -> Scored:
-        """The sums over a batch that `given` gave. It reads no tensor on the host."""
+        """The sums over a batch that `given` converted. It reads no tensor on the host."""
 
     @abstractmethod
     def guess(self, model: Model) -> float:
-        """The loss of one prediction by a guess that knows nothing (ln V): far above it a run has diverged."""
+        """The loss of one prediction by a uniform guess (ln V): a run far above it has diverged."""
 
     @abstractmethod
     def measure(self, model: Model, examples: E, batches: int | None = None) -> Validation:
-        """What is measured on held-out examples. The model's training mode is put back afterwards.
+        """Measure the model on held-out examples. Its training mode is restored afterwards.
 
         Args:
             model: any that fits.
-            examples: held out.
-            batches: measure only so many batches, spread evenly; None: all.
+            examples: held-out ones.
+            batches: the number of batches to measure, evenly spread; None: all.
 
         Raises:
-            DataError: nothing to predict.
-            FailedError: the model gives NaN.
+            DataError: there is nothing to predict.
+            FailedError: the loss is NaN.
         """
 
     def fit(self, model: Model, examples: E) -> None:
         """Fit a model that is counted, not trained by gradients.
 
         Raises:
-            ConfigError: this task trains by gradients alone.
+            ConfigError: this task supports training by gradients alone.
         """
         raise ConfigError([f"task: {self.name!r} trains by gradients, and a model of kind {model.config.kind!r} is "
                            "fitted by counting. Give task: next_token, or another model."])

@@ -1,4 +1,4 @@
-"""How often each class was the true one, the predicted one, and both."""
+"""Counts of true and predicted classes, from which accuracy and F1 follow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class ClassCounts:
 
     @property
     def macro_f1(self) -> float:
-        """Mean over the classes that are true or predicted anywhere of 2 both / (true + predicted), which is the
-        harmonic mean of precision and recall."""
+        """The mean of F1 = 2 both / (true + predicted) over the classes that occur among the true or predicted ones."""
         seen = self._true + self._predicted > 0
         return float((2 * self._both[seen] / (self._true + self._predicted)[seen]).mean())

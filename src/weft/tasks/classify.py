@@ -1,4 +1,4 @@
-"""The task of classifiers: tell which class a text, or a pair of texts, belongs to, or which values it has."""
+"""The task of classifiers: predict the class, or values, of a text or a pair of texts."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class ClassifyConfig(TaskConfig):
 
     Attributes:
         text_field: the field that holds the text.
-        second_field: the field that holds a second text, read behind the first; None: there is none.
-        label_field: the field that holds the class, by name or as a whole number; or the values.
-        values: predict so many values in place of a class (regression).
+        second_field: the field that holds a second text, which follows the first; None: there is none.
+        label_field: the field that holds the class, a name or a whole number; or the values.
+        values: the number of values to predict in place of a class (regression).
     """
 
     kind: ClassVar[str] = "classify"
@@ -106,10 +106,10 @@ def texts_of(corpus: Corpus) -> Iterator[str]:
 
 @final
 class Classify(Task[LabelledTexts, LabelledBatch]):
-    """Rows of texts with their classes and the sum of the negative log-likelihoods of these as loss; or with their
-    values, and the sum of the mean squared errors.
+    """Rows of texts with classes, whose summed negative log-likelihood is the loss; or with values, whose summed mean
+    squared error is.
 
-    What is measured: the loss, accuracy and the mean of the classes' F1 scores; or the mean squared error.
+    It measures loss, accuracy and the mean of the classes' F1 scores; or the mean squared error.
     """
 
     name = ClassifyConfig.kind
@@ -122,17 +122,17 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
 
     def problems(self, model: Model) -> list[str]:
         kind, head, values = model.config.kind, model.head, self.config.values
-        wanted = "n_classes or labels" if values is None else f"n_values: {values}"
+        outputs = "n_classes or labels" if values is None else f"n_values: {values}"
         if "tokens" not in model.reads():
             return [f"model: a model of kind {kind!r} reads no tokens. Give a model of tokens."]
         if not isinstance(head, Classifier) or not head.pooled:
-            has = "no head" if head is None else "a head that gives a row no answer of its own"
-            return [f"model.head: the model has {has}. Give head: {{kind: pooled}} with {wanted}."]
+            has = "no head" if head is None else "a head that does not pool a row"
+            return [f"model.head: the model has {has}. Give head: {{kind: pooled}} with {outputs}."]
         if head.values != (values is not None) or (values is not None and head.n_outputs != values):
-            says = f"{head.n_outputs} {'values' if head.values else 'classes'}"
-            asks = "classes" if values is None else f"{values} values (task.values)"
-            return [f"model.head: it gives {says}, while the task asks for {asks}. Give head: {{kind: pooled}} with "
-                    f"{wanted}."]
+            has = f"{head.n_outputs} {'values' if head.values else 'classes'}"
+            needed = "classes" if values is None else f"{values} values (task.values)"
+            return [f"model.head: it gives {has}, while the task needs {needed}. Give head: {{kind: pooled}} with "
+                    f"{outputs}."]
         found = super().problems(model)
         if self.config.second_field is not None and self.settings.context < 8:
             found.append(f"training.context: {self.settings.context} tokens for two texts. Give at least 8.")
@@ -192,7 +192,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
         return 1.0 if self.config.values is not None else math.log(max(2, model.head.n_outputs))
 
     def measure(self, model: Model, examples: LabelledTexts, batches: int | None = None) -> Validation:
-        """Each example once, in their order."""
+        """Measure each example once, in order."""
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
         groups, total, rows = in_batches(len(examples.rows), self.settings.rows), 0.0, 0
         counts = None if self.config.values is not None else ClassCounts(model.head.n_outputs)

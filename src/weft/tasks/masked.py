@@ -1,4 +1,4 @@
-"""The task of models that see both ways: predict tokens that were hidden from running text."""
+"""The task of bidirectional models: predict hidden tokens of running text."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig, WordPieceTokenizerConfig
 
 MASKS = ("[MASK]", "<mask>")
-"""How vocabularies call the token that stands for a hidden one."""
+"""Names of the mask token in vocabularies."""
 
 HELD_OUT_SEED = 20_181_011
-"""Hides the same tokens of a held-out text in every run, so that figures can be compared."""
+"""Seed by which every run hides the same tokens of a held-out text, so that results can be compared."""
 
 
 @register
@@ -43,8 +43,8 @@ class MaskedConfig(TaskConfig):
 
     Attributes:
         rate: share of the tokens that are to be predicted.
-        masked: share of these that the mask stands for.
-        random: share of these that another token stands for; the rest stay as they are.
+        masked: share of these that the mask replaces.
+        random: share of these that another token replaces; the rest is unchanged.
     """
 
     kind: ClassVar[str] = "masked"
@@ -76,7 +76,7 @@ class MaskedConfig(TaskConfig):
 
 
 def mask_of(tokenizer: Tokenizer) -> int:
-    """The id that stands for a hidden token: the vocabulary's own, or else the first behind the vocabulary."""
+    """The id of the mask: that of the vocabulary's mask token, or else the first id after the vocabulary."""
     return next((tokenizer.special_tokens[name] for name in MASKS if name in tokenizer.special_tokens),
                 tokenizer.vocab_size)
 
@@ -84,7 +84,7 @@ def mask_of(tokenizer: Tokenizer) -> int:
 @final
 @dataclass(frozen=True, eq=False)
 class MaskableText:
-    """A stream, and the tokenizer that tells which of its tokens may be hidden."""
+    """A stream, and its tokenizer, whose special tokens are never hidden."""
 
     stream: TokenStream
     tokenizer: Tokenizer
@@ -98,7 +98,7 @@ class MaskableText:
         return len(self.stream)
 
     def masking(self, config: MaskedConfig, seed: int) -> Masking:
-        """How its tokens are hidden."""
+        """The choice of hidden tokens, by the task's configuration."""
         tokenizer, mask = self.tokenizer, mask_of(self.tokenizer)
         special = {mask, *tokenizer.special_tokens.values(),
                    *(place for place in (tokenizer.bos_id, tokenizer.eos_id) if place is not None)}
@@ -113,8 +113,8 @@ class MaskedBatch(NamedTuple):
     Attributes:
         text: the rows as they are.
         inputs: the rows with some tokens hidden.
-        chosen: those that are to be predicted.
-        bytes: of text that they stand for.
+        chosen: whether each token is to be predicted.
+        bytes: of text that the chosen tokens represent.
     """
 
     text: Batch
@@ -125,7 +125,7 @@ class MaskedBatch(NamedTuple):
 
 @final
 class MaskedGiven(NamedTuple):
-    """The same as tensors: what is read, what stands there, where it counts, and what is done to each row."""
+    """A `MaskedBatch` as tensors: inputs, the original ids, which of them are predicted, and the span."""
 
     inputs: Tensor
     targets: Tensor
@@ -147,17 +147,17 @@ class MaskedBatches:
 
     @property
     def tokens_per_batch(self) -> float:
-        """Tokens that a batch reads."""
+        """Tokens of a batch."""
         return self.text.tokens_per_batch
 
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> MaskedBatch:
-        """The batch of that step, or one process's rows of it."""
+        """The batch of that step, or one rank's rows of it."""
         return hidden_in(self.text.batch(step, rank=rank, world=world), self.text.stream, self.masking)
 
 
 def hidden_in(text: Batch, stream: TokenStream, masking: Masking) -> MaskedBatch:
     """Rows of a stream with tokens hidden."""
-    assert text.places is not None and text.epoch is not None, "batches of a stream know where they stand in it"
+    assert text.places is not None and text.epoch is not None, "batches of a stream have places and epochs"
     countable = stream.flagged(text.places)
     if text.count is not None:
         countable &= np.arange(text.inputs.shape[1]) < text.count[:, None]
@@ -168,10 +168,10 @@ def hidden_in(text: Batch, stream: TokenStream, masking: Masking) -> MaskedBatch
 
 @final
 class MaskedTokens(Task[MaskableText, MaskedBatch]):
-    """Rows of a stream, with the sum of the negative log-likelihoods of the hidden tokens as loss.
+    """Rows of a stream with hidden tokens, whose summed negative log-likelihood is the loss.
 
-    What is measured is that loss per hidden token, and how many of them the model puts first, on a fixed choice of
-    tokens of the held-out text.
+    It measures that loss per hidden token, and the share of hidden tokens that the model ranks first, on a fixed choice
+    of tokens of the held-out text.
     """
 
     name = MaskedConfig.kind
@@ -210,7 +210,7 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
         return text.describe() if isinstance(text, PackedBatches) else None
 
     def count(self, batch: MaskedBatch) -> Count:
-        # No bytes: nats of hidden tokens over the bytes of these are no bits per byte of a text.
+        # No bytes: the loss of hidden tokens divided by their bytes is not comparable to bits per byte of a text.
         return Count(len(batch.inputs), int(batch.chosen.sum()))
 
     def given(self, batch: MaskedBatch, device: torch.device | str) -> MaskedGiven:
@@ -231,7 +231,7 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
         return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: MaskableText, batches: int | None = None) -> Validation:
-        """Windows of the context that do not overlap, each read once, with documents fenced."""
+        """Measure windows of the context that do not overlap, each once; documents do not attend to one another."""
         assert isinstance(model.head, Readout), "a model that does not fit is refused before"
         masking = examples.masking(self.config, HELD_OUT_SEED)
         windows = list(_windows(len(examples), self.settings.context, self.settings.rows))
@@ -262,7 +262,7 @@ def _windows(length: int, context: int, rows: int) -> Iterator[Int64[np.ndarray,
 
 
 def _rows(stream: TokenStream, starts: Int64[np.ndarray, " B"], context: int) -> Batch:
-    """The windows that begin there; the stream's last one may be shorter."""
+    """The windows that begin at ``starts``; the last one of the stream may be shorter."""
     count = np.minimum(context, len(stream) - starts)
     places = starts[:, None] + np.arange(context)
     inside = np.arange(context) < count[:, None]

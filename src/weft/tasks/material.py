@@ -1,4 +1,4 @@
-"""From a run's data settings to streams of tokens: straight from text, or from a prepared folder."""
+"""Streams of tokens by a run's data settings, from text or from a prepared folder."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ E = TypeVar("E")
 @final
 @dataclass(frozen=True, eq=False)
 class Material(Generic[E]):
-    """What a run trains on and is measured by.
+    """What a run trains on and is measured on.
 
     Attributes:
         corpus: name, version, size and hash of the whole, in one line.
         corpus_sha256: hash of the whole.
-        tokenizer: trained on the training text alone, if it learns anything.
+        tokenizer: trained on the training text alone, if it is trained.
         train: the examples to train on, such as a stream of tokens.
-        validation: those held out.
+        validation: the held-out examples.
     """
 
     corpus: str
@@ -47,7 +47,7 @@ class Material(Generic[E]):
 
 @final
 class Texts(NamedTuple):
-    """The texts of a run, and the whole of train and validation in one line and as a hash."""
+    """The texts of a run by part, with a line that describes train and validation together, and their hash."""
 
     parts: Mapping[str, Corpus]
     corpus: str
@@ -55,7 +55,7 @@ class Texts(NamedTuple):
 
 
 def read_corpus(settings: DataSettings) -> Corpus:
-    """The text in ``path``, limited.
+    """The text in ``path``, up to the limit.
 
     Raises:
         DataError: it cannot be read.
@@ -65,7 +65,7 @@ def read_corpus(settings: DataSettings) -> Corpus:
 
 
 def split_corpus(settings: DataSettings) -> Split:
-    """The training text and the text held out.
+    """The training text and the held-out text.
 
     Raises:
         DataError: it cannot be read, or is too small to split.
@@ -75,7 +75,7 @@ def split_corpus(settings: DataSettings) -> Split:
 
 
 def read_texts(settings: DataSettings) -> Texts:
-    """Train and validation, and the test where there is one.
+    """The texts of train and validation, and of test if there is one.
 
     Raises:
         DataError: as `split_corpus`.
@@ -84,12 +84,12 @@ def read_texts(settings: DataSettings) -> Texts:
 
 
 def split_texts(settings: DataSettings, corpus: Corpus, read: Callable[[str], Corpus]) -> Texts:
-    """A corpus in its parts, and the ones that lie elsewhere.
+    """Split a corpus, or read the held-out parts that have paths of their own.
 
     Args:
-        settings: say what is held out.
-        corpus: what is in ``path``, limited.
-        read: gives what another path holds.
+        settings: which give the split.
+        corpus: the text in ``path``, up to the limit.
+        read: reads the text of another path.
 
     Raises:
         DataError: as `split_corpus`.
@@ -144,10 +144,10 @@ def text_stream(path: str | Path, tokenizer: Tokenizer, settings: DataSettings |
     """The tokens of a text, or of the validation part of a prepared folder.
 
     Args:
-        path: of either.
-        tokenizer: what encodes the text.
-        settings: of the run whose model is to read it, which name the fields of its records and say what is one
-            document; None: there is no run.
+        path: of the text or folder.
+        tokenizer: that encodes the text.
+        settings: of the run that trained the model, for the fields of records and the division into documents; None:
+            defaults.
 
     Raises:
         DataError: it cannot be read, or the prepared folder has another tokenizer.
@@ -163,7 +163,7 @@ def prepared_stream(folder: Path, tokenizer: Tokenizer, part: str) -> TokenStrea
     """A part of a prepared folder, for a model with that tokenizer.
 
     Raises:
-        DataError: the folder cannot be used, or its tokens are another tokenizer's.
+        DataError: the folder cannot be used, or another tokenizer made its tokens.
     """
     data = open_prepared(folder)
     if data.manifest.tokenizer.fingerprint != tokenizer.fingerprint():
@@ -181,12 +181,12 @@ def _from_folder(settings: DataSettings, tokenizer: TokenizerConfig, folder: Pat
 
 
 def _require_agreement(settings: DataSettings, tokenizer: TokenizerConfig, data: PreparedData) -> None:
-    """Refuse settings that say of text or tokenizer what is not so in the folder."""
+    """Refuse settings of text or tokenizer that contradict the folder's."""
     recipe, held = data.manifest.recipe, tokenizer.from_file()
     given = {"data": settings.recipe(), "tokenizer": {"tokenizer": tokenizer.dump()}}
     made = {"data": full_recipe(recipe.data), "tokenizer": {"tokenizer": recipe.tokenizer}}
     if held is not None and held.fingerprint() == data.manifest.tokenizer.fingerprint:
-        made["tokenizer"] = given["tokenizer"]  # the same tokenizer, by whatever name
+        made["tokenizer"] = given["tokenizer"]  # the same tokenizer under another name
     problems = [f"{'data.' if section == 'data' else ''}{key}: {value!r}, while {data.path} was prepared with "
                 f"{made[section].get(key)!r}. Leave it out, or prepare the data again."
                 for section, values in given.items() for key, value in values.items()
@@ -204,7 +204,7 @@ def _embedded(settings: DataSettings) -> Corpus:
 
 
 def _read(settings: DataSettings, path: str) -> Corpus:
-    """A text that the settings name, read as they say."""
+    """The text at ``path``, read by the settings."""
     if is_prepared(Path(path)):
         raise DataError("the folder holds prepared tokens, not text.", where=path,
                         remedy="Give the text, or name the folder as data.path alone.")

@@ -40,10 +40,10 @@ class NextTokenConfig(TaskConfig):
 
 @final
 class NextToken(Task[TokenStream, Batch]):
-    """Windows of a stream, each token scored once an epoch, with the sum of the negative log-likelihoods as loss.
+    """Windows of a stream, whose summed negative log-likelihood is the loss; each token is scored once an epoch.
 
     Rows are shuffled windows, packed documents, or lanes that carry a state from batch to batch with no gradient
-    between them. Models that are counted are fitted by one pass over the stream. What is measured are bits per byte.
+    between them. Models that are counted are fitted by one pass over the stream. It measures bits per byte.
     """
 
     name = NextTokenConfig.kind
@@ -55,14 +55,14 @@ class NextToken(Task[TokenStream, Batch]):
             return [f"model: a model of kind {kind!r} is not a language model. Give a model that predicts the next "
                     "token, or another task, such as masked."]
         if model.takes_source:
-            return [f"task: {self.name!r}, and a model of kind {kind!r} decodes from a source, which running text has "
-                    "not. Give task: sequence_to_sequence."]
+            return [f"task: {self.name!r}, and a model of kind {kind!r} decodes from a source, which running text does "
+                    "not have. Give task: sequence_to_sequence."]
         if Trait.NOT_DIFFERENTIABLE in traits_of(model):
             return [] if isinstance(model, Counted) else [_neither(model)]
         return [*super().problems(model), *(self._uncarried(model) if self.settings.carry_state else [])]
 
     def _uncarried(self, model: LanguageModel) -> list[str]:
-        """Why no state of this model can be carried along a text without end."""
+        """Why no state of this model can be carried along an endless text; empty if one can."""
         growing = [name for name, (_, spec) in model.init_state(1).tensors().items() if spec.grows is not None]
         limit = model.limit()
         if growing:
@@ -105,16 +105,16 @@ class NextToken(Task[TokenStream, Batch]):
         return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
-        """Windows of the context, each token scored once, with documents fenced.
+        """Measure windows of the context, each token once; documents do not attend to one another.
 
         Raises:
-            DataError: nothing to predict, or only tokens that stand for no text.
-            FailedError: the model gives NaN.
+            DataError: there is nothing to predict, or only tokens that represent no text.
+            FailedError: the loss is NaN.
         """
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
         found = evaluate(model, examples, context=self.settings.context, batch_size=self.settings.rows, batches=batches)
         if found.bits_per_byte is None:
-            raise DataError(f"the {found.tokens} tokens to predict stand for no text, so there are no bits per byte.",
+            raise DataError(f"the {found.tokens} tokens to predict represent no text, so there are no bits per byte.",
                             where=examples.corpus, remedy="Give more text to hold out.")
         return Validation(found.bits_per_byte, found.loss, found.tokens, found.bytes, found.protocol.describe())
 

@@ -1,5 +1,4 @@
-"""What tasks that predict tokens minimise: cross-entropy with label smoothing and a z-loss, summed over the tokens that
-count."""
+"""The loss of tasks that predict tokens: cross-entropy with label smoothing and a z-loss, summed over scored tokens."""
 
 from __future__ import annotations
 
@@ -14,15 +13,16 @@ from weft.core.part_config import Settings
 from weft.ops.linear_cross_entropy import CrossEntropy
 
 PIECE_TOKENS = 512
-"""Tokens whose logits are held at once under a readout that is not linear; they are computed again in the backward
-pass."""
+"""Tokens whose logits are in memory at a time, for a readout that is not linear; they are computed again in the
+backward pass."""
 
 
 class ObjectiveSettings(Settings):
-    """Terms of the loss. What a run reports is the plain negative log-likelihood, whatever it minimises.
+    """Terms of the loss that is minimised. The reported loss is always the plain negative log-likelihood.
 
     Attributes:
-        label_smoothing: share of the target that is spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
+        label_smoothing: share of the target distribution that is uniform over the vocabulary (Szegedy et al. 2016,
+            section 7).
         z_loss: weight of (log Z)^2, which keeps logits from drifting (Chowdhery et al. 2022, section 5, uses 1e-4).
     """
 
@@ -31,7 +31,7 @@ class ObjectiveSettings(Settings):
 
     @property
     def plain(self) -> bool:
-        """Nothing but the negative log-likelihood."""
+        """Whether the loss is the negative log-likelihood alone."""
         return self.label_smoothing == 0 and self.z_loss == 0
 
 
@@ -39,8 +39,8 @@ def cross_entropy(readout: Readout, h: Float[Tensor, "B T D"], targets: Int64[Te
                   scored: Bool[Tensor, "B T"], settings: ObjectiveSettings) -> CrossEntropy:
     """The sums over ``scored`` tokens of the negative log-likelihood and of what ``settings`` minimise.
 
-    A readout may have a form of its own (`Readout.cross_entropy`). Any other is asked for its log-probabilities, or,
-    where log Z or all classes enter, for its logits, a piece of the tokens at a time.
+    A readout may compute both itself (`Readout.cross_entropy`). Otherwise they follow from its log-probabilities, or,
+    where log Z or all classes are needed, from its logits, computed for a piece of the tokens at a time.
     """
     readout, h = readout.inner(h)
     fused = readout.cross_entropy(h, targets, scored, smoothing=settings.label_smoothing, z_loss=settings.z_loss)
@@ -58,7 +58,7 @@ def cross_entropy(readout: Readout, h: Float[Tensor, "B T D"], targets: Int64[Te
 
 def _piece(readout: Readout, h: Tensor, targets: Tensor, scored: Tensor,
            settings: ObjectiveSettings) -> tuple[Tensor, Tensor]:
-    """Both sums of a piece, from all its logits."""
+    """Both sums of a piece, from its logits."""
     z = readout.logits(h)
     z = z.to(torch.promote_types(z.dtype, torch.float32))
     log_z = z.logsumexp(-1)

@@ -1,4 +1,4 @@
-"""What tasks on records share: the records that a run's settings name, split and encoded."""
+"""Functions for tasks on records: reading, splitting and encoding them by a run's settings."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from weft.tokenizers.config import TokenizerConfig
 
 E = TypeVar("E")
 Encode = Callable[[Corpus, Tokenizer, Repeated | None], E]
-"""From records to examples."""
+"""Converts records to examples."""
 
 
 def read_parts(settings: DataSettings, fields: Fields, keep: Values) -> Texts:
-    """The records in ``path``, limited and split as texts are, and those of ``test_path``.
+    """The records in ``path``, limited and split like texts, and those of ``test_path``.
 
     Raises:
-        DataError: no path, a prepared folder, or records that cannot be used.
-        ConfigError: settings that concern running text.
+        DataError: there is no path, it is a prepared folder, or records cannot be used.
+        ConfigError: a setting for running text is given.
     """
     if settings.path is None:
         raise DataError("this task reads records, and there is no path to them.", where="data.path",
@@ -58,9 +58,9 @@ def record_material(parts: Texts, tokenizer: TokenizerConfig, texts: Callable[[C
 
     Args:
         parts: from `read_parts`.
-        tokenizer: what encodes them.
-        texts: all texts of a corpus, read anew each time.
-        encode: from records to examples.
+        tokenizer: that encodes them.
+        texts: returns all texts of a corpus.
+        encode: converts records to examples.
     """
     train = parts.parts["train"]
     made = tokenizer.fit(Reread(lambda: texts(train)))
@@ -69,10 +69,10 @@ def record_material(parts: Texts, tokenizer: TokenizerConfig, texts: Callable[[C
 
 
 def held_out_records(parts: Texts, tokenizer: Tokenizer, part: HeldOut, encode: Encode[E]) -> E:
-    """The examples of a part that is held out.
+    """The examples of a held-out part.
 
     Raises:
-        DataError: there is none.
+        DataError: the run has no such part.
     """
     if part not in parts.parts:
         raise DataError("the run has no test records.", where="data.test_path",
@@ -82,7 +82,7 @@ def held_out_records(parts: Texts, tokenizer: Tokenizer, part: HeldOut, encode: 
 
 
 class Reread(Collection[str]):
-    """Texts that are read again each time they are gone through."""
+    """Texts that are read again in each iteration."""
 
     def __init__(self, texts: Callable[[], Iterable[str]]) -> None:
         self._texts = texts

@@ -1,4 +1,4 @@
-"""The task of encoder-decoders: predict a target, token by token, from a source that is read whole."""
+"""The task of encoder-decoders: predict a target token by token from a source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from weft.data.rows import values_of
 from weft.data.sequences import Padded, RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, Texts
 from weft.tasks.objective import cross_entropy
 from weft.tasks.records import Reread, held_out_records, read_parts, record_material
@@ -87,21 +87,21 @@ class SequenceToSequenceConfig(TaskConfig):
 
 
 def texts_of(corpus: Corpus) -> Iterator[str]:
-    """Sources and targets by turns."""
+    """Sources and targets alternately."""
     return (text for row in corpus.documents for text in values_of(row))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Sources and targets as tokens. A source ends in what closes a document; a target lies between what opens and what
-    closes one.
+    """Sources and targets as tokens. A source is followed by a closing token; a target is between an opening and a
+    closing token.
 
     Attributes:
         sources: their tokens.
         targets: their tokens.
         target_bytes: bytes of text of each target's tokens.
-        cut: pairs of which the source or the target was longer than the context.
+        cut: number of pairs whose source or target was longer than the context.
         corpus: name of the records.
         repeated: see `weft.tasks.base.Examples`.
     """
@@ -119,10 +119,10 @@ class Pairs:
 
 
 def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, context: int, repeated: Repeated | None) -> Pairs:
-    """Every record's source and target as tokens, cut at their ends to ``context`` inputs.
+    """Encode every record's source and target, cut at the end to ``context`` inputs.
 
     Raises:
-        TokenizerError: text that the tokenizer cannot express; ``where`` names the record.
+        TokenizerError: the tokenizer cannot express a text; ``where`` names the record.
     """
     layout, largest = layout_of(tokenizer), tokenizer.vocab_size - 1
     opening, closing = (NO_IDS if token is None else np.array([token], dtype=np.int32)
@@ -144,7 +144,7 @@ def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, context: int, repeated: R
 @final
 @dataclass(frozen=True, eq=False)
 class PairBatch:
-    """Pairs side by side; each row's ``targets`` are its inputs and, one on, what is predicted."""
+    """Pairs as padded rows. The tokens of ``targets`` are the decoder's inputs and, one position later, its targets."""
 
     sources: Padded
     targets: Padded
@@ -158,8 +158,8 @@ class PairBatch:
 
 @final
 class PairGiven(NamedTuple):
-    """The same as tensors: the source and its counts, what the decoder reads and predicts, where it counts, and how
-    many inputs each row has."""
+    """A `PairBatch` as tensors: source ids and counts, the decoder's inputs and targets, which targets are scored, and
+    the number of inputs of each row."""
 
     source: Tensor
     source_count: Tensor
@@ -185,17 +185,22 @@ class PairBatches:
 
     @property
     def tokens_per_batch(self) -> float:
-        """Tokens that are predicted, the mean over an epoch."""
+        """Tokens that are predicted; the mean over an epoch."""
         return self.rows * len(self.pairs) / self.order.size
 
+    @property
+    def source_tokens_per_batch(self) -> float:
+        """Tokens of the sources without padding; the mean over an epoch."""
+        return self.rows * len(self.pairs.sources.ids) / self.order.size
+
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> PairBatch:
-        """The batch of that step, or one process's rows of it, laid out as wide as the whole batch needs."""
+        """The batch of that step, or one rank's rows of it, padded to the widths of the whole batch."""
         rows, share = self.order.of(step), share_of(self.rows, rank, world)
         return laid_out(self.pairs, rows, share)
 
 
 def laid_out(pairs: Pairs, rows: Int64[np.ndarray, " B"], share: slice) -> PairBatch:
-    """A share of those pairs side by side."""
+    """A share of the pairs ``rows`` as padded rows."""
     source, target = widths((pairs.sources, rows), (pairs.targets, rows))
     targets = pairs.targets.padded(rows[share], max(2, target))
     sizes = pairs.target_bytes.padded(rows[share], max(2, target))
@@ -204,10 +209,10 @@ def laid_out(pairs: Pairs, rows: Int64[np.ndarray, " B"], share: slice) -> PairB
 
 @final
 class SequenceToSequence(Task[Pairs, PairBatch]):
-    """Rows of sources and targets, with the sum of the negative log-likelihoods of the targets' tokens as loss, each
-    predicted from the true ones before it (teacher forcing). What closes a target is predicted too.
+    """Rows of sources and targets. The loss is the summed negative log-likelihood of the targets' tokens, each
+    predicted from the true ones before it (teacher forcing); the closing token is predicted too.
 
-    What is measured is that loss per token, and bits per byte of the targets' text.
+    It measures that loss per token, and bits per byte of the targets' text.
     """
 
     name = SequenceToSequenceConfig.kind
@@ -239,8 +244,8 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
 
     def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> Pairs:
         if layout_of(tokenizer).opening is None:
-            raise DataError(f"the tokenizer {tokenizer.name} has no token that opens a text, and a target's first "
-                            "token is predicted from it.", where="tokenizer", remedy="Give another tokenizer.")
+            raise DataError(f"the tokenizer {tokenizer.name} has no token that opens a text, from which a "
+                            "target's first token is predicted.", where="tokenizer", remedy="Give another tokenizer.")
         return encode_pairs(corpus, tokenizer, self.settings.context, repeated)
 
     def batches(self, examples: Pairs) -> PairBatches:
@@ -252,6 +257,11 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
             return None
         return (f"{pairs.cut:,} of {len(pairs.sources):,} pairs are longer than the context of "
                 f"{self.settings.context} tokens and were cut at their ends")
+
+    def lengths(self, batches: BatchSource[PairBatch]) -> Lengths:
+        """The encoder reads the source, and the decoder as many tokens of the target as it predicts."""
+        assert isinstance(batches, PairBatches), "the batches are those that `batches` returned"
+        return Lengths(batches.tokens_per_batch / batches.rows, batches.source_tokens_per_batch / batches.rows)
 
     def count(self, batch: PairBatch) -> Count:
         return Count(len(batch.targets.count), batch.predictions, batch.bytes)
@@ -276,7 +286,7 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
         return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: Pairs, batches: int | None = None) -> Validation:
-        """Each pair once, in their order."""
+        """Measure each pair once, in order."""
         groups = in_batches(len(examples.sources), self.settings.rows)
         nats, tokens, size = 0.0, 0, 0
         with evaluating(model) as device:
@@ -286,7 +296,7 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
                 nats += finite(found.nats, examples.corpus)
                 tokens, size = tokens + batch.predictions, size + batch.bytes
         if not size:
-            raise DataError(f"the {tokens} tokens to predict stand for no text, so there are no bits per byte.",
+            raise DataError(f"the {tokens} tokens to predict represent no text, so there are no bits per byte.",
                             where=examples.corpus, remedy="Give more records to hold out.")
         part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
         cut = f"; {examples.cut} pairs cut to the context" if examples.cut else ""

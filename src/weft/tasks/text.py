@@ -1,4 +1,4 @@
-"""What tasks on running text share: batches of a stream as tensors, and what a batch does to each row."""
+"""Functions for tasks on running text: batches of a stream, their tensors and spans."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from weft.tasks.base import TaskSettings
 
 
 class TextGiven(NamedTuple):
-    """A batch of running text on a device: ids, what is to be predicted and where it counts, all [B,T], and what the
-    batch does to each row."""
+    """A batch of running text on a device: input ids, targets and which targets are scored, all [B,T], and the span."""
 
     inputs: Tensor
     targets: Tensor
@@ -30,9 +29,9 @@ def given_text(batch: Batch, device: torch.device | str) -> TextGiven:
 
 
 def span_of(batch: Batch, begins: Tensor, count: Tensor | None = None) -> Span:
-    """What the batch does to each row; ``begins`` and ``count`` are the batch's, on the model's device. A row that
-    starts afresh needs no mark on its first token, and a batch in which no other document begins is not packed, so that
-    it can take the fast paths."""
+    """The span of a batch, with ``begins`` and ``count`` on the model's device. A row that starts without a state needs
+    no mark on its first token; if no other document begins in the batch, ``begins`` is left out, which allows the fast
+    kernels."""
     inner = batch.begins[:, 1:] if batch.fresh else batch.begins
     return Span(count=count, begins=begins if inner.any() else None, fresh=batch.fresh)
 
@@ -41,7 +40,7 @@ def text_batches(settings: TaskSettings, stream: TokenStream) -> Batches:
     """The batches of a run on a stream, in its order.
 
     Raises:
-        DataError: a text shorter than one batch needs.
+        DataError: the text is too short for a batch.
     """
     kind: type[ShuffledBatches | SequentialBatches | PackedBatches] = ShuffledBatches
     if settings.carry_state:

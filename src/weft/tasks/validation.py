@@ -1,4 +1,4 @@
-"""What is measured on held-out data, and which of it chooses the best checkpoint."""
+"""Measures on held-out data, and the criterion of the best checkpoint among them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ BITS_PER_BYTE, LOSS = "bits_per_byte", "loss"
 @final
 @dataclass(frozen=True)
 class Validation(Record):
-    """Means over the predictions that were made.
+    """Means over predictions on held-out data.
 
     Attributes:
-        bits_per_byte: summed negative log2-likelihood over the bytes of text that the tokens stand for, exactly; None
-            where what is predicted stands for no text.
-        loss: per prediction: nats, or what else the task minimises.
-        tokens: predictions made (tokens, or examples, see ``unit``).
-        bytes: of text they stand for.
-        protocol: how they were counted.
-        measures: what else the task measures, by name, such as ``accuracy``.
-        criterion: by which the best checkpoint is chosen: ``bits_per_byte``, ``loss``, or one of ``measures``.
-        rising: whether more of it is better.
-        unit: of a prediction.
+        bits_per_byte: summed negative log2-likelihood divided by the bytes of text that the tokens represent; None if
+            the predictions represent no text.
+        loss: per prediction, in nats or in the unit of the task's own loss.
+        tokens: number of predictions (tokens, or examples, see ``unit``).
+        bytes: of text that they represent.
+        protocol: how predictions were made and counted.
+        measures: further measures of the task by name, such as ``accuracy``.
+        criterion: that chooses the best checkpoint: ``bits_per_byte``, ``loss``, or one of ``measures``.
+        rising: whether higher is better.
+        unit: name of a prediction.
     """
 
     bits_per_byte: float | None
@@ -46,17 +46,17 @@ class Validation(Record):
 
     @property
     def cost(self) -> float:
-        """What chooses the best checkpoint, the least first."""
+        """The criterion as a number of which less is better."""
         found = self.named()[self.criterion]
         return -found if self.rising else found
 
     def chosen(self) -> str:
-        """The measure that the best checkpoint is chosen by, in words."""
+        """The value and name of the criterion."""
         name = {BITS_PER_BYTE: "bits/byte"}.get(self.criterion, self.criterion)
         return f"{self.named()[self.criterion]:.4f} {name}"
 
     def line(self) -> str:
-        """The measures in words, each with its unit."""
+        """All measures in one line, each with its unit."""
         bits = [] if self.bits_per_byte is None else [f"{self.bits_per_byte:.4f} bits/byte"]
         text = f"{self.tokens:,} {self.unit}s" + (f", {self.bytes:,} bytes" if self.bytes else "")
         return "  ".join([*bits, f"loss {self.loss:.4f} per {self.unit}" if not bits else

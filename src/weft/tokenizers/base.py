@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
+from weft.core.strict_json import digest
 from weft.disk.ownership import require_free_or_same
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.pieces import Ids, IdsLike
@@ -162,7 +163,7 @@ class Tokenizer(ABC):
         """SHA-256 (hexadecimal) of all that decides how text becomes ids."""
         parts = {name: hashlib.sha256(content).hexdigest() for name, content in self.files().items()}
         whole = {"kind": self.kind, "settings": self.settings(), "files": parts}
-        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+        return digest(whole)
 
     def saved(self) -> dict[str, bytes]:
         """The files that ``save`` writes: name and content."""

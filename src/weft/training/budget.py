@@ -13,7 +13,7 @@ from weft.core.model import Model
 from weft.tasks import Examples
 from weft.training.compute import Compute
 from weft.training.config import DEFAULT_STEPS, RunConfig
-from weft.training.flops import model_flops_per_token
+from weft.training.flops import flops_per_row
 from weft.training.parallel import World
 from weft.training.trainer import Trainer
 
@@ -42,12 +42,12 @@ def settle_steps(config: RunConfig, model: Model, examples: Examples, device: to
     if settings.seconds is not None:
         ranks = World(torch.device(device)) if world is None else world
         return max(1, int(settings.seconds / _seconds_per_step(config, model, examples, compute, ranks)))
-    tokens = tokens_per_step(config)
+    task = config.made_task()
     if settings.tokens is not None:
-        real = config.made_task().batches(examples).tokens_per_batch * settings.accumulation
-        return _whole(settings.tokens, real, "tokens")
+        return _whole(settings.tokens, task.batches(examples).tokens_per_batch * settings.accumulation, "tokens")
     if settings.flops is not None:
-        return _whole(settings.flops, tokens * model_flops_per_token(model, config.context), "flops")
+        row = flops_per_row(model, task.lengths(task.batches(examples)))
+        return _whole(settings.flops, settings.batch_size * settings.accumulation * row, "flops")
     return settings.steps or DEFAULT_STEPS
 
 

@@ -1,6 +1,6 @@
 """The code that decides what a run computes: Weft's own and that of plugins, file by file, so that a change is seen.
 
-A version's number does not tell: a checkout changes without it, and so does a plugin.
+A version number is not enough: the files of a checkout change without it, and so do those of a plugin.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ OWN = "weft"
 ROOT = Path(__file__).parents[1]
 NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "chat", "cli", "comparison", "drawing", "families",
                      "interop", "laws", "preset_files", "serving"})
-"""What no run's weights depend on: front ends, studies, foreign formats, and the laws."""
+"""Folders and files on which no run's weights depend: front ends, studies, foreign formats, and the laws."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 DIGITS = 16
-"""Of a file's SHA-256 that are kept."""
+"""Hexadecimal digits of a file's SHA-256 that are recorded."""
 
 
 def code_of(config: BaseModel, *, plugins: Iterable[str | Path] | None = None,
@@ -53,14 +53,14 @@ def code_of(config: BaseModel, *, plugins: Iterable[str | Path] | None = None,
 
 @cache
 def weft_code() -> Mapping[str, str]:
-    """Weft's own files as they were when this process first asked."""
+    """Digests of Weft's own files, read once in a process: on the first call."""
     files = {path.relative_to(ROOT): path for path in sorted([*ROOT.rglob("*.py"), ROOT / "ops" / "thresholds.json"])}
     return MappingProxyType({f"{OWN}/{name.as_posix()}": digest(path) for name, path in files.items()
                              if name.parts[0] not in NOT_RUN})
 
 
 def digest(path: Path) -> str:
-    """Of a file's content; of nothing where it is gone."""
+    """The first digits of the SHA-256 of a file's content; empty for a file that cannot be read."""
     try:
         return sha256_of(path)[:DIGITS]
     except OSError:
@@ -68,13 +68,13 @@ def digest(path: Path) -> str:
 
 
 def _as_loaded(module: str) -> str:
-    """The digest of a plugin's file as it was when it was loaded; nothing for other modules."""
+    """The digest of a plugin's file as it was when it was loaded; empty for other modules."""
     return REGISTRY.plugins.get(module, "")[:DIGITS]
 
 
 def changes(before: Mapping[str, str] | None, now: Mapping[str, str]) -> list[str]:
-    """In what the code differs, a clause for Weft's own and one for plugins; nothing where it does not, or where it was
-    not written down."""
+    """The differences of the code: one clause for Weft's own files and one for plugins; empty where there are none, or
+    where no digests were recorded (``before`` is None)."""
     if before is None:
         return []
     differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
@@ -91,7 +91,7 @@ def _how(before: str | None, now: str | None) -> str:
 
 
 def _roots(config: BaseModel) -> set[str]:
-    """Modules that parts come from, other than Weft's, and installed plugins."""
+    """Modules outside Weft that define parts of ``config``, and installed plugins."""
     parts = {cls.__module__ for part in parts_in(config) for cls in type(part).__mro__}
     return {name for name in parts if _is_users(name)} | _installed()
 
@@ -102,7 +102,8 @@ def _installed() -> frozenset[str]:
 
 
 def _reached(root: str) -> set[str]:
-    """A module, and those of its own package or outside of installed packages that it imports, and so on."""
+    """The module ``root`` and all that it imports, directly or not, from its own package or from outside installed
+    packages."""
     top, found, left = root.partition(".")[0], set[str](), [root]
     while left:
         name = left.pop()
@@ -116,7 +117,7 @@ def _reached(root: str) -> set[str]:
 
 
 def _is_users(name: str) -> bool:
-    """Whether a module is neither Weft's, nor Python's, nor installed."""
+    """Whether a module is the user's: neither Weft's, nor Python's, nor installed."""
     path = _file(name)
     return (path is not None and name.partition(".")[0] not in {OWN, *sys.stdlib_module_names}
             and not INSTALLED & set(path.parts))
@@ -145,5 +146,5 @@ def _file(name: str) -> Path | None:
 
 
 def _name(module: str) -> str:
-    """By which a module's file is known, wherever it lies."""
+    """The name under which a module's file is recorded, which does not depend on its folder."""
     return f"{module.removeprefix(PLUGIN).replace('.', '/')}.py"

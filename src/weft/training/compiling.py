@@ -1,4 +1,4 @@
-"""`torch.compile` for the training pass, with an error that says what to do."""
+"""`torch.compile` for the training pass, with an error message that gives the remedy."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from weft.training.gradient import Forward
 
 
 def compiled(forward: Forward) -> Forward:
-    """``forward`` compiled for fixed shapes, which takes half a minute in its first call, and again where batches
-    with and without documents that begin inside a row alternate.
+    """Compile ``forward`` for fixed shapes. Compilation takes half a minute in the first call, and once more when a
+    batch with documents that begin inside a row follows one without, or the other way round.
 
-    The function raises `UnsupportedError` where this model or machine cannot be compiled.
+    The compiled function raises `UnsupportedError` where this model cannot be compiled on this machine.
     """
     from torch._functorch import config as partitioning
 
     fast = torch.compile(forward, dynamic=False)
 
     def run(given: Any, state: ModelState | None) -> Scored:
-        # What the backward pass can make again in one sweep it need not find kept, even where a matrix product takes it
-        # in: an eighth less memory on the benchmark's model (eagerly: `ops.rematerialize`).
+        # Allows the partitioner to recompute element-wise results in the backward pass even where a matrix product
+        # needs them: an eighth less memory on the benchmark's model (without a compiler: `ops.rematerialize`).
         with (compiler_errors("training.compute.compile"),
               partitioning.patch(ban_recompute_materialized_backward=False)):
             return fast(given, state)

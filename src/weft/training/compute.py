@@ -1,5 +1,5 @@
-"""How a run computes: matrix products, threads, compilation. Settled once, before the first step, and recorded, so that
-a run that is resumed computes as it began."""
+"""How a run computes: matrix products, threads, compilation. Chosen once, before the first step, and recorded, so that
+a resumed run computes as it did before."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class ComputeSettings(Settings):
         matmul: library of the matrix products of linear maps on a CPU. "default": PyTorch's choice; "onednn": oneDNN's
             own call; "auto": for each product of the model, forward and backward, whichever a short measurement on its
             shape finds to be the fastest of those as exact as PyTorch's.
-        routes: what such a measurement has found before, which "auto" then takes in place of another, as run.json
-            records it.
+        routes: result of an earlier measurement, as run.json records it, which "auto" uses instead of measuring.
         compile: compile the forward and backward pass with `torch.compile`, which takes half a minute once.
-        checkpoint_activations: keep of each block only its input and compute it again in the backward pass: less
-            memory for a third more work, with the same gradients.
+        checkpoint_activations: keep only the input of each block and compute the block again in the backward pass:
+            less memory for a third more work, with the same gradients.
     """
 
     matmul: Literal["auto", "default", "onednn"] = "auto"
@@ -64,9 +63,9 @@ class Compute(Record):
         threads: that torch computes with.
         compile: whether forward and backward pass are compiled.
         torch_version: of PyTorch.
-        processor: its name, as the system tells it.
+        processor: its name, as the operating system gives it.
         device: such as "cpu" or "cuda".
-        routes: of the products that were measured, those that PyTorch's own choice does not multiply the fastest.
+        routes: the measured products for which PyTorch's own choice is not the fastest, with the form that is.
     """
 
     matmul: Route
@@ -80,16 +79,16 @@ class Compute(Record):
     @staticmethod
     def choose(settings: ComputeSettings, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
                products: Callable[[], Iterable[Product]] = tuple) -> Compute:
-        """What the settings come to on this machine; measures for a moment where "auto" leaves a choice.
+        """Resolve the settings on this machine. With "auto", this times the products, which takes a moment.
 
         Args:
             settings: of the run.
             dtype: what the model computes in.
             device: where it computes; routes differ only on a CPU.
-            products: those of a training step, asked for where they are to be measured.
+            products: returns those of a training step; called only where they are measured.
 
         Raises:
-            ConfigError: oneDNN was asked for and is missing.
+            ConfigError: the settings name oneDNN, and this PyTorch is built without it.
         """
         place = torch.device(device).type
         matmul: Route = settings.matmul if settings.matmul != "auto" else "default"
@@ -105,7 +104,7 @@ class Compute(Record):
 
     @contextmanager
     def apply(self) -> Iterator[None]:
-        """Compute so inside; torch's settings are as before afterwards."""
+        """A context in which torch computes so; its settings are restored afterwards."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         known = {Product.parse(product): route for product, route in self.routes}
@@ -120,8 +119,8 @@ class Compute(Record):
         """Check that this machine can go on with what was recorded on the machine of the first step.
 
         Raises:
-            UnsupportedError: naming what is another: processor, version of torch, kind of device, or a route that is
-                missing or inexact here.
+            UnsupportedError: processor, version of torch or kind of device differ; the message names them.
+            ConfigError: the run used oneDNN, and this PyTorch is built without it.
         """
         here = {"torch_version": torch.__version__, "processor": processor_name(), "device": torch.device(device).type}
         changed = [f"{name} {getattr(self, name)!r} (here {now!r})" for name, now in here.items()
@@ -138,7 +137,7 @@ class Compute(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_json` gave, or an earlier version, which knew no routes of single products.
+        """Read the output of `to_json`, or of an earlier version, which had no routes of single products.
 
         Raises:
             CheckpointError: the record lacks a field, or a field has another type.
@@ -164,7 +163,7 @@ def _require_onednn() -> None:
 
 
 def _readable(product: object, route: object) -> bool:
-    """Whether a product and a route are what a run's record holds."""
+    """Whether a product and a route have the form in which a run's record holds them."""
     try:
         Product.parse(str(product))
     except ValueError:

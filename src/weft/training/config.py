@@ -25,30 +25,31 @@ DEFAULT_STEPS = 1000
 BUDGETS = ("steps", "seconds", "tokens", "flops")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 POINTS = 50
-"""Lines of progress in a run that does not say otherwise."""
+"""Default number of progress lines in a run."""
 EVALUATIONS = 10
-"""Evaluations in a run that does not say otherwise."""
+"""Default number of evaluations in a run."""
 
 
 class TrainingSettings(Settings):
-    """How a model is trained. A model that is fitted by counting needs none of it but ``context`` and ``batch_size``,
-    for its evaluation.
+    """How a model is trained. A model that is fitted by counting uses only ``context`` and ``batch_size``, for its
+    evaluation.
 
     Attributes:
-        steps: updates of the weights; 1000 when no other budget is given either. Every other budget becomes a number
+        steps: updates of the weights; 1000 when no other budget is given. Any other budget is converted into a number
             of steps once, before the first.
-        seconds: a budget of training time (evaluation and saving not counted), by timing a few steps.
-        tokens: a budget of training tokens, each pass over a token counted.
-        flops: a budget of operations of the forward and backward pass, see `weft.training.flops`.
+        seconds: a budget of training time, without evaluation and saving, converted by timing a few steps.
+        tokens: a budget of training tokens; every pass over a token counts.
+        flops: a budget of operations of the forward and backward pass, padding not counted, see
+            `weft.training.flops`.
         batch_size: rows of a batch.
         context: tokens of a row; None: the model's.
-        accumulation: batches that one step adds up, each token weighing the same.
+        accumulation: batches whose gradients one step sums, with the same weight for every token.
         carry_state: rows continue from batch to batch with the state of the last, gradients cut between them
             (truncated back-propagation through time); otherwise rows are shuffled and each starts afresh.
         reshuffle: every epoch has its own order of rows; False: all have the first one's.
         optimizer: its kind may be left out (adamw).
         schedule: its kind may be left out (cosine).
-        clip: largest L2 norm of all gradients together; None: as they are.
+        clip: largest L2 norm of all gradients together; None: no clipping.
         dtype: what the model computes in. bfloat16 keeps and updates the weights in float32.
         objective: what is minimised.
         compute: matrix products, compilation, activation checkpointing.
@@ -104,16 +105,16 @@ class WandbSettings(Settings):
 
 
 class ReportSettings(Settings):
-    """What a run tells and keeps, in steps; None: spread over the run.
+    """What a run reports and saves, and how often, in steps; None: evenly spread over the run.
 
     Attributes:
-        log_every: a line of progress; None: 50 in the run.
-        eval_every: an evaluation on the validation text; None: 10 in the run.
+        log_every: steps between progress lines; None: 50 lines in the run.
+        eval_every: steps between evaluations on the validation text; None: 10 evaluations in the run.
         eval_batches: batches of an evaluation, spread evenly over the validation text; None: all of it.
-        checkpoint_every: a checkpoint; None: with every evaluation.
-        keep: checkpoints that stay besides the last and the best, the newest ones.
-        tensorboard: write TensorBoard's event files too.
-        wandb: log to Weights & Biases too.
+        checkpoint_every: steps between checkpoints; None: one with every evaluation.
+        keep: how many of the newest checkpoints are kept besides the last and the best.
+        tensorboard: also write TensorBoard's event files.
+        wandb: also log to Weights & Biases.
     """
 
     log_every: int | None = Field(default=None, gt=0)
@@ -126,14 +127,14 @@ class ReportSettings(Settings):
 
 
 class RunConfig(Settings):
-    """Everything that decides what a run computes.
+    """Everything that determines what a run computes.
 
     Attributes:
         start: folder of the checkpoint, Weft's or one that `transformers` wrote, whose weights the model begins with,
             see `weft.training.starting`; None: it begins with random ones.
         task: what the model is trained and measured on.
         seed: of the initial weights and of dropout.
-        kernels: the form by which an operation is computed, ``{attention: reference}``; the others are chosen.
+        kernels: forces the form of an operation, ``{attention: reference}``; the other forms are chosen.
     """
 
     model: Annotated[ModelConfig, PartField(*MODELS)]
@@ -170,7 +171,7 @@ class RunConfig(Settings):
         return self.training.context or self.model.context
 
     def made_task(self) -> Task[Any, Any]:
-        """The task, with what the run says that it obeys."""
+        """The task, with the settings of the run that apply to it."""
         training = self.training
         return self.task.create(TaskSettings(
             rows=training.batch_size, context=self.context, seed=self.data.order_seed, reshuffle=training.reshuffle,

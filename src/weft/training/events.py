@@ -1,4 +1,4 @@
-"""What a run tells while it goes: records for a file, and one line each for people."""
+"""Events of a run: records for the metrics file, each with one line of text for a console."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.tasks import Validation
 
 @dataclass(frozen=True)
 class Event(Record, ABC):
-    """Something that happened in a run.
+    """Base of events.
 
     Attributes:
         step: updates done so far.
@@ -70,16 +70,16 @@ class Progress(Event):
 
     Attributes:
         steps: updates of the whole run.
-        loss: mean over the training predictions: negative log-likelihood in nats per token, or what the task says.
-        bits_per_byte: the same per byte of text; None where what is predicted stands for none.
-        tokens_per_second: predictions trained on per second of training.
+        loss: mean over the training predictions: negative log-likelihood in nats per token, or the task's own loss.
+        bits_per_byte: the same per byte of text; None where the predictions represent no text.
+        tokens_per_second: training predictions per second of training.
         seconds: of training so far, evaluation and saving not counted.
         seconds_left: of training to come, at the mean pace so far.
         lr: learning rate of the last step.
         grad_norm: L2 norm of its gradients before clipping.
-        mfu: model FLOPs utilisation: operations of the model a second, over those of a large matrix product here; None
-            in the first seconds of a run (see `weft.training.rates`).
-        resident_bytes: main memory that the process holds; None where the system does not tell.
+        mfu: model FLOPs utilisation: operations of the model per second, divided by those of a large matrix product on
+            this machine; None in the first seconds of a run (see `weft.training.rates`).
+        resident_bytes: main memory of the process; None where the operating system does not report it.
         allocated_bytes: memory of the accelerator that tensors hold; None without one.
         unit: of a prediction.
         measured_in: the unit of the loss.
@@ -136,7 +136,7 @@ class Validated(Event):
 @final
 @dataclass(frozen=True)
 class Saved(Event):
-    """A checkpoint stands on disk."""
+    """A checkpoint was written."""
 
     name: ClassVar[str] = "saved"
 
@@ -149,7 +149,7 @@ class Saved(Event):
 @final
 @dataclass(frozen=True)
 class Notice(Event):
-    """Something that the user should know."""
+    """A message for the user."""
 
     name: ClassVar[str] = "notice"
 

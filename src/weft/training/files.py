@@ -1,4 +1,4 @@
-"""Configurations from files: YAML or JSON, overrides, and a vocabulary size filled from the tokenizer."""
+"""Configurations from YAML or JSON files, with overrides, and with the tokenizer's vocabulary size filled in."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from weft.training.overrides import apply_overrides, run_overrides
 from weft.training.starting import with_start
 
 SIZES = (7, 10**9)
-"""Two sizes that no vocabulary has, of which no rule about sizes says the same."""
+"""Two implausible vocabulary sizes, for which no rule about sizes gives the same message."""
 
 
 def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """The run that a YAML or JSON file describes; a file that holds only a model is a run with all else as usual.
+    """The run that a YAML or JSON file describes; a file that holds only a model is a run with defaults for the rest.
 
     Args:
         path: the file.
@@ -35,7 +35,7 @@ def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 
 
 def load_model_config(path: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:
-    """The model of a file: of a run, or a file that holds only a model, whose overrides then start at the model.
+    """The model of a file, which describes a run or only a model; in the latter, overrides are relative to the model.
 
     Raises:
         ConfigError: as `load_run`.
@@ -86,10 +86,10 @@ def read_plain(path: str | Path) -> dict[str, Any]:
 
 
 def _require_sound(plain: Mapping[str, Any], model: Mapping[str, Any], where: str | None) -> None:
-    """Refuse what is wrong whatever the size of the vocabulary is, before a text is read to learn it.
+    """Refuse a configuration that is wrong for every vocabulary size, before a text is read to learn the size.
 
     Raises:
-        ConfigError: with the problems that two sizes have in common.
+        ConfigError: with the problems that two unlike sizes have in common.
     """
     first, second = (_problems({**plain, "model": _of_vocabulary(model, size)}) for size in SIZES)
     if common := [problem for problem in first if problem in second]:
@@ -105,7 +105,7 @@ def _problems(plain: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that is given twice is an error; the standard loader keeps the last."""
+    """A YAML loader that refuses duplicate keys; the standard loader keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -118,7 +118,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _with_vocabulary(plain: dict[str, Any], where: str | None) -> dict[str, Any]:
-    """Fill ``model.vocab_size`` where it is left out. Parsing reports whatever else is wrong."""
+    """Fill in ``model.vocab_size`` where it is left out. Other problems are left for parsing to report."""
     model = plain.get("model")
     if isinstance(model, str):
         model = {"kind": model}
@@ -133,7 +133,7 @@ def _lacks_vocabulary(model: Mapping[str, Any]) -> bool:
 
 
 def _of_vocabulary(model: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """The model, and the encoder that reads its sources, with that vocabulary where none is given."""
+    """The model, and its encoder if it has one, with this vocabulary size where none is given."""
     encoder = model.get("encoder")
     sides = {"encoder": {"vocab_size": size, **encoder}} if isinstance(encoder, Mapping) else {}
     return {"vocab_size": size, **model, **sides}
@@ -144,7 +144,7 @@ def _vocab_size(plain: Mapping[str, Any], model: Mapping[str, Any], where: str |
         learned = tokenizer_of(plain).known_vocab_size() is None
         task_of(plain)
     except ConfigError:
-        return 1  # parsing the whole names the fault in the tokenizer or the task; the model is not to blame
+        return 1  # parsing the whole reports the problem of the tokenizer or the task; any size will do for the model
     if learned:
         _require_sound(plain, model, where)
     return vocab_size_of(plain)

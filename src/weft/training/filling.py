@@ -1,5 +1,5 @@
-"""What a run's plain configuration says of its task and its tokenizer before it is parsed as a whole, and what it
-leaves out of the model because its data say it."""
+"""The task and tokenizer of a run's plain configuration, read before the whole is parsed, and the fields of the model
+that follow from the data: vocabulary size and class names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 
 SAID = frozenset({"labels", "n_classes", "n_values"})
-"""Any of these says what a head gives."""
+"""Fields of a head that set its number of outputs; with any of them, nothing is filled in."""
 
 
 def task_of(plain: Mapping[str, Any]) -> TaskConfig:
-    """The task that a run names.
+    """The task of a run's configuration.
 
     Raises:
-        ConfigError: it names none that is known.
+        ConfigError: the task is unknown or cannot be parsed.
     """
     task = parse_part(("task",), plain.get("task", NextTokenConfig.kind))
     assert isinstance(task, TaskConfig), "the group task holds task configurations"
@@ -30,10 +30,10 @@ def task_of(plain: Mapping[str, Any]) -> TaskConfig:
 
 
 def tokenizer_of(plain: Mapping[str, Any]) -> TokenizerConfig:
-    """The configuration of the tokenizer that a run names.
+    """The tokenizer of a run's configuration.
 
     Raises:
-        ConfigError: it names none that is known.
+        ConfigError: the tokenizer is unknown or cannot be parsed.
     """
     tokenizer = parse_part(("tokenizer",), plain.get("tokenizer", ByteTokenizerConfig.kind))
     assert isinstance(tokenizer, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
@@ -41,8 +41,8 @@ def tokenizer_of(plain: Mapping[str, Any]) -> TokenizerConfig:
 
 
 def vocab_size_of(plain: Mapping[str, Any]) -> int:
-    """The ids of a run's tokenizer, which learns them here from the texts to train on if need be, and those that its
-    task adds.
+    """The number of ids of a run's tokenizer and task. A tokenizer that is learned is trained here, on the training
+    texts, to count them.
 
     Raises:
         ConfigError: a task, tokenizer or data section that cannot be parsed.
@@ -57,8 +57,8 @@ def vocab_size_of(plain: Mapping[str, Any]) -> int:
 
 
 def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
-    """Name the classes of the model's head as the records to train on do, where it says nothing of them. Parsing
-    reports whatever else is wrong.
+    """Fill in the class names of the model's head from the training records, where the head gives neither names nor a
+    number of outputs. Other problems are left for parsing to report.
 
     Raises:
         DataError: records that cannot be read.

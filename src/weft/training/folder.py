@@ -1,9 +1,9 @@
-"""The run folder: what was run, what was measured, and its checkpoints.
+"""The run folder: configuration, metrics and checkpoints of a run.
 
     run.json               the resolved configuration, the number of steps, hashes of text and tokenizer, the machine
     config.yaml            the resolved configuration, to read and to run again
     metrics.jsonl          one JSON object per event, see `weft.core.strict_json` for what is not finite
-    checkpoints/<step>/    the last, the best, and as many more as asked for
+    checkpoints/<step>/    the last, the best, and as many more as ``report.keep`` sets
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ WRITTEN = (CONFIG_YAML, METRICS_FILE, RUN_CHECKPOINTS)
 
 @final
 class RunFolder:
-    """A run folder that this process alone writes to, from ``with`` to its end.
+    """A run folder, locked inside ``with`` so that no other process writes to it.
 
     Args:
-        path: made if need be.
-        resume: whether a run that stands there goes on; otherwise there must be none.
-        writes: False where another process writes for this one, which then neither checks nor changes anything.
+        path: created if it does not exist.
+        resume: whether the run in the folder goes on; otherwise there must be none.
+        writes: False on a rank whose folder rank 0 writes; it neither checks nor changes anything.
 
     Raises:
-        ConfigError: another run stands there, or none to resume, or another process is writing.
+        ConfigError: the folder holds another run, or none to resume, or another process is writing to it.
     """
 
     def __init__(self, path: str | Path, *, resume: bool, writes: bool = True) -> None:
@@ -69,7 +69,7 @@ class RunFolder:
             self._stack.enter_context(held(self.path, "training"))
             for place in (self.path, self.path / RUN_CHECKPOINTS):
                 tidy(place)
-            self._require_fitting()  # once more, for what another process did before the lock was ours
+            self._require_fitting()  # again, since another process may have written before this one had the lock
         except OSError as error:
             self._stack.close()
             raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
@@ -84,7 +84,7 @@ class RunFolder:
 
     @property
     def has_run(self) -> bool:
-        """Whether a run stands here. One that was killed before its first step may not stand yet."""
+        """Whether the folder holds a run. The folder of a run that was killed before its first step may not."""
         return (self.path / RUN_FILE).exists()
 
     def _require_fitting(self) -> None:
@@ -95,13 +95,13 @@ class RunFolder:
                                "out."])
         if not self.has_run and (found := in_the_way(self.path, WRITTEN)):
             raise ConfigError([f"out: {self.path} holds {enumerated(found)}, which a run would write, and no "
-                               f"{RUN_FILE} that says they are a run's. Choose another folder, or move them away."])
+                               f"{RUN_FILE} beside it. Choose another folder, or move them away."])
         if found := [path.name for path in foreign_checkpoints(self.path)]:
             raise ConfigError([f"out: {self.path / RUN_CHECKPOINTS} holds {enumerated(found)} of another run than "
-                               f"{RUN_FILE} tells of. Move them away, or choose another folder."])
+                               f"the one in {RUN_FILE}. Move them away, or choose another folder."])
 
     def read(self) -> dict[str, Any]:
-        """What `describe` wrote.
+        """The content that `describe` wrote.
 
         Raises:
             CheckpointError: the file is damaged.
@@ -118,19 +118,19 @@ class RunFolder:
         return content
 
     def describe(self, content: Mapping[str, Any]) -> None:
-        """Write what the run is, before its first step. The run stands when this is done."""
+        """Write the description of the run before its first step. From then on the folder holds a run."""
         with self._writing(RUN_FILE):
             before = self._readable(self.read()) if self.has_run else None
             write_file(self.path / RUN_FILE, dumps(content, indent=1) + "\n")
             self._complete(content, before)
 
     def complete(self) -> None:
-        """Write what is missing of `describe` where the process was killed in it."""
+        """Write the files of `describe` that are missing because the process was killed in it."""
         with self._writing(CONFIG_YAML):
             self._complete(self.read(), None)
 
     def _complete(self, content: Mapping[str, Any], before: str | None) -> None:
-        """Write the configuration to read, unless somebody has changed it since it was ``before``."""
+        """Write config.yaml, unless the user has edited it: its text is no longer ``before``."""
         path = self.path / CONFIG_YAML
         if not os.path.lexists(path) or (before is not None and path.read_text("utf-8", "replace") == before):
             write_file(path, self._readable(content))
@@ -149,28 +149,28 @@ class RunFolder:
             file.write(dumps(event) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The records of every event; a line that was cut off is left out."""
+        """The records of all events; an incomplete line is left out."""
         path = self.path / METRICS_FILE
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         return [record for line in lines if (record := _record(line)) is not None]
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of steps after ``step``, which will be done again, and a line that was cut off."""
+        """Delete the metrics of steps after ``step``, which will be repeated, and an incomplete line."""
         kept = [record for record in self.metrics() if int(record.get("step", 0)) <= step]
         with self._writing(METRICS_FILE):
             write_file(self.path / METRICS_FILE, "".join(f"{dumps(record)}\n" for record in kept))
 
     def last(self) -> Path | None:
-        """The newest checkpoint."""
+        """The newest checkpoint; None: there is none."""
         saved = saved_checkpoints(self.path)
         return saved[-1] if saved else None
 
     def steps(self) -> list[Path]:
-        """What stands in the place of checkpoints, damaged ones too, in the order of their steps."""
+        """The folders of all checkpoints, damaged ones too, in the order of their steps."""
         return step_folders(self.path)
 
     def put_aside(self, damaged: Path) -> Path:
-        """Give a damaged checkpoint another name, under which nothing looks for one."""
+        """Rename a damaged checkpoint to a name that is not that of a step, and return its new path."""
         names = (f"damaged-{damaged.name}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 1000))))
         aside = next(path for name in names if not (path := damaged.parent / name).exists())
         with self._writing(damaged.name):
@@ -179,11 +179,11 @@ class RunFolder:
 
     def save(self, model: Model, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any],
              training: Mapping[str, Tensor]) -> Path:
-        """Write the checkpoint of ``facts["step"]``, then delete all but the last, the best, and as many before the
-        last as the configuration keeps. One that holds anything else than was saved stays.
+        """Write the checkpoint of ``facts["step"]``, then delete all but the last, the best, and the newest
+        ``report.keep`` others. A folder that was changed since it was saved is not deleted.
 
         Raises:
-            OccupiedError: something else than a checkpoint of this run stands in its place.
+            OccupiedError: its path is taken by something that is no checkpoint of this run.
         """
         path = self.path / RUN_CHECKPOINTS / step_name(int(facts["step"]))
         save_checkpoint(path, model, tokenizer, run=config.dump(), facts={**facts, RUN_ID: run_id(self.path)},
@@ -202,15 +202,15 @@ class RunFolder:
             path = self.path / name
             raise TrainingError(f"the file cannot be written ({error.strerror or error}); {free_bytes(path):,} bytes "
                                 "are free there.", where=str(path),
-                                remedy="Make room, then go on with --resume.") from error
+                                remedy="Free space, then go on with --resume.") from error
 
     def best(self) -> Path | None:
-        """The checkpoint that is best on the held-out data, by the measure that the task chooses by."""
+        """The checkpoint that is best on the held-out data by the task's criterion; None: none was evaluated."""
         return best_of(saved_checkpoints(self.path))
 
 
 def best_of(saved: list[Path]) -> Path | None:
-    """The best among those that were evaluated, by the measure that their task chooses by; the earliest of equals."""
+    """The best of the evaluated checkpoints by their task's criterion; the earliest of equals."""
     scores = {path: _cost(path) for path in saved}
     scored = {path: score for path, score in scores.items() if score is not None}
     return min(scored, key=scored.__getitem__) if scored else None
@@ -240,7 +240,7 @@ def _differences(old: Any, new: Any, path: str) -> list[tuple[str, Any, Any]]:
 
 
 def _cost(path: Path) -> float | None:
-    """None for a checkpoint that was not evaluated, or that is damaged."""
+    """The criterion of a checkpoint, lower is better; None if it was not evaluated or is damaged."""
     try:
         return Validation.from_json(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]).cost
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -27,7 +27,7 @@ class Sums(NamedTuple):
 
 
 def forward_of(task: Task[Any, Any], model: Model) -> Forward:
-    """The forward pass and the loss as one function of tensors, which can be compiled."""
+    """The task's loss under ``model`` as one function of tensors, which can be compiled."""
     def forward(given: Any, state: ModelState | None) -> Scored:
         return task.loss(model, given, state)
 
@@ -37,20 +37,20 @@ def forward_of(task: Task[Any, Any], model: Model) -> Forward:
 def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], state: ModelState | None, *,
                   device: torch.device | str, forward: Forward | None = None, world: World | None = None,
                   collect: Callable[[], None] | None = None) -> tuple[Sums, ModelState | None]:
-    """Add to the parameters' gradients those of
+    """Add to the parameters' gradients the gradient of
 
         L = 1/N sum (loss of each prediction) + sum_i (N_i / N) (auxiliary losses of batch i)
 
-    with N the predictions of all batches (of all ranks) that count and N_i those of batch i. What is returned are sums
-    over all ranks too; the gradients are of this rank's batches, see `World.add_gradients`.
+    with N the number of predictions in all batches of all ranks and N_i that of batch i. The sums that are returned are
+    over all ranks; the gradients are of this rank's batches alone, see `weft.training.exchange`.
 
     Args:
-        task: whose batches these are.
+        task: that made the batches.
         model: in training mode.
         batches: of one step, this rank's rows of each.
-        state: where rows go on, for a task that carries states from batch to batch, with no gradient between them.
+        state: after the previous batch, for a task whose rows continue from batch to batch; no gradient flows into it.
         device: the model's.
-        forward: of the model, `forward_of`, perhaps compiled; None: as it is.
+        forward: `forward_of` the model, compiled or not; None: not compiled.
         world: the ranks that share the step; None: this process alone.
         collect: called after every backward pass, where gradients are added up elsewhere (`Precision`).
     """
@@ -77,7 +77,7 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
 
 
 def _objective(scored: Scored, predictions: int, total: int) -> Tensor:
-    """A batch's part of L, with ``total`` for N."""
+    """The part of L of one batch, where ``total`` is N."""
     share = predictions / total
     objective = scored.loss / total
     for extra in scored.losses:

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for the end of a step, so that a run can be saved between two."""
+"""Ctrl-C and SIGTERM that take effect at the end of a step, so that the run can be saved."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which schedulers send before they end a process, and which is handled like Ctrl-C."""
+    """SIGTERM, which schedulers send before they kill a process; it is handled like Ctrl-C."""
 
 
 @final
 class Interrupts:
-    """A context in which the first Ctrl-C or SIGTERM only sets ``pending``; the second raises at once.
+    """A context in which the first Ctrl-C or SIGTERM only sets ``pending``, and the second raises at once.
 
-    Python delivers signals to the main thread alone; in any other this does nothing.
+    Python delivers signals to the main thread alone; in any other thread the context has no effect.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Interrupts:
 
     @property
     def pending(self) -> int:
-        """The number of the signal that asks for the run to stop after this step; 0 without one."""
+        """The number of the signal that was received, after which the run stops at the end of the step; 0: none."""
         return self._first or 0
 
     def __enter__(self) -> Interrupts:
@@ -41,7 +41,7 @@ class Interrupts:
                 signal.signal(number, handler)
 
     def stop(self, pending: int) -> None:
-        """Raise what a signal asked for, to this process or another rank, if there was one.
+        """Raise the exception of a signal that this process or another rank received, if ``pending`` is one.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.

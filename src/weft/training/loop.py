@@ -1,4 +1,4 @@
-"""The loop: step, tell, evaluate, save."""
+"""The training loop: step, report, evaluate, save."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Finish(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What every way of training needs: what to train, on what, where to write, whom to tell. All ranks call its
-    methods; rank 0 alone does what they say, and the others learn what came of it."""
+    """Everything that both ways of training, by gradients and by counting, need. All ranks call its methods; rank 0
+    does the work, and the other ranks receive the result."""
 
     config: RunConfig
     task: Task[Any, Any]
@@ -52,12 +52,12 @@ class Run:
     sinks: Sinks
     taken: Taken | None = None
 
-    def tell(self, event: Event) -> None:
-        """Write the event down and pass it on."""
+    def emit(self, event: Event) -> None:
+        """Log the event, and pass it to the sinks and the listener."""
         if not self.world.leads:
             return
         self.folder.log(event)
-        self.sinks.tell(event)
+        self.sinks.emit(event)
         if self.listener is not None:
             self.listener(event)
 
@@ -69,7 +69,7 @@ class Run:
         """
         found = Validation.from_json(self.world.lead(lambda: self.task.measure(
             model, self.material.validation, self.config.report.eval_batches).to_json()))
-        self.tell(Validated(step, found, seconds))
+        self.emit(Validated(step, found, seconds))
         return found
 
     def save(self, step: int, seconds: float, validation: Validation | None, training: Mapping[str, Tensor],
@@ -87,7 +87,7 @@ class Run:
         def write() -> str:
             require_finite(self.model, step)
             path = self.folder.save(self.model, self.material.tokenizer, self.config, facts, training)
-            self.tell(Saved(step, path))
+            self.emit(Saved(step, path))
             return str(path)
 
         return Path(self.world.lead(write))
@@ -102,8 +102,8 @@ class Run:
 @final
 @dataclass
 class Interval:
-    """Sums since the last line of progress. They are saved with a checkpoint, so that the lines of a run that is
-    resumed are those of one that was not interrupted."""
+    """Sums since the last progress line. They are saved with a checkpoint, so that a resumed run prints the lines of an
+    uninterrupted one."""
 
     seconds: float
     nats: float = 0.0
@@ -112,28 +112,26 @@ class Interval:
     steps: int = 0
 
     def add(self, report: StepReport) -> None:
-        """Count a step."""
+        """Add a step."""
         self.nats += report.sums.nats
         self.tokens += report.sums.tokens
         self.bytes += report.sums.bytes
         self.steps += 1
 
     def progress(self, trainer: Trainer, report: StepReport, use: Utilisation) -> Progress:
-        """The line of this interval: tokens of all ranks, memory of this one."""
+        """The progress event of this interval: tokens of all ranks, memory of this one."""
         world = trainer.world
         left = trainer.seconds / trainer.step * (trainer.steps - trainer.step)
         elapsed = max(1e-9, trainer.seconds - self.seconds)
-        # What is computed are the tokens that are read, of which a task may predict few or none.
-        read = self.steps * trainer.config.training.accumulation * trainer.batches.tokens_per_batch / elapsed
         bits = self.nats / math.log(2) / self.bytes if self.bytes else None
         return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens), bits, self.tokens / elapsed,
                         trainer.seconds, left, report.lr, report.grad_norm,
-                        use.mfu(read / world.size, trainer.seconds), resident_bytes(),
+                        use.mfu(self.steps / elapsed / world.size, trainer.seconds), resident_bytes(),
                         allocated_bytes(world.device), trainer.task.unit, trainer.task.measured_in)
 
 
 class Begun(NamedTuple):
-    """Where the loop begins: what is known of the weights there, and of the interval that they are in."""
+    """Where the loop begins: the validation of the weights at that step, if there is one, and the interval so far."""
 
     validation: Validation | None
     interval: Interval
@@ -142,7 +140,14 @@ class Begun(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Rhythm:
-    """After which steps a run tells, evaluates and saves; the last step does all three."""
+    """After which steps a run reports, evaluates and saves; after the last step it does all three.
+
+    Attributes:
+        log: steps between progress lines.
+        evaluation: steps between evaluations.
+        checkpoint: steps between checkpoints.
+        steps: of the run.
+    """
 
     log: int
     evaluation: int
@@ -151,13 +156,13 @@ class Rhythm:
 
     @staticmethod
     def of(settings: ReportSettings, steps: int) -> Rhythm:
-        """The settings, with what they leave open spread over the run."""
+        """The settings, with defaults that spread over the run."""
         evaluation = settings.eval_every or max(1, steps // EVALUATIONS)
         return Rhythm(settings.log_every or max(1, steps // POINTS), evaluation,
                       settings.checkpoint_every or evaluation, steps)
 
     def due(self, every: int, step: int) -> bool:
-        """Whether what happens ``every`` so many steps happens after this one."""
+        """Whether something that is done ``every`` so many steps is done after this one."""
         return step % every == 0 or step == self.steps
 
 
@@ -165,12 +170,12 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
     """Train to the last step.
 
     Raises:
-        DivergedError: the loss or the weights are lost; the message names the last checkpoint.
-        TrainingError: a file cannot be written; the same.
+        DivergedError: the loss or the weights are no longer finite, or far off; the message names the last checkpoint.
+        TrainingError: a file cannot be written; the message names the last checkpoint.
         KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
     rhythm, interval, world = Rhythm.of(run.config.report, trainer.steps), begun.interval, run.world
-    use = Utilisation(run.config, trainer.compute, world.device)
+    use = Utilisation(run.config, trainer.task.lengths(trainer.batches), trainer.compute, world.device)
     with _naming_the_last(run), Interrupts() as interrupts:
         validation = _caught_up(run, trainer, rhythm, begun)
         while trainer.step < trainer.steps:
@@ -179,11 +184,11 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
             validation = None
             if rhythm.due(rhythm.log, trainer.step):
                 if world.leads:
-                    run.tell(interval.progress(trainer, report, use))
+                    run.emit(interval.progress(trainer, report, use))
                 interval = Interval(trainer.seconds)
             if rhythm.due(rhythm.evaluation, trainer.step) and not world.largest(interrupts.pending):
                 validation = _evaluated(run, trainer)
-            # Asked once, so that a signal that comes just after is not obeyed before the step is saved.
+            # Read once: a signal that arrives after this line takes effect after the next save.
             stopping = world.largest(interrupts.pending)
             if rhythm.due(rhythm.checkpoint, trainer.step) or stopping:
                 run.save(trainer.step, trainer.seconds, validation, trainer.tensors(), interval)
@@ -195,7 +200,7 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
 
 
 def require_finite(model: Model, step: int) -> None:
-    """Refuse to save weights that are lost.
+    """Refuse to save weights that are not finite.
 
     Raises:
         DivergedError: a parameter is not finite, or a buffer is NaN (masks may be infinite).
@@ -207,10 +212,10 @@ def require_finite(model: Model, step: int) -> None:
 
 
 def _evaluated(run: Run, trainer: Trainer) -> Validation:
-    """The weights of this step on the validation text.
+    """Evaluate the weights of this step on the held-out data.
 
     Raises:
-        DivergedError: they give it no finite loss.
+        DivergedError: their loss is not finite.
     """
     try:
         found = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
@@ -224,7 +229,7 @@ def _evaluated(run: Run, trainer: Trainer) -> Validation:
 
 
 def _caught_up(run: Run, trainer: Trainer, rhythm: Rhythm, begun: Begun) -> Validation | None:
-    """Evaluate and save what was saved in haste, without the evaluation that was due."""
+    """Evaluate and save again a checkpoint that an interrupt wrote without the evaluation that was due."""
     due = trainer.step > 0 and rhythm.due(rhythm.evaluation, trainer.step)
     if begun.validation is not None or not due:
         return begun.validation
@@ -235,7 +240,7 @@ def _caught_up(run: Run, trainer: Trainer, rhythm: Rhythm, begun: Begun) -> Vali
 
 @contextmanager
 def _naming_the_last(run: Run) -> Iterator[None]:
-    """Add to an error what is not lost."""
+    """A context that adds the path of the last checkpoint to an error."""
     try:
         yield
     except (FailedError, CheckpointError, OccupiedError) as error:

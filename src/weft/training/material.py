@@ -1,4 +1,4 @@
-"""The material of a run, and text that is tokenised once for many."""
+"""The material of a run, and folders of prepared tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from weft.core.errors import ConfigError, DataError
-from weft.data.manifest import Recipe, Source, is_prepared, read_manifest
+from weft.data.manifest import Recipe, Source, is_prepared, read_prepared_manifest
 from weft.data.prepared import (
     EncodingTexts,
     OnProgress,
@@ -29,7 +29,7 @@ from weft.training.filling import task_of, tokenizer_of
 
 
 def prepare(config: RunConfig) -> Material[Any]:
-    """What the run's task trains on and is measured by.
+    """The examples that the run's task trains on and those that it is measured on.
 
     Raises:
         DataError: the data cannot be used.
@@ -48,7 +48,7 @@ def prepare(config: RunConfig) -> Material[Any]:
 
 def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
     """A run's plain configuration whose ``data.path`` names a prepared folder, with the folder's tokenizer, its
-    vocabulary size and its data settings wherever nothing is given; any other configuration as it is.
+    vocabulary size and its data settings wherever none are given; any other configuration unchanged.
 
     Raises:
         DataError: the folder's manifest is damaged.
@@ -58,7 +58,7 @@ def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
     path = data.get("path") if isinstance(data, Mapping) else None
     if not isinstance(path, str) or not is_prepared(Path(path)):
         return filled
-    manifest = read_manifest(Path(path))
+    manifest = read_prepared_manifest(Path(path))
     filled.setdefault("tokenizer", manifest.recipe.tokenizer)
     model = filled.get("model")
     model = {"kind": model} if isinstance(model, str) else model
@@ -71,12 +71,12 @@ def _extra_ids(plain: Mapping[str, Any]) -> int:
     try:
         return task_of(plain).extra_ids(tokenizer_of(plain))
     except ConfigError:
-        return 0  # parsing the whole says what is wrong with the task or the tokenizer
+        return 0  # parsing the whole reports the problem of the task or the tokenizer
 
 
 @final
 class Preparation(NamedTuple):
-    """Prepared data, and whether they stood there already, unchanged."""
+    """Prepared data, and whether they were in the folder already, unchanged."""
 
     data: PreparedData
     reused: bool
@@ -84,15 +84,15 @@ class Preparation(NamedTuple):
 
 def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str | Path, *, replace: bool = False,
                    shard_tokens: int = SHARD_TOKENS, on_progress: OnProgress | None = None) -> Preparation:
-    """Tokenise a text once, into a folder that is whole or absent.
+    """Tokenise a text into a folder, which is complete or absent afterwards.
 
-    What stands there already is kept if it was made from the same text in the same way.
+    Prepared data that are there already are kept if they were made from the same text in the same way.
 
     Args:
         settings: the text and its split.
         tokenizer: what encodes it, trained on the training text if it learns anything.
         out: the folder.
-        replace: make it anew, in place of prepared data that stand there as they were written.
+        replace: write the folder again, in place of prepared data that have not changed since they were written.
         shard_tokens: see `ShardWriter`.
         on_progress: called after each batch of documents.
 
@@ -117,14 +117,18 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
             write_prepared(draft, texts, made, shard_tokens=shard_tokens, on_progress=on_progress)
     except OSError as error:
         raise DataError(f"the prepared data cannot be written ({error.strerror or error}).", where=str(folder),
-                        remedy="Make room or correct the permissions, or choose another folder; nothing half-made is "
-                               "left.") from None
+                        remedy="Free space or correct the permissions, or choose another folder; no "
+                               "incomplete folder is left.") from None
     return Preparation(open_prepared(folder, check="size"), reused=False)
 
 
 def _kept(folder: Path, recipe: Recipe, sources: tuple[Source, ...], settings: DataSettings,
           tokenizer: TokenizerConfig) -> PreparedData:
-    """What stands there, if preparing again would make the same."""
+    """The prepared data of a folder, if preparing them again would give the same.
+
+    Raises:
+        DataError: it would not; the message lists the differences.
+    """
     data = open_prepared(folder)
     manifest = data.manifest
     before = {source.path: source.sha256 for source in manifest.sources}
@@ -143,7 +147,7 @@ def _kept(folder: Path, recipe: Recipe, sources: tuple[Source, ...], settings: D
 
 
 def _changed_tokenizer(before: str, tokenizer: TokenizerConfig) -> list[str]:
-    """What a file that holds the tokenizer, if there is one, says of the fingerprint of the one used then."""
+    """Whether the file of a tokenizer that is read from one has changed since the data were prepared."""
     held = tokenizer.from_file()
     now = before if held is None else held.fingerprint()
     return [] if now == before else [f"the tokenizer's file has changed (SHA-256 {before[:12]}, now {now[:12]})"]

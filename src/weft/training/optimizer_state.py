@@ -14,7 +14,7 @@ PREFIX = "optimizer."
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """State as ``optimizer.<parameter>/<entry>`` (parameters are named as in the model).
+    """The state as tensors named ``optimizer.<parameter>/<entry>``, with the model's names of parameters.
 
     Raises:
         TrainingError: an entry that is neither a tensor nor None.
@@ -26,13 +26,13 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
                 found[f"{PREFIX}{name}/{entry}"] = value
             elif value is not None:
                 raise TrainingError(f"the optimiser keeps a {type(value).__name__} in {entry!r} of {name}, which "
-                                    "cannot be saved.", remedy="Keep it as a tensor.")
+                                    "cannot be saved.", remedy="Keep it in a tensor.")
     return found
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor], *,
                       where: str) -> None:
-    """Put back what `optimizer_tensors` gave.
+    """Load the tensors that `optimizer_tensors` returned.
 
     Raises:
         CheckpointError: state of a parameter that this optimiser does not have.

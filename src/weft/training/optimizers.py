@@ -53,7 +53,7 @@ class AdamWConfig(OptimizerConfig):
     weight_decay: float = Field(default=0.1, ge=0)
 
     def create(self, model: nn.Module) -> torch.optim.Optimizer:
-        # The fused kernel takes a third of the time of the others but knows no complex numbers.
+        # The fused kernel takes a third of the time of the others but does not support complex numbers.
         fused = not any(p.is_complex() for p in model.parameters())
         return torch.optim.AdamW(parameter_groups(model, self.weight_decay, self.dynamics_lr), lr=self.lr,
                                  betas=(self.beta1, self.beta2), eps=self.eps, fused=fused)
@@ -65,7 +65,7 @@ class AdamWConfig(OptimizerConfig):
 
 @register
 class SGDConfig(OptimizerConfig):
-    """Stochastic gradient descent, with momentum if asked for.
+    """Stochastic gradient descent, with or without momentum.
 
         u <- momentum u + g + weight_decay w;  w <- w - lr u      (nesterov: w <- w - lr (g + momentum u))
     """
@@ -94,8 +94,8 @@ class SGDConfig(OptimizerConfig):
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, dynamics_lr: float = 1.0) -> list[dict[str, Any]]:
-    """Matrices, which decay, and vectors and `Part.dynamics`, which do not; a kind that the model lacks is left out.
-    ``factor`` is what multiplies a group's learning rate."""
+    """Parameter groups: matrices, which decay, and vectors and `Part.dynamics`, which do not. Empty groups are left
+    out. ``factor`` multiplies a group's learning rate."""
     trained = [p for p in model.parameters() if p.requires_grad]
     special = {id(p) for part in model.modules() if isinstance(part, Part) for p in part.dynamics()}
     plain = [p for p in trained if id(p) not in special]

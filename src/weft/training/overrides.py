@@ -14,8 +14,9 @@ from weft.core.errors import ConfigError
 def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """A copy of ``data`` with each override applied, in order.
 
-    A path is dotted; in a list a step is an index. A part given by its kind alone (``position: rope``) opens up when
-    a field of it is set. A path that does not exist is made, so that parsing names the key that is unknown.
+    A path is dotted; an item of a list is named by its index. A part given by its kind alone (``position: rope``)
+    becomes a mapping when a field of it is set. A path that does not exist is created, so that parsing reports
+    the unknown key.
 
     Raises:
         ConfigError: listing every override that is no ``path=value``, or whose path leads nowhere.
@@ -33,10 +34,10 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
 
 
 def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """`apply_overrides` for a run's configuration, which may be given another text than its own.
+    """`apply_overrides` for a run's configuration, in which an override may name another text.
 
-    A limit (``data.max_bytes``) that the configuration sets is one on its own text. It does not hold for a text that
-    an override names, which is then read whole unless an override limits it too.
+    A limit (``data.max_bytes``) of the configuration applies to the configuration's text alone. A text that an override
+    names is read whole unless an override limits it too.
 
     Raises:
         ConfigError: as `apply_overrides`.
@@ -49,17 +50,17 @@ def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, A
 
 
 def limits_text(overrides: Iterable[str]) -> bool:
-    """Whether overrides state the limit of the text."""
+    """Whether an override sets the limit of the text."""
     return any(each.partition("=")[0].strip() in ("data", "data.max_bytes") for each in overrides)
 
 
 def without_old_limit(before: Any, after: Any, *, limited: bool) -> Any:
-    """The settings ``data``, without a limit that was stated for another text.
+    """The settings ``data`` without a limit that was set for another text.
 
     Args:
-        before: as the file states them, or None.
-        after: with everything that has been changed.
-        limited: the limit, or its absence, has been stated together with the text.
+        before: the settings of the file, or None.
+        after: the settings with all changes.
+        limited: whether the changes set the limit, or remove it.
     """
     if limited or not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return after
@@ -72,7 +73,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     steps = path.strip().split(".")
     if not equals or not all(steps):
-        raise ConfigError([f"{override!r}: not of the form key.path=value. Write training.steps=500, for instance."])
+        raise ConfigError([f"{override!r}: not of the form key.path=value. Write, for example, training.steps=500."])
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -85,7 +86,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _enter(place: Any, step: str, path: str, override: str) -> Any:
-    """The container at ``step``, made when there is none."""
+    """The container at ``step``, created if there is none."""
     key = _key(place, step, path, override)
     inner = place.get(key) if isinstance(place, dict) else place[key]
     if isinstance(inner, str):

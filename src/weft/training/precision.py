@@ -1,4 +1,4 @@
-"""Weights kept in float32 while the model computes in bfloat16, all but those that parts need `exact`."""
+"""Training in bfloat16: weights are kept in float32, and the model computes with a copy of them in bfloat16."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from weft.core.part import kept_dtypes, wide_in_training
 
 
 def narrowed(model: Model, dtype: torch.dtype) -> Model:
-    """A copy in ``dtype``, made without one that is as wide as the model. What parts declare as `exact` or as
-    `wide_in_training` is in float32 or wider in it."""
+    """A copy of the model in ``dtype``, except for what parts declare `exact` or `wide_in_training`, which is in float32
+    or wider in it. No second copy in the model's own dtype is made on the way."""
     exact, wide = kept_dtypes(model).exact, wide_in_training(model)
     weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
                                    requires_grad=p.requires_grad) for p in model.parameters()}
@@ -29,11 +29,11 @@ def narrowed(model: Model, dtype: torch.dtype) -> Model:
 class Precision:
     """The model that is updated and saved, and the one that computes.
 
-    In float32 and float64 they are the same. In bfloat16 (8 bits of mantissa, so that an update below 1/256 of a
-    weight would vanish) the computing model is a copy, refreshed after every update; what a part declares as `exact`,
-    such as the modes of a state-space model, is as exact in it, and so are the weights of norms, which are near 1: a
-    step of 3e-4 would be lost there in bfloat16 (`Part.wide_in_training`). Linear maps multiply in float32 where the
-    processor has no instructions for bfloat16 (the form ``wide`` of `weft.ops.linear`).
+    In float32 and float64 they are the same. In bfloat16, whose 8 bits of mantissa would lose an update below 1/256 of
+    a weight, the computing model is a copy that is refreshed after every update. What a part declares `exact`, such as
+    the modes of a state-space model, is as exact in it, and so are the weights of norms, which are near 1: a step of
+    3e-4 would be lost there in bfloat16 (`Part.wide_in_training`). Linear maps multiply in float32 where that is faster
+    (`weft.ops.wide_linear`).
 
     Args:
         model: weights to train, in float32 or float64.
@@ -45,9 +45,10 @@ class Precision:
         self.working = narrowed(model, dtype) if dtype == torch.bfloat16 else self.model
 
     def collect_gradients(self) -> None:
-        """Add the copy's gradients to those of the weights, and give these its buffers (running statistics).
+        """Add the copy's gradients to those of the weights, and copy its buffers (running statistics) to the model's.
 
-        After every backward pass, so that batches of one step are added up in the weights' dtype and not in the copy's.
+        Called after every backward pass, so that batches of one step are added up in the weights' dtype and not in the
+        copy's.
         """
         if self.working is self.model:
             return
@@ -61,7 +62,7 @@ class Precision:
 
     @torch.no_grad()
     def refresh(self, *, buffers: bool = False) -> None:
-        """Give the copy the weights as they are now, and the buffers too when they were set from outside."""
+        """Copy the updated weights to the copy; with ``buffers``, the buffers too, after a checkpoint was loaded."""
         if self.working is self.model:
             return
         for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):

@@ -15,8 +15,8 @@ from weft.training.config import DTYPES, RunConfig
 
 
 def products_of(config: RunConfig) -> tuple[Product, ...]:
-    """Those of one batch, found by running the model on shapes; nothing of its size is allocated. None of a model that
-    is fitted by counting."""
+    """The products of one batch, recorded by running the model on shapes alone, so that nothing of its size is
+    allocated. Empty for a model that is fitted by counting."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     dtype = DTYPES[config.training.dtype]
     model = shape_of(config.model, mode, dtype)

@@ -1,4 +1,4 @@
-"""How well a run uses the machine: its share of the peak, and the memory it holds."""
+"""How well a run uses the machine: model FLOPs utilisation, and memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.shapes import shape_of
 from weft.core.model import parse_model
+from weft.tasks import Lengths
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
-from weft.training.flops import model_flops_per_token, peak_flops
+from weft.training.flops import flops_per_row, peak_flops
 
 GPU_SIZE, REPEATS = 8192, 5
 PATIENCE = 10.0
@@ -27,32 +28,39 @@ PATIENCE = 10.0
 
 @final
 class Utilisation:
-    """Model FLOPs utilisation: the operations of the model that a run does in a second, over those of a large matrix
-    product here, in the run's dtype and by its route (Chowdhery et al. 2022, appendix B).
+    """Model FLOPs utilisation: the operations of the model that a run does per second, divided by those of a large
+    matrix product on this machine, in the run's dtype and by its route (Chowdhery et al. 2022, appendix B).
 
-    Counting and measuring take seconds, the first time in a process, so a run that has not trained for `PATIENCE`
-    seconds does neither.
+    Counting and measuring take seconds, once in a process, so neither is done in the first `PATIENCE` seconds of
+    training.
 
     Args:
         config: of the run.
+        lengths: tokens of its rows; padding is no work of the model, so it is not counted.
         compute: of the run; to be in force whenever `mfu` is called.
         device: where the run computes.
     """
 
-    def __init__(self, config: RunConfig, compute: Compute, device: torch.device) -> None:
-        self._config, self._compute, self._device = config, compute, device
+    def __init__(self, config: RunConfig, lengths: Lengths, compute: Compute, device: torch.device) -> None:
+        self._config, self._lengths, self._compute, self._device = config, lengths, compute, device
 
-    def mfu(self, tokens_per_second: float, seconds: float) -> float | None:
-        """The share at that pace; None for a run that has trained for ``seconds`` only."""
+    def mfu(self, steps_per_second: float, seconds: float) -> float | None:
+        """The share at that pace; None for a run that has trained for fewer than `PATIENCE` ``seconds``.
+
+        Args:
+            steps_per_second: whole steps, divided by the number of ranks that share each.
+            seconds: of training so far.
+        """
         if seconds < PATIENCE:
             return None
-        model = json.dumps(self._config.model.dump())
-        peak = _peak(self._config.training.dtype, self._compute, str(self._device))
-        return tokens_per_second * _flops_per_token(model, self._config.context) / peak
+        training = self._config.training
+        rows = steps_per_second * training.batch_size * training.accumulation
+        peak = _peak(training.dtype, self._compute, str(self._device))
+        return rows * _flops_per_row(json.dumps(self._config.model.dump()), self._lengths) / peak
 
 
 def resident_bytes() -> int | None:
-    """Main memory that this process holds; where the system does not tell, the most that it has held; None on
+    """Main memory of this process, in bytes; where the operating system does not report it, the peak so far; None on
     Windows."""
     now = Path("/proc/self/statm")
     if now.exists():
@@ -65,19 +73,19 @@ def resident_bytes() -> int | None:
 
 
 def allocated_bytes(device: torch.device) -> int | None:
-    """Memory of the accelerator that tensors hold; None for a CPU."""
+    """Memory of the accelerator that tensors take, in bytes; None for a CPU."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
 
 
 @lru_cache(maxsize=64)
-def _flops_per_token(model: str, context: int) -> float:
-    """By the configuration, written out, so that runs of one model count once."""
-    return model_flops_per_token(shape_of(parse_model(json.loads(model)), FakeTensorMode(), None), context)
+def _flops_per_row(model: str, lengths: Lengths) -> float:
+    """The key is the configuration as text, so that runs of one model count once."""
+    return flops_per_row(shape_of(parse_model(json.loads(model)), FakeTensorMode(), None), lengths)
 
 
 @lru_cache(maxsize=8)
 def _peak(dtype: str, compute: Compute, device: str) -> float:
-    """``compute`` is what the answer depends on."""
+    """Operations per second of a large matrix product; ``compute`` is in the cache's key because they depend on it."""
     place = torch.device(device)
     return _gpu_peak(DTYPES[dtype], place) if place.type == "cuda" else peak_flops(DTYPES[dtype])
 

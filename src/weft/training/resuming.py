@@ -1,4 +1,4 @@
-"""Going on with a run: on the same terms, from the last checkpoint that is whole."""
+"""Resuming a run: under the same conditions, from the last undamaged checkpoint."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from weft.training.code import changes, code_of
 from weft.training.compute import RECORD, Compute
 from weft.training.config import DTYPES, RunConfig
 from weft.training.events import Notice
+from weft.training.exchange import broadcast, broadcast_named
 from weft.training.folder import RunFolder
 from weft.training.loop import Begun, Interval, Run
 from weft.training.products import products_of
@@ -29,14 +30,14 @@ from weft.training.trainer import Trainer
 @final
 @dataclass(frozen=True)
 class Terms(Record):
-    """On what a run computes.
+    """The conditions under which a run computes.
 
     Attributes:
-        compute: routes, threads, compilation; as recorded, for a run that is resumed.
-        software: version of Weft, and the instructions that torch's CPU kernels use.
+        compute: routes, threads, compilation; those on record for a resumed run.
+        software: version of Weft, and the instruction set of torch's CPU kernels.
         code: hashes of the files that run, see `weft.training.code.code_of`.
-        inexact: why the weights will not be those of an uninterrupted run, which the user has allowed; None: they
-            will be.
+        inexact: why the weights will differ from those of an uninterrupted run, which the user has allowed; None: they
+            will not.
     """
 
     compute: Compute
@@ -47,17 +48,17 @@ class Terms(Record):
 
 def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] | None, *,
              allow_inexact: bool, ranks: int = 1) -> Terms:
-    """The terms of a run: those on record, or those that the configuration comes to here.
+    """The terms of a run: those on record, or for a new run those that its configuration resolves to here.
 
     Args:
         config: of the run.
         device: where to compute.
         record: what `RunFolder.describe` wrote; None for a run that begins.
-        allow_inexact: go on even where the same weights cannot be had.
+        allow_inexact: resume even where the weights will differ from those of an uninterrupted run.
         ranks: processes that train together.
 
     Raises:
-        UnsupportedError: the run cannot go on to the same weights here, and that was not allowed.
+        UnsupportedError: the weights would differ, and that was not allowed.
         CheckpointError: the record is damaged.
         ConfigError: see `Compute.choose`.
     """
@@ -82,7 +83,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
 
 def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str, ranks: int,
                 inexact: list[dict[str, Any]], taken: Taken | None = None) -> dict[str, Any]:
-    """What stands in run.json."""
+    """The content of run.json."""
     return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
             "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
             "compute": terms.compute.to_json(), "software": dict(terms.software), "ranks": ranks, "inexact": inexact,
@@ -90,10 +91,10 @@ def description(config: RunConfig, material: Material[Any], terms: Terms, *, ste
 
 
 def require_same_material(material: Material[Any], record: Mapping[str, Any], where: str) -> None:
-    """Refuse to go on with another text or tokenizer.
+    """Refuse to resume with another text or tokenizer.
 
     Raises:
-        DataError: it is not the one on record.
+        DataError: the text or the tokenizer is not the one on record.
     """
     now = {"corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint()}
     if any(record[name] != value for name, value in now.items()):
@@ -103,19 +104,19 @@ def require_same_material(material: Material[Any], record: Mapping[str, Any], wh
 
 
 def restore(run: Run, trainer: Trainer) -> Begun:
-    """Put the last whole checkpoint of the run into the trainer; rank 0 reads it for all. A damaged one is put aside,
-    and told of.
+    """Load the last undamaged checkpoint of the run into the trainer; rank 0 reads it for all ranks. Damaged ones after
+    it are renamed, with a notice.
 
     Raises:
-        CheckpointError: there are checkpoints, and none is whole.
+        CheckpointError: there are checkpoints, and all are damaged.
     """
     training: dict[str, torch.Tensor] = {}
     facts = run.world.lead(lambda: _read(run, trainer.model, training))
     if facts is None:
         return Begun(None, Interval(0.0))
-    run.world.spread(values_of(trainer.model))
+    broadcast(run.world, values_of(trainer.model))
     trainer.precision.refresh(buffers=True)
-    trainer.resume(run.world.spread_named(training), step=int(facts["step"]), seconds=float(facts["seconds"]),
+    trainer.resume(broadcast_named(run.world, training), step=int(facts["step"]), seconds=float(facts["seconds"]),
                    where=str(run.folder.path))
     validation, interval = facts.get("validation"), facts.get("interval")
     return Begun(Validation.from_json(validation) if validation else None,
@@ -123,11 +124,11 @@ def restore(run: Run, trainer: Trainer) -> Begun:
 
 
 def _read(run: Run, model: Model, training: dict[str, torch.Tensor]) -> dict[str, Any] | None:
-    """Fill ``model`` and ``training`` from the last whole checkpoint, and give its facts; None: there is none yet."""
+    """Fill ``model`` and ``training`` from the last undamaged checkpoint, and return its facts; None: there is none."""
     found = _usable(run.folder)
     if found is None:
         run.folder.forget_after(0)
-        run.tell(Notice(0, "no checkpoint had been saved yet: starting from the first step"))
+        run.emit(Notice(0, "no checkpoint had been saved yet: starting from the first step"))
         return None
     loaded, path = found.loaded, str(found.loaded.path)
     training.update(read_training(path))
@@ -135,7 +136,7 @@ def _read(run: Run, model: Model, training: dict[str, torch.Tensor]) -> dict[str
     run.folder.forget_after(step)
     for damaged, problem in found.damaged:
         aside = run.folder.put_aside(damaged)
-        run.tell(Notice(step, f"the checkpoint {damaged} is damaged, and is now {aside} ({problem}); going on from "
+        run.emit(Notice(step, f"the checkpoint {damaged} is damaged, and is now {aside} ({problem}); going on from "
                         f"step {step:,}, {path}"))
     with torch.no_grad():
         for mine, saved in zip(values_of(model), values_of(loaded.model), strict=True):
@@ -144,7 +145,7 @@ def _read(run: Run, model: Model, training: dict[str, torch.Tensor]) -> dict[str
 
 
 class _Usable(NamedTuple):
-    """The newest checkpoint that is whole, and the newer ones that are not, each with what is wrong with it."""
+    """The newest undamaged checkpoint, and the paths of the damaged ones after it, each with its error."""
 
     loaded: Loaded
     damaged: list[tuple[Any, str]]
@@ -167,7 +168,7 @@ def _usable(folder: RunFolder) -> _Usable | None:
 
 
 def _changes(compute: Compute, before: Mapping[str, str], now: Mapping[str, str], device: torch.device) -> list[str]:
-    """Why the run cannot go on to the same weights; nothing when it can."""
+    """Why the weights would differ from those of an uninterrupted run; empty if they would not."""
     changed = [f"{name.replace('_', ' ')} {before.get(name)!r} (here {value!r})" for name, value in now.items()
                if before.get(name) != value]
     reasons = [f"the run began with {', '.join(changed)}, so it cannot go on to the same weights."] if changed else []
@@ -181,7 +182,7 @@ def _changes(compute: Compute, before: Mapping[str, str], now: Mapping[str, str]
 
 
 def _other_ranks(record: Mapping[str, Any], ranks: int) -> list[str]:
-    """Why the number of ranks keeps the run from the same weights. A record that names none is of one process."""
+    """Why the number of ranks would change the weights; empty if it would not. A record without one is of one rank."""
     before = record.get("ranks", 1)
     return [] if before == ranks else [f"the run began with {before} ranks (here {ranks}), which round sums in another "
                                        "order and draw other dropout, so it cannot go on to the same weights."]

@@ -1,4 +1,4 @@
-"""Where a run's figures go besides its folder: TensorBoard, Weights & Biases. Both are extras."""
+"""TensorBoard and Weights & Biases, to which a run can also log its metrics. Both are optional dependencies."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ NAMES: dict[str, dict[str, str]] = {
                     "grad_norm": "train/grad_norm", "tokens_per_second": "speed/tokens_per_second", "mfu": "speed/mfu",
                     "resident_bytes": "memory/resident_bytes", "allocated_bytes": "memory/allocated_bytes"},
     Validated.name: {"bits_per_byte": "validation/bits_per_byte", "loss": "validation/loss"}}
-"""For each event with figures: field and name of its curve."""
+"""For each event with metrics: its fields, and the names of their curves."""
 
 
 class Sink(ABC):
-    """Takes the figures of a run, each point once, also when the run is resumed."""
+    """Logs the metrics of a run, each point once, even when the run is resumed."""
 
     @abstractmethod
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take the figures of an event."""
+        """Log the metrics of an event."""
 
     @abstractmethod
     def close(self, *, failed: bool) -> None:
-        """Write what is left."""
+        """Flush and close."""
 
 
 @final
 class Sinks:
-    """The sinks that a run asks for, from `start` to the end of ``with``.
+    """The sinks of a run's configuration, open from `start` to the end of ``with``.
 
     Args:
         config: of the run.
         folder: of the run.
-        told: for each name of an event, the last step passed on before an interruption.
+        logged: for each event's name, the last step that was logged before an interruption.
     """
 
-    def __init__(self, config: RunConfig, folder: Path, told: Mapping[str, int]) -> None:
-        self._config, self._folder, self._told = config, folder, told
+    def __init__(self, config: RunConfig, folder: Path, logged: Mapping[str, int]) -> None:
+        self._config, self._folder, self._logged = config, folder, logged
         self._sinks: list[Sink] = []
 
     def __enter__(self) -> Sinks:
@@ -58,11 +58,11 @@ class Sinks:
             sink.close(failed=kind is not None)
 
     def start(self, run_id: str, records: list[dict[str, Any]]) -> None:
-        """Open them.
+        """Open the sinks.
 
         Args:
-            run_id: by which W&B knows the run, and TensorBoard's files of it are known.
-            records: of the events that stand; TensorBoard's file is written anew from them.
+            run_id: W&B's id of the run, and the suffix of its TensorBoard files.
+            records: of the events so far, from which TensorBoard's file is rewritten.
 
         Raises:
             UnsupportedError: W&B does not start the run.
@@ -71,10 +71,10 @@ class Sinks:
         if report.tensorboard:
             self._sinks.append(TensorBoardSink(self._folder / TENSORBOARD_FOLDER, run_id, records))
         if report.wandb is not None:
-            self._sinks.append(WandbSink(report.wandb, self._folder, self._config.dump(), run_id, self._told))
+            self._sinks.append(WandbSink(report.wandb, self._folder, self._config.dump(), run_id, self._logged))
 
-    def tell(self, event: Event) -> None:
-        """Pass on an event, if it holds figures."""
+    def emit(self, event: Event) -> None:
+        """Pass an event with metrics to all sinks."""
         record = event.to_json()
         if scalars_of(record):
             for sink in self._sinks:
@@ -82,7 +82,7 @@ class Sinks:
 
 
 def require_sinks(settings: ReportSettings) -> None:
-    """Check that what the report asks for is installed.
+    """Check that the packages of the sinks are installed.
 
     Raises:
         MissingExtra: naming the extra.
@@ -102,22 +102,22 @@ def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Writer(Protocol):
-    """What is used of TensorBoard's writer."""
+    """The methods of TensorBoard's writer that are used."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """One point."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close."""
 
 
 @final
 class TensorBoardSink(Sink):
-    """Event files in the run folder. A resumed run writes its own anew from its metrics, so no point stands twice.
+    """Event files in the run folder. A resumed run rewrites its file from its metrics, so that no point is there twice.
 
     Args:
         folder: of the event files.
-        run_id: ends their names, so that the run deletes no others.
+        run_id: suffix of their names, so that the run deletes no others.
         records: of the events so far.
     """
 
@@ -139,34 +139,35 @@ class TensorBoardSink(Sink):
 
 @final
 class WandbSink(Sink):
-    """A run of Weights & Biases, which goes on under its own id.
+    """A run of Weights & Biases, which is continued under its id when the run is resumed.
 
-    W&B refuses points of earlier steps than it has; those that a resumed run computes again are the same ones.
+    W&B refuses points of earlier steps than it has. A resumed run repeats some steps with the same results, so their
+    points are not logged again.
 
     Args:
         settings: project and mode.
         folder: of the run.
         config: of the run, as plain data.
         run_id: of the run.
-        told: for each name of an event, the step up to which its figures have been passed on before.
+        logged: for each event's name, the last step that was logged before.
 
     Raises:
         UnsupportedError: W&B does not start the run.
     """
 
     def __init__(self, settings: WandbSettings, folder: Path, config: dict[str, Any], run_id: str,
-                 told: Mapping[str, int]) -> None:
+                 logged: Mapping[str, int]) -> None:
         wandb = _imported("wandb", "wandb", "report.wandb")
-        self._told = told
+        self._logged = logged
         try:
             self._run = wandb.init(project=settings.project, name=settings.name or folder.name, id=run_id,
                                    resume="allow", mode=settings.mode, dir=str(folder), config=config)
-        except Exception as error:  # W&B's own, the network's, the system's
+        except Exception as error:  # any of W&B, the network or the operating system
             raise UnsupportedError(f"W&B did not start the run ({error}).", where="report.wandb",
                                    remedy="Log in with `wandb login`, or set report.wandb.mode=offline.") from error
 
     def add(self, record: Mapping[str, Any]) -> None:
-        if int(record["step"]) > self._told.get(record["event"], -1):
+        if int(record["step"]) > self._logged.get(record["event"], -1):
             self._run.log(scalars_of(record), step=int(record["step"]))
 
     def close(self, *, failed: bool) -> None:

@@ -1,8 +1,8 @@
-"""A run that begins from weights that stand somewhere: what is taken, what is fresh, and when that is refused.
+"""Runs that start from the weights of a checkpoint: which are taken, which are new, and what is refused.
 
 ``start:`` names the folder of a checkpoint or of a run, or one that `transformers` wrote. A ``model`` without a kind is
-that folder's, with what is given changed, and its tokenizer stands where none is given, so that a new head is all that
-need be said:
+that of the folder, changed by the fields that are given, and the folder's tokenizer is used where none is given, so
+that fine-tuning needs little more than a new head:
 
     start: runs/pretrained
     model: {head: {kind: pooled, n_classes: 2}}
@@ -38,9 +38,9 @@ from weft.training.config import RunConfig
 
 HEAD = "head"
 MAY_DIFFER = (HEAD, "context", "rewrites")
-"""Fields of a model that a run may have otherwise than the model it starts from."""
+"""Fields in which a run's model may differ from the model that it starts from."""
 DROPOUT = "dropout"
-"""And so may every field whose name ends so, which says how a model is trained and not what it computes."""
+"""So may every field whose name ends so: dropout concerns how a model is trained and not what it computes."""
 
 
 def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None,
@@ -55,7 +55,7 @@ def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dty
 
     Raises:
         CheckpointError: it cannot be read.
-        UnsupportedError: no language model, where one is needed.
+        UnsupportedError: ``purpose`` needs a language model, and this is none.
     """
     if is_foreign(folder):
         return load_folder(folder, device=device, dtype=dtype)
@@ -66,8 +66,8 @@ def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dty
 
 
 def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's plain configuration with the model and the tokenizer of the folder that its ``start`` names: the model
-    where none of its own kind is given, the tokenizer where none is given. Any other configuration as it is.
+    """Fill in the model and the tokenizer of the folder that a run's ``start`` names: the model where no kind of model
+    is given, the tokenizer where none is given. Any other configuration is returned unchanged.
 
     Raises:
         CheckpointError: there is no checkpoint, or its configuration is damaged.
@@ -90,7 +90,7 @@ def _config_of(folder: Path) -> ModelConfig:
 
 
 def _laid_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with what is given; a part of another kind takes the place of the whole part."""
+    """``base`` changed by the fields of ``given``; a part of another kind replaces the whole part."""
     if given.get("kind", base.get("kind")) != base.get("kind"):
         return dict(given)
     return {**base, **{key: _laid_over(base[key], value) if isinstance(value, Mapping)
@@ -100,14 +100,15 @@ def _laid_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 @final
 @dataclass(frozen=True)
 class Taken(Record):
-    """What a run has begun with.
+    """The weights that a run started from.
 
     Attributes:
         path: of the checkpoint.
-        sha256: of the tensors that were taken, by their names.
-        tensors: taken, and ``numbers`` in them.
-        fresh: tensors of the model that the checkpoint does not have, as they were drawn.
-        left: tensors of the checkpoint that the model does not have.
+        sha256: of the names and contents of the tensors that were taken.
+        tensors: how many were taken.
+        numbers: entries of these tensors.
+        fresh: names of the model's tensors that are not in the checkpoint and keep their random values.
+        left: names of the checkpoint's tensors that the model does not have.
     """
 
     path: str
@@ -118,23 +119,23 @@ class Taken(Record):
     left: tuple[str, ...]
 
     def line(self) -> str:
-        """What was taken and what was not, in one line."""
+        """All of it in one line."""
         fresh = f"; fresh: {', '.join(self.fresh)}" if self.fresh else "; nothing is fresh"
         left = f"; left there: {', '.join(self.left)}" if self.left else ""
         return f"starting from {self.path}: {self.tensors:,} tensors ({self.numbers:,} numbers) taken{fresh}{left}"
 
 
 def require_startable(config: RunConfig, model: Model) -> None:
-    """Check that the run's model can take the weights that it starts from, which can be asked before they are read.
+    """Check from the configurations alone that the run's model can take the weights that it starts from.
 
     Raises:
-        ConfigError: listing in what the two models disagree.
+        ConfigError: the models differ; every difference is listed.
         CheckpointError: there is no checkpoint, or its configuration is damaged.
     """
-    assert config.start is not None, "asked of a run that starts from something"
+    assert config.start is not None, "the run has a start"
     if Trait.NOT_DIFFERENTIABLE in traits_of(model):
         raise ConfigError([f"start: {config.start}, and a model of kind {config.model.kind!r} is fitted by counting, "
-                           "which begins anew. Leave it out."])
+                           "which starts from no weights. Leave it out."])
     before, now = _config_of(find_checkpoint(config.start)).dump(), config.model.dump()
     given = [name for name in MAY_DIFFER if name in now or name in before]
     problems = [f"model.{path}: {new!r}, and the model of {config.start} has {old!r}. Leave it out, or start afresh."
@@ -144,29 +145,29 @@ def require_startable(config: RunConfig, model: Model) -> None:
 
 
 def begin_from(config: RunConfig, model: Model) -> Taken:
-    """Put the weights that the run starts from into its model.
+    """Copy the weights that the run starts from into its model.
 
-    A head that is another than the checkpoint's keeps the weights that were drawn for it, and all of them. Where the
-    model has more ``rewrites`` than the checkpoint's, the weights are read first and rewritten then; where it has
-    others or fewer, the checkpoint's are merged into its matrices before.
+    A head whose configuration differs from the checkpoint's keeps all of its random weights. Where the model has more
+    ``rewrites`` than the checkpoint, the weights are copied first and rewritten then; where it has fewer or others, the
+    checkpoint's are merged into its matrices before.
 
     Raises:
-        ConfigError: tensors that the model lacks, or that have another shape in it.
+        ConfigError: tensors are missing on one side, or differ in shape.
         CheckpointError: the weights cannot be read.
         UnsupportedError: the checkpoint's rewrites cannot be merged.
     """
-    assert config.start is not None, "asked of a run that starts from something"
-    found, wanted = opened(find_checkpoint(config.start)), config.model.rewrites
-    source, kept = found.model, found.config.rewrites
-    if wanted[: len(kept)] != kept:
+    assert config.start is not None, "the run has a start"
+    checkpoint, rewrites = opened(find_checkpoint(config.start)), config.model.rewrites
+    source, kept = checkpoint.model, checkpoint.config.rewrites
+    if rewrites[: len(kept)] != kept:
         source, kept = merged(source), []
-    if kept == wanted:
-        return _taken(config, found.config, source, model)
+    if kept == rewrites:
+        return _taken(config, checkpoint.config, source, model)
     with torch.random.fork_rng(devices=[]):
         before = config.model.model_copy(update={"rewrites": kept}).build()
-        taken = _taken(config, found.config, source, before)
+        taken = _taken(config, checkpoint.config, source, before)
         drawn = drawn_by_rewrites(model) - drawn_by_rewrites(before)
-        after = own_tensors(rewritten(before, wanted[len(kept):]))
+        after = own_tensors(rewritten(before, rewrites[len(kept):]))
     with torch.no_grad():
         for name, tensor in own_tensors(model).items():
             if name not in drawn:
@@ -175,7 +176,7 @@ def begin_from(config: RunConfig, model: Model) -> Taken:
 
 
 def _taken(config: RunConfig, saved_as: ModelConfig, source: Model, model: Model) -> Taken:
-    """Copy the tensors of ``source`` into ``model``, which has the same rewrites."""
+    """Copy the tensors of ``source`` into ``model``, whose rewrites are the same."""
     saved, own = own_tensors(source), own_tensors(model)
     if saved_as.dump().get(HEAD) != config.model.dump().get(HEAD):
         saved_here = {name: tensor for name, tensor in saved.items() if not _in_head(name)}
@@ -216,7 +217,7 @@ def _without(plain: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _disagreements(old: Any, new: Any, place: tuple[str, ...]) -> Iterator[tuple[str, Any, Any]]:
-    """Paths at which two configurations differ in what a model computes."""
+    """Where two configurations differ in what the model computes: path, old value, new value."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             if not key.endswith(DROPOUT):

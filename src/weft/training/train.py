@@ -22,10 +22,12 @@ from weft.tokenizers import Tokenizer
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
 from weft.training.events import Listener, Notice, Started
+from weft.training.exchange import broadcast
 from weft.training.folder import RunFolder, require_same_run
 from weft.training.loop import Begun, Finish, Interval, Run, descend
 from weft.training.material import prepare
-from weft.training.parallel import World, require_divisible, require_parallel, require_same_text
+from weft.training.parallel import World
+from weft.training.parallel_checks import require_divisible, require_parallel, require_same_text
 from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
 from weft.training.starting import Taken, begin_from, require_startable
@@ -39,13 +41,13 @@ class TrainResult:
 
     Attributes:
         model: in evaluation mode.
-        tokenizer: what it was trained with.
-        config: the run's.
+        tokenizer: that it was trained with.
+        config: of the run.
         steps: updates of the weights; 1 for a model that was fitted by counting.
-        seconds: of training, evaluation and saving not counted.
+        seconds: of training, without evaluation and saving.
         validation: at the end.
         checkpoint: the last.
-        best: the checkpoint that is best by the measure that the task chooses by (fewest bits per byte).
+        best: the best checkpoint by the task's criterion, such as the fewest bits per byte.
     """
 
     model: Model
@@ -63,49 +65,49 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
           world: World | None = None) -> TrainResult:
     """Train the model of a run, by gradients or by counting, whichever it is made for.
 
-    Ctrl-C saves a checkpoint after the step that is under way and raises KeyboardInterrupt (SIGTERM: `Terminated`); a
-    second one raises it at once. torch's random numbers and settings outside are left as they were.
+    Ctrl-C saves a checkpoint after the current step and raises KeyboardInterrupt (SIGTERM: `Terminated`); a second one
+    raises it at once. torch's random number generators and settings are restored afterwards.
 
     Args:
         config: the run.
         out: its folder, see `RunFolder`.
-        resume: go on from the last checkpoint in ``out``, to the same weights, bit for bit, as without interruption.
-        allow_inexact: resume even where that cannot be had, as on another processor; the folder tells of it.
+        resume: go on from the last checkpoint in ``out``, to the weights of an uninterrupted run, bit for bit.
+        allow_inexact: resume even where the weights will differ, as on another processor; run.json records why.
         device: where to compute.
         on_event: called with every event, on rank 0.
-        world: the connected processes that train it together, each on its own device, see `weft.training.parallel`;
+        world: the connected processes that train together, each on its own device, see `weft.training.parallel`;
             None: this process alone, on ``device``. All ranks get the result.
 
     Raises:
         ConfigError: the configuration cannot be built or run, or ``out`` does not fit.
         DataError: the text cannot be used, or is not the one that the run began with.
-        MissingExtra: a report is asked for whose package is not installed.
-        UnsupportedError: the run cannot be resumed to the same weights here.
-        CheckpointError: there is something to resume, and it is damaged.
-        DivergedError: the loss or the weights are lost; the checkpoints stay.
-        TrainingError: the disk is full; the same.
+        MissingExtra: ``config.report`` needs a package that is not installed.
+        UnsupportedError: a resumed run would end in other weights here.
+        CheckpointError: the run to resume is damaged.
+        DivergedError: the loss or the weights are no longer finite, or far off; the checkpoints stay.
+        TrainingError: the disk is full; the checkpoints stay.
     """
     world = World(torch.device(device)) if world is None else world
     require_divisible(config, world.size)
     require_sinks(config.report)
-    # What only a built model can refuse: before there is a folder.
+    # Checks that need a built model come before the folder is created.
     require_possible(config, config.made_task(), built_empty(config.model))
-    # Random numbers of the CPU are forked in any case; those of an accelerator when it is the one that is used.
+    # fork_rng always covers the CPU's generator, and with the argument that of the GPU in use.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
         record = _record(config, folder, world)
         terms = _terms(config, record, world, allow_inexact=allow_inexact)
-        told = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
-        with terms.compute.apply(), forced(config.kernels), Sinks(config, folder.path, told) as sinks:
+        logged = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
+        with terms.compute.apply(), forced(config.kernels), Sinks(config, folder.path, logged) as sinks:
             run = _prepared(config, folder, world, record, on_event, sinks)
             return _result(run, _train(run, terms, record))
 
 
 def build_model(config: RunConfig) -> Model:
-    """The model of a run, with fresh weights.
+    """The model of a run, with random weights.
 
     Raises:
-        ConfigError: it cannot be built, or is no model.
+        ConfigError: it cannot be built.
     """
     model = built_model(config.model)
     require_rewritten(model)
@@ -114,7 +116,7 @@ def build_model(config: RunConfig) -> Model:
 
 def _prepared(config: RunConfig, folder: RunFolder, world: World, record: dict[str, Any] | None,
               on_event: Listener | None, sinks: Sinks) -> Run:
-    """The model, which is checked before anything is read for it, and the material of its task."""
+    """Build the model, check it, and only then read the material of its task."""
     model, task = _fresh_model(config, world), config.made_task()
     require_possible(config, task, model)
     taken = _started_from(config, model, folder, record, world)
@@ -122,17 +124,17 @@ def _prepared(config: RunConfig, folder: RunFolder, world: World, record: dict[s
 
 
 def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any] | None:
-    """What `RunFolder.describe` wrote of this run; None for one that begins."""
+    """The record that `RunFolder.describe` wrote of this run; None for a new run."""
     record: dict[str, Any] | None = world.lead(lambda: folder.read() if folder.has_run else None)
     if record is not None:
         where = str(folder.path)
-        # Read as a configuration, so that a key that is newer than the record stands at its default.
+        # Parsed, so that a key that is newer than the record has its default.
         require_same_run(parse(RunConfig, record["config"], where=where).dump(), config.dump(), where=where)
     return record
 
 
 def _terms(config: RunConfig, record: dict[str, Any] | None, world: World, *, allow_inexact: bool) -> Terms:
-    """Those of rank 0, which may have measured what is fastest."""
+    """The terms of rank 0, for all ranks: it alone times matrix products."""
     return Terms.from_json(world.lead(lambda: terms_of(
         config, world.device, record, allow_inexact=allow_inexact, ranks=world.size).to_json()))
 
@@ -144,17 +146,17 @@ def _material(config: RunConfig, world: World) -> Material[Any]:
 
 
 def _fresh_model(config: RunConfig, world: World) -> Model:
-    """The model on this rank's device, with the weights of rank 0, which another processor may round differently."""
+    """The model on this rank's device, with the weights of rank 0: processors may round random weights differently."""
     torch.manual_seed(config.seed)
     model = build_model(config).to(world.device)
     require_parallel(model, world.size)
-    world.spread(values_of(model))
+    broadcast(world, values_of(model))
     return model
 
 
 def _started_from(config: RunConfig, model: Model, folder: RunFolder, record: dict[str, Any] | None,
                   world: World) -> Taken | None:
-    """Put the weights that the run starts from into the model of every rank, unless it has got further already."""
+    """Copy the weights that the run starts from into the model of every rank, unless the run has a checkpoint."""
     if config.start is None:
         return None
     require_startable(config, model)
@@ -166,7 +168,7 @@ def _started_from(config: RunConfig, model: Model, folder: RunFolder, record: di
     if recorded is not None and recorded["sha256"] != taken.sha256:
         raise CheckpointError("the weights are not those that the run began with.", where=config.start,
                               remedy="Put them back, or start a run in another folder.")
-    world.spread(values_of(model))
+    broadcast(world, values_of(model))
     return taken
 
 
@@ -193,9 +195,9 @@ def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
                       world=run.world)
     begun = Begun(None, Interval(0.0)) if record is None else restore(run, trainer)
     run.world.lead(lambda: _begin(run, terms, record, step=trainer.step, steps=steps))
-    run.tell(_started(run, trainer.step, steps, tokens_per_step(run.config)))
+    run.emit(_started(run, trainer.step, steps, tokens_per_step(run.config)))
     if (notice := trainer.task.notice(trainer.batches)) is not None:
-        run.tell(Notice(trainer.step, notice))
+        run.emit(Notice(trainer.step, notice))
     return descend(run, trainer, begun)
 
 
@@ -203,14 +205,14 @@ def _count(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
     if record is not None:
         run.folder.forget_after(0)
     _begin(run, terms, record, step=0, steps=1)
-    run.tell(_started(run, 0, 0, len(run.material.train)))
+    run.emit(_started(run, 0, 0, len(run.material.train)))
     seconds = run.timed(lambda: run.task.fit(run.model, run.material.train))
     validation = run.evaluate(run.model, 1, seconds)
     return Finish(1, seconds, validation, run.save(1, seconds, validation, {}))
 
 
 def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, steps: int) -> None:
-    """Write down what the run is, say what is unusual, and open the sinks."""
+    """Write the record of the run, emit notices of what is unusual, and open the sinks."""
     inexact = [] if record is None else list(record["inexact"])
     run_id = secrets.token_hex(8) if record is None else str(record["id"])
     if terms.inexact is not None:
@@ -221,16 +223,17 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     else:
         run.folder.complete()
     if terms.inexact is not None:
-        run.tell(Notice(step, f"{terms.inexact} Going on as allowed: the weights will not be those of an "
+        run.emit(Notice(step, f"{terms.inexact} Going on as allowed: the weights will not be those of an "
                               "uninterrupted run."))
     elif record is not None and "code" not in record:
-        run.tell(Notice(step, "the run began before Weft wrote down which code runs, so a change of it is not seen"))
+        run.emit(Notice(step, "the run began before Weft recorded which code runs, so changes of the code go "
+                              "unnoticed"))
     found = run.material.validation.repeated
     if found is not None and found.found:
-        run.tell(Notice(step, f"validation: {found.describe()}, so it tells less of new text; data.split_by=content "
-                         "keeps documents of the same text on one side."))
+        run.emit(Notice(step, f"validation: {found.describe()}, so it is a weaker test of new text; "
+                              "data.split_by=content keeps documents of the same text on one side."))
     if run.taken is not None and step == 0:
-        run.tell(Notice(step, run.taken.line()))
+        run.emit(Notice(step, run.taken.line()))
     run.sinks.start(run_id, run.folder.metrics())
 
 

@@ -1,4 +1,4 @@
-"""One step of gradient descent, and everything that the next one depends on."""
+"""One step of gradient descent, and all state that the next step depends on."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from weft.tasks import Examples, Task
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
+from weft.training.exchange import gather_rows, sum_gradients
 from weft.training.gradient import Sums, add_gradients, forward_of
 from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.optimizers import set_lr
-from weft.training.parallel import World, require_divisible, require_parallel
+from weft.training.parallel import World
+from weft.training.parallel_checks import require_divisible, require_parallel
 from weft.training.precision import Precision
 from weft.training.products import products_of
 
@@ -39,7 +41,7 @@ rose above 100 (rates from 30 on) none came back under 13 times."""
 
 
 class StepReport(NamedTuple):
-    """What a step did. ``grad_norm``: before clipping."""
+    """The sums, learning rate and gradient norm (before clipping) of a step."""
 
     sums: Sums
     lr: float
@@ -48,16 +50,16 @@ class StepReport(NamedTuple):
 
 @final
 class Trainer:
-    """A model in training. Its course is a pure function of the weights it starts from, the configuration and the
-    text: batch, learning rate and random numbers of a step depend on the seeds and the step alone.
+    """A model in training. The weights after any step are a pure function of the initial weights, the configuration and
+    the text: batch, learning rate and random numbers of a step depend on the seeds and the step alone.
 
     Args:
         config: of the run.
-        model: the weights it starts from.
-        examples: what the run's task trains on, such as a stream of tokens.
+        model: with the initial weights.
+        examples: that the run's task trains on, such as a stream of tokens.
         steps: of the whole run.
         device: where to compute.
-        compute: how; None: what the configuration comes to here.
+        compute: how; None: what the configuration resolves to on this machine.
         world: the ranks that train it together, each on its rows of every batch; None: this process alone.
 
     Raises:
@@ -94,7 +96,7 @@ class Trainer:
 
         Raises:
             DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
-                weights are then those before the step.
+                weights are not updated then.
         """
         with self.compute.apply(), forced(self.config.kernels):
             return self._advance()
@@ -111,7 +113,7 @@ class Trainer:
         sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
                                           device=self.device, forward=self._forward, world=world,
                                           collect=self.precision.collect_gradients)
-        world.add_gradients(self.model)
+        sum_gradients(world, self.model)
         limit = math.inf if settings.clip is None else settings.clip
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         self._require_converging(sums, norm)
@@ -124,16 +126,16 @@ class Trainer:
         return StepReport(sums, lr, norm)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What the next step depends on besides the weights, the configuration and the step; for all ranks to call,
-        because it holds the carried rows of all."""
-        carried = {} if self._state is None else self.world.gather_rows(state_arrays(self._state))
+        """All that the next step depends on besides the weights, the configuration and the step: optimiser state,
+        carried rows, first loss. All ranks must call it, because it gathers the carried rows of all."""
+        carried = {} if self._state is None else gather_rows(self.world, state_arrays(self._state))
         first = {} if self._first_loss is None else {FIRST_LOSS: torch.tensor(self._first_loss, dtype=torch.float64)}
         return {**optimizer_tensors(self.optimizer, self.model), **first,
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
 
     def resume(self, tensors: Mapping[str, Tensor], *, step: int, seconds: float, where: str) -> None:
-        """Go on from ``step`` with what `tensors` gave there, in a world of any size; the weights are in the model
-        already."""
+        """Continue from ``step`` with what `tensors` returned there, in a world of any size; the weights are in the
+        model already."""
         restore_optimizer(self.optimizer, self.model, tensors, where=where)
         self._first_loss = float(tensors[FIRST_LOSS]) if FIRST_LOSS in tensors else None
         mine = self.world.rows(self.batches.rows)
@@ -155,9 +157,9 @@ class Trainer:
 
 
 def seed_step(seed: int, step: int, rank: int = 0, *, device: torch.device) -> None:
-    """Seed torch for one step of one rank, so that dropout does not depend on where a run was interrupted, and does
-    not repeat from rank to rank. Only the processor and ``device`` are seeded: asking every kind of device takes as
-    long as a small layer."""
+    """Seed torch for one step of one rank, so that dropout does not depend on where a run was interrupted, and is not
+    the same on every rank. Only the CPU and ``device`` are seeded: `torch.manual_seed` goes through every kind of
+    device, which takes as long as a small layer."""
     chosen = int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint32)[0])
     torch.default_generator.manual_seed(chosen)
     if device.type != "cpu":
@@ -165,10 +167,10 @@ def seed_step(seed: int, step: int, rank: int = 0, *, device: torch.device) -> N
 
 
 def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> None:
-    """Check that the model can be trained on the task as the run says, which can be asked before anything is read.
+    """Check that the model can be trained on the task with the run's settings; no data are needed.
 
     Raises:
-        ConfigError: it cannot; listing everything.
+        ConfigError: it cannot; every problem is listed.
     """
     problems = task.problems(model)
     if config.training.compute.checkpoint_activations:

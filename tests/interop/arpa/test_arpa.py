@@ -199,7 +199,7 @@ def test_what_an_arpa_file_cannot_hold_is_refused_with_the_reason(tmp_path: Path
     odd = saved(tmp_path / "odd", WordTokenizer.train(TEXT))
     with pytest.raises(UnsupportedError, match="the vocabulary has '<s>' as an ordinary word"):
         convert(odd, tmp_path / "x.arpa")
-    with pytest.raises(OccupiedError, match="a folder stands here, where a file is to be written"):
+    with pytest.raises(OccupiedError, match="there is a folder at this path, and a file is to be written"):
         (tmp_path / "y.arpa").mkdir()
         convert(odd, tmp_path / "y.arpa")
     with pytest.raises(InputError, match=r"to: no format is given\. Give one with --to, or name the file \.arpa"):

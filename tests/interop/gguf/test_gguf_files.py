@@ -80,7 +80,7 @@ def test_tied_embeddings_are_left_out_where_llama_cpp_does_without(tmp_path: Pat
 def test_a_file_is_never_replaced_and_folders_are_made(tmp_path: Path) -> None:
     out = tmp_path / "new" / "a.gguf"
     convert(case("qwen2", tmp_path), out, to="gguf")
-    with pytest.raises(OccupiedError, match=r"a file stands here already, .* will not be replaced\. Choose another "
+    with pytest.raises(OccupiedError, match=r"there is a file at this path .* is not replaced\. Choose another "
                                             r"name, or delete it first"):
         convert(case("llama", tmp_path), out, to="gguf", replace=True)
     assert read(out)[0]["general.architecture"] == "qwen2"

@@ -96,8 +96,8 @@ def test_float64_is_refused(tmp_path: Path) -> None:
 def test_what_stands_there_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "text").write_text("no model")
-    for name, told in (("folder", "a folder stands here, where a file is to be written"),
-                       ("text", "a file stands here already, and a single file never shows who wrote it")):
+    for name, told in (("folder", "there is a folder at this path, and a file is to be written"),
+                       ("text", "there is a file at this path already, and nothing proves that Weft wrote it")):
         with pytest.raises(OccupiedError, match=told):
             convert(case("llama", tmp_path), tmp_path / name, to="gguf")
     assert (tmp_path / "text").read_text() == "no model"

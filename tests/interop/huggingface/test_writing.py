@@ -189,7 +189,7 @@ def test_only_such_a_folder_is_replaced(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.txt"]
     api.convert(tmp_path / "a", tmp_path / "c", to="weft")
     api.convert(tmp_path / "a", tmp_path / "d", to="hf")
-    with pytest.raises(OccupiedError, match=r"d: what Weft has written before stands here\. Choose another folder, or "
+    with pytest.raises(OccupiedError, match=r"d: this folder holds what Weft wrote before\. Choose another folder, or "
                                             r"replace it \(--replace, replace=True\)"):
         api.convert(tmp_path / "c", tmp_path / "d", to="hf")
     assert api.convert(tmp_path / "c", tmp_path / "d", to="hf", replace=True).difference == 0

@@ -1,0 +1,51 @@
+"""What several ranks must have in common before they train together: rows that divide, a model whose step can be
+shared, and the same text."""
+
+from __future__ import annotations
+
+from weft.core.errors import ConfigError, DataError
+from weft.core.layer import traits_of
+from weft.core.model import Model
+from weft.core.traits import Trait
+from weft.training.config import RunConfig
+from weft.training.parallel import World
+
+
+def require_divisible(config: RunConfig, size: int) -> None:
+    """Check that a batch gives every rank as many rows.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    rows = config.training.batch_size
+    if rows % size:
+        nearest = max(1, round(rows / size)) * size
+        raise ConfigError([f"training.batch_size: {rows} rows do not divide among {size} ranks. Choose a multiple of "
+                           f"{size}, such as {nearest}, or another --nproc-per-node."])
+
+
+def require_parallel(model: Model, size: int) -> None:
+    """Check that several ranks can train the model.
+
+    Raises:
+        ConfigError: it is fitted by counting, or normalises over the whole batch.
+    """
+    traits = traits_of(model) if size > 1 else frozenset()
+    if Trait.NOT_DIFFERENTIABLE in traits:
+        raise ConfigError([f"model: a model of kind {model.config.kind!r} is fitted by counting, which one process "
+                           f"does, and {size} were started. Start it without torchrun."])
+    if Trait.BATCH_STATISTICS in traits:
+        raise ConfigError([f"model: batch normalisation needs the statistics of the whole batch, and each of {size} "
+                           "ranks has only a part of it. Use another norm, or start it without torchrun."])
+
+
+def require_same_text(world: World, digest: str) -> None:
+    """Check that all ranks have the text and tokenizer of rank 0.
+
+    Raises:
+        DataError: this rank has others.
+    """
+    if world.lead(lambda: digest) != digest:
+        raise DataError("the text or the tokenizer is not that of rank 0.", where=f"rank {world.rank}",
+                        remedy="Give every machine the same files, and the same version of Python for the embedded "
+                        "text.")
