@@ -157,7 +157,7 @@ def _differences(pairs: list[Difference], first: str, second: str) -> Table:
 
 
 def _orders(result: StudyResult) -> Table:
-    from weft.comparison.course import orders
+    from weft.comparison.findings import orders
 
     rows = table("share of the budget", "best to worst")
     for first, last, names in orders(result):
@@ -166,7 +166,7 @@ def _orders(result: StudyResult) -> Table:
 
 
 def _courses(pairs: list[Difference]) -> Table:
-    from weft.comparison.course import order_of, words
+    from weft.comparison.findings import order_of, words
 
     rows = table("better at the end", "than", "their order")
     for pair in pairs:
