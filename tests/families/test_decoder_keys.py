@@ -9,8 +9,9 @@ import pytest
 
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig
+from weft.families.configurations import Nested, read_keys
 from weft.families.family import families
-from weft.families.keys import Fixed, Ignored, Nested, Read, read_keys
+from weft.families.keys import Fixed, Ignored, Read
 from weft.families.template import build_config
 
 NEO = {"hidden_size": 8, "num_heads": 2, "num_layers": 2}

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from weft.families.canonical import canonical_data
 from weft.families.common import COMMON
+from weft.families.configurations import read_keys, write_keys
 from weft.families.family import Family, Size, families
-from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, read_keys, words, write_keys
+from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, words
 from weft.families.steps import Fuse, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
 from weft.families.template import Choice, Hole, Layers, build_config, fill, match
 from weft.families.weights import Rule, account, rename

@@ -14,7 +14,8 @@ from weft.core.errors import CheckpointError, ConfigError, nearest
 from weft.core.model import LanguageModel, ModelConfig
 from weft.families import known
 from weft.families.common import BUFFERS, COMMON
-from weft.families.keys import KEPT, KeyRule, Raw, notes_on, read_keys, write_keys
+from weft.families.configurations import notes_on, read_keys, write_keys
+from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.template import Facts, build_config, match
 from weft.families.weights import Account, Junk, Rule, account
 

@@ -1,4 +1,4 @@
-"""Rules for the keys of a Hugging Face configuration, each read in both directions.
+"""Rules for the keys of a Hugging Face configuration, each read in both directions; `configurations` applies them.
 
 Every key is *read* (`Read`, `Together`), *required to equal* something (`Fixed`), *kept* as it is and given back
 (`Kept`), or *ignored with a reason* (`Ignored`). Any other key is an error.
@@ -7,7 +7,7 @@ Every key is *read* (`Read`, `Together`), *required to equal* something (`Fixed`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -243,77 +243,3 @@ class Ignored(KeyRule):
     def notes(self, raw: Raw) -> list[str]:
         return [f"{key}: {self.reason}" for key in self.names if self.notify and key in raw
                 and raw[key] not in self.usual]
-
-
-@final
-@dataclass(frozen=True)
-class Nested(KeyRule):
-    """A key whose value is a configuration with rules of its own; left out, it is empty. Inner rules see only the
-    facts of those before them in the same configuration."""
-
-    key: str
-    rules: tuple[KeyRule, ...]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.key,)
-
-    def read(self, raw: Raw, facts: Facts) -> Facts:
-        found, problems = read_keys(self.rules, typed(self.key, raw.get(self.key), dict) or {})
-        if problems:
-            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
-        return found
-
-    def write(self, facts: Facts) -> dict[str, Any]:
-        found, problems = write_keys(self.rules, facts)
-        if problems:
-            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
-        return {self.key: found}
-
-    def notes(self, raw: Raw) -> list[str]:
-        return [f"{self.key}.{note}" for note in notes_on(self.rules, raw.get(self.key) or {})]
-
-
-def read_keys(rules: Sequence[KeyRule], raw: Raw) -> tuple[Facts, list[str]]:
-    """The facts of a foreign configuration, and every problem with it: the keys that no rule knows among them."""
-    facts: Facts = {}
-    problems: list[str] = []
-    known = {key for rule in rules for key in rule.keys}
-    for rule in rules:
-        try:
-            facts.update(rule.read(raw, facts))
-        except KeyProblem as problem:
-            problems.append(_placed(rule, str(problem)))
-        except KeyError as missing:
-            # A fact whose own key has a problem already.
-            assert problems, f"the rule of {rule.keys[0]} needs {missing}, which no rule before it reads"
-    problems += [f"{key}: unknown key. {_close(key, known)}".rstrip() for key in raw if key not in known]
-    return facts, problems
-
-
-def write_keys(rules: Sequence[KeyRule], facts: Facts) -> tuple[dict[str, Any], list[str]]:
-    """The foreign configuration that says the facts, and what it cannot say."""
-    raw: dict[str, Any] = {}
-    problems: list[str] = []
-    for rule in rules:
-        try:
-            raw.update(rule.write(facts))
-        except KeyProblem as problem:
-            problems.append(_placed(rule, str(problem)))
-    return raw, problems
-
-
-def notes_on(rules: Sequence[KeyRule], raw: Raw) -> list[str]:
-    """Notes for the user about keys that are ignored."""
-    return [note for rule in rules for note in rule.notes(raw)]
-
-
-def _placed(rule: KeyRule, problem: str) -> str:
-    """The problem with the key that it is about, which a rule of several keys names itself."""
-    placed = not rule.keys or problem.startswith(tuple(f"{key}{end}" for key in rule.keys for end in ":."))
-    return problem if placed else f"{rule.keys[0]}: {problem}"
-
-
-def _close(key: str, known: set[str]) -> str:
-    hint = nearest(key, known)
-    return hint if hint.startswith("Did you mean") else ""

@@ -14,7 +14,8 @@ from weft.tokenizers.declared import Declared, read_declared, read_file
 from weft.tokenizers.files import load_tokenizer
 from weft.tokenizers.library import LIBRARY_FILE, FileTokenizer, parse_library
 from weft.tokenizers.rwkv_world import END_ID, WORLD_FILE, RWKVWorldTokenizer
-from weft.tokenizers.sentence_piece import MODEL_FILE, Prefix, SentencePieceTokenizer
+from weft.tokenizers.sentence_piece import Prefix, SentencePieceTokenizer
+from weft.tokenizers.sentence_piece_model import MODEL_FILE
 from weft.tokenizers.specials import END_OF_DOCUMENT, AddedToken
 from weft.tokenizers.vocabulary_files import pair_library, word_piece_file
 

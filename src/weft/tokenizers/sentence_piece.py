@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, final
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.errors import MissingExtra, TokenizerError
+from weft.core.errors import TokenizerError
 from weft.core.strict_json import plain
 from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.library_pieces import SPACE
-from weft.tokenizers.model_proto import ModelFacts, read_model_facts
-from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
-from weft.tokenizers.seams import Joined, joined, joins, parted
+from weft.tokenizers.pieces import Ids, IdsLike, check_ids
+from weft.tokenizers.seams import Joined, joined, joins
+from weft.tokenizers.sentence_piece_model import MODEL_FILE, learned_model, opened, table_of
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
-
-if TYPE_CHECKING:
-    from sentencepiece import SentencePieceProcessor
-
-MODEL_FILE = "tokenizer.model"
 
 Prefix: TypeAlias = Literal["always", "first", "never"]
 """Where the space stands that a model puts before a text: before every stretch between special or added tokens (the
@@ -72,12 +66,12 @@ class SentencePieceTokenizer(Tokenizer):
     ) -> None:
         self._model, self._bos, self._eos = model, bos, eos
         self._added, self._conventions, self._prefix = tuple(added), conventions, prefix
-        self._library, facts = _open(model + (WITHOUT_PREFIX if prefix == "never" else b""))
-        self._inner = _open(model + WITHOUT_PREFIX)[0] if prefix == "first" else self._library
+        self._library, facts = opened(model + (WITHOUT_PREFIX if prefix == "never" else b""))
+        self._inner = opened(model + WITHOUT_PREFIX)[0] if prefix == "first" else self._library
         size = self._library.get_piece_size()
         self._special = {self._library.id_to_piece(i): i for i in range(size) if self._library.is_control(i)}
         self._special.update({token.content: token.id for token in self._added if token.special})
-        self._table = _table(self._library, self._added, facts)
+        self._table = table_of(self._library, self._added, facts)
         self._known = {self._library.id_to_piece(i): i for i in range(size)}
         self._known.update({token.content: token.id for token in self._added})
         own = (self._library.bos_id(), self._library.eos_id())
@@ -238,89 +232,4 @@ def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: st
         TokenizerError: a size that the text cannot fill, or that its characters exceed.
         MissingExtra: the library is not installed.
     """
-    library = _import()
-    written = io.BytesIO()
-    try:
-        library.SentencePieceTrainer.train(
-            sentence_iterator=_lines(texts),
-            model_writer=written,
-            vocab_size=vocab_size,
-            model_type=algorithm,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            max_sentence_length=1 << 20,
-            num_threads=1,
-            minloglevel=3,
-        )
-    except (RuntimeError, OSError) as error:
-        raise TokenizerError(
-            f"SentencePiece cannot learn {vocab_size} pieces from the training text "
-            f"({str(error).rpartition('] ')[2] or 'it is empty'}).",
-            where="vocab_size",
-            remedy="Ask for another number, or give more text.",
-        ) from None
-    return SentencePieceTokenizer(written.getvalue())
-
-
-def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """Every line that is not empty."""
-    for parts in parted(texts):
-        begun = ""
-        for part in parts:
-            utf8(part)
-            *lines, begun = (begun + part).split("\n")
-            yield from filter(None, lines)
-        if begun:
-            yield begun
-
-
-def _import() -> Any:
-    try:
-        import sentencepiece
-    except ImportError:
-        raise MissingExtra("sentencepiece", "sentencepiece", "a SentencePiece model") from None
-    return sentencepiece
-
-
-def _open(model: bytes) -> tuple[SentencePieceProcessor, ModelFacts]:
-    processor: SentencePieceProcessor = _import().SentencePieceProcessor()
-    try:
-        processor.load_from_serialized_proto(model)
-        facts = read_model_facts(model)
-    except (RuntimeError, OSError, ValueError) as error:
-        raise TokenizerError(
-            f"not a SentencePiece model ({str(error).rpartition('] ')[2] or 'its bytes cannot be parsed'}).",
-            where=MODEL_FILE,
-            remedy="Give the .model file whole; where a tokenizer.json lies beside a file of another format, use that.",
-        ) from None
-    if facts.denormalizes:
-        raise TokenizerError(
-            "the model rewrites what it decodes (a denormalizer_spec), which Weft does not do.",
-            where=MODEL_FILE,
-            remedy="Train the model without denormalization rules.",
-        )
-    return processor, facts
-
-
-def _table(library: SentencePieceProcessor, added: Sequence[AddedToken], facts: ModelFacts) -> PieceTable:
-    size = max([library.get_piece_size(), *(1 + token.id for token in added)])
-    pieces, specials, opening = [b""] * size, {}, {}
-    for place in range(library.get_piece_size()):
-        piece: str = library.id_to_piece(place)
-        if library.is_control(place):
-            specials[place] = piece.encode()
-        elif library.is_byte(place):
-            pieces[place] = bytes([int(piece[3:5], 16)])
-        elif library.is_unknown(place):
-            pieces[place] = library.decode([place]).encode()
-        else:
-            pieces[place] = piece.replace(SPACE, " ").encode()
-            if piece.startswith(SPACE) and (facts.add_dummy_prefix or facts.remove_extra_whitespaces):
-                opening[place] = pieces[place][1:]
-    for token in added:
-        pieces[token.id] = b"" if token.special else token.content.encode()
-        opening.pop(token.id, None)
-        if token.special:
-            specials[token.id] = token.content.encode()
-    return PieceTable(pieces, specials, opening=opening, patient=facts.remove_extra_whitespaces)
+    return SentencePieceTokenizer(learned_model(texts, vocab_size, algorithm))
