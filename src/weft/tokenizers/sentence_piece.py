@@ -23,8 +23,8 @@ from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
 
 Prefix: TypeAlias = Literal["always", "first", "never"]
-"""Where the space stands that a model puts before a text: before every stretch between special or added tokens (the
-library), before one that opens the text, or nowhere."""
+"""Where a model inserts its space: before every stretch between special or added tokens (as the library does), before
+the text only, or nowhere."""
 
 WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
 """normalizer_spec {add_dummy_prefix: false}. Protocol buffers that follow each other merge; the last value counts."""
@@ -34,18 +34,18 @@ WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
 class SentencePieceTokenizer(Tokenizer):
     """The ids that the ``sentencepiece`` library gives, for BPE and unigram models (Kudo and Richardson 2018).
 
-    Control symbols are special tokens; user-defined symbols are text. Whether decoding gives back the text is the
-    model's affair: many normalise (NFKC, white space), and ``measure`` counts the bytes of the source all the same.
-    Decoding differs from the library in one point: a broken run of bytes becomes U+FFFD as everywhere in Weft, one for
-    each unfinished character instead of one for each byte.
+    Control symbols are special tokens; user-defined symbols are text. Whether decoding restores the text depends on the
+    model: many normalise (NFKC, white space); ``measure`` counts the bytes of the source in any case. Decoding differs
+    from the library in one point: invalid bytes become U+FFFD as everywhere in Weft, one for each unfinished character
+    instead of one for each byte.
 
     Args:
         model: the content of a ``.model`` file.
         bos: the token that opens a document; None: the model's own, if it has one.
         eos: the token that closes a document; likewise.
-        added: tokens beside the model; those that are not special are found in every text.
-        conventions: what else is known of its use.
-        prefix: where the model's own space goes.
+        added: tokens beside the model; those that are not special are matched in every text.
+        conventions: how the vocabulary is meant to be used.
+        prefix: where the model inserts its space.
 
     Raises:
         TokenizerError: not a SentencePiece model, one that rewrites what it decodes, or one without such a token.
@@ -100,7 +100,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def unknown(self) -> str:
-        """The piece for what the vocabulary lacks."""
+        """The piece for characters that the vocabulary lacks."""
         return str(self._library.id_to_piece(self._library.unk_id()))
 
     @property
@@ -126,8 +126,8 @@ class SentencePieceTokenizer(Tokenizer):
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
         check_ids(ids, self.vocab_size)
         raise TokenizerError(
-            "the ids of a SentencePiece model do not say how many bytes of text they stand for, since it normalises "
-            "the text or adds to it.",
+            "the ids of a SentencePiece model do not determine how many bytes of text they stand for, since it "
+            "normalises the text or adds to it.",
             where="ids",
             remedy="Measure the text itself, with measure(text).",
         )
@@ -178,12 +178,12 @@ class SentencePieceTokenizer(Tokenizer):
         return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
 
     def _encoded(self, piece: str, *, opens: bool) -> Ids:
-        """A stretch of text without tokens; ``opens``: the text begins with it."""
+        """Encode a stretch of text without added tokens; ``opens``: whether the text begins with it."""
         library = self._library if opens else self._inner
         return np.array(library.encode(piece, out_type="numpy"), dtype=np.int32)
 
     def _measure_pieces(self, text: str) -> Encoded:
-        """A text that added tokens cut; a stretch without tokens (white space) belongs to the token after it."""
+        """Measure a text that added tokens split; bytes of a stretch without ids (white space) count with the next id."""
         ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
         ends: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
         place = 0
@@ -221,7 +221,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: str) -> SentencePieceTokenizer:
-    """A SentencePiece model learned from the lines of ``texts``: nothing normalised, a byte for what it lacks.
+    """A SentencePiece model learned from the lines of ``texts``, without normalisation, with bytes for rare characters.
 
     Args:
         texts: the training text.

@@ -43,13 +43,13 @@ def learned_model(texts: Iterable[str], vocab_size: int, algorithm: str) -> byte
             f"SentencePiece cannot learn {vocab_size} pieces from the training text "
             f"({str(error).rpartition('] ')[2] or 'it is empty'}).",
             where="vocab_size",
-            remedy="Ask for another number, or give more text.",
+            remedy="Request another number, or give more text.",
         ) from None
     return written.getvalue()
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """Every line that is not empty."""
+    """Yield every line that is not empty."""
     for parts in parted(texts):
         begun = ""
         for part in parts:
@@ -87,7 +87,7 @@ def opened(model: bytes) -> tuple[SentencePieceProcessor, ModelFacts]:
         ) from None
     if facts.denormalizes:
         raise TokenizerError(
-            "the model rewrites what it decodes (a denormalizer_spec), which Weft does not do.",
+            "the model rewrites decoded text (a denormalizer_spec), which Weft does not support.",
             where=MODEL_FILE,
             remedy="Train the model without denormalization rules.",
         )
