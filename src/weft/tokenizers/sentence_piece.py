@@ -183,7 +183,7 @@ class SentencePieceTokenizer(Tokenizer):
         return np.array(library.encode(piece, out_type="numpy"), dtype=np.int32)
 
     def _measure_pieces(self, text: str) -> Encoded:
-        """Measure a text that added tokens split; bytes of a stretch without ids (white space) count with the next id."""
+        """Measure a text split by added tokens; the bytes of a stretch without ids (white space) go to the next id."""
         ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
         ends: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
         place = 0
