@@ -40,7 +40,11 @@ class HeadSizes:
 
 def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value: int | None,
                dims: Dims) -> HeadSizes:
-    """Fill in what was left out and refuse what does not divide."""
+    """The sizes of the heads, defaults filled in.
+
+    Raises:
+        ConfigError: the numbers of heads or d_model do not divide.
+    """
     kv_heads = n_heads if n_kv_heads is None else n_kv_heads
     if n_heads % kv_heads:
         raise dims.problem("n_kv_heads", f"{n_heads} query heads do not divide into {kv_heads} key/value heads.",
@@ -58,10 +62,10 @@ def named_form(backend: str) -> str | None:
 
 
 def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
-    """Refuse a ``backend`` that is no form of attention, or cannot be one of calls with a softcap.
+    """Raise unless ``backend`` is a form of attention that serves calls with this softcap.
 
     Raises:
-        ConfigError: naming the nearest.
+        ConfigError: with the nearest name.
     """
     name = named_form(backend)
     if name is None:
@@ -76,8 +80,8 @@ def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
 
 
 def attend(layer: Layer, call: AttentionCall, form: str | None) -> Float[Tensor, "B T H F"]:
-    """The attention of a layer's call by the form that its configuration names; while a probe asks for the weights, by
-    one that makes them."""
+    """The attention of a layer's call by the form that its configuration names; where a probe requests the weights, by
+    a form that computes them."""
     if layer.asked is None or "weights" not in layer.asked:
         return ATTENTION(call, form)
     return ATTENTION(replace(call, record=partial(layer.asked.give, "weights")))

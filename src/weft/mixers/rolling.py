@@ -23,7 +23,7 @@ class RollingState(LayerState):
     i < n, and besides, the token of order i is in slot n + i mod W.
 
     Attributes:
-        first: n, for masks that always let see a document's first tokens.
+        first: n, for masks that always allow a document's first tokens.
     """
 
     keys: Float[Tensor, "B K n+W E"] = tensor_field()
@@ -37,7 +37,7 @@ class RollingState(LayerState):
 
 
 def start_rolling(clock: Clock, shape: KeyValueShape, window: int, dtype: torch.dtype, first: int = 0) -> RollingState:
-    """Before the first token: n + W empty slots."""
+    """The state before the first token: n + W empty slots."""
     return RollingState(clock, *buffers(clock, shape, first + window, dtype), first)
 
 
@@ -45,7 +45,7 @@ def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stor
     """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read."""
     ticks, after = span.ticks, span.after
     slots = _rolling_slots(state, span, k.shape[1])
-    # Before the buffers may be written to.
+    # Read before the buffers are written to.
     earlier = None if k.shape[1] == 1 or span.fresh else _earlier(state, k, v, span)
     keys, values = (write(buffer, chunk.transpose(1, 2), slots, ticks)
                     for buffer, chunk in ((state.keys, k), (state.values, v)))
@@ -54,7 +54,7 @@ def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stor
         return Stored(k, v, Keys.of(ticks), new)
     if earlier is not None:
         return Stored(*earlier, new)
-    # The slot just overwritten held the token that the window has left behind.
+    # The slot that was overwritten held the token that has just left the window.
     return Stored(keys.transpose(1, 2), values.transpose(1, 2), _rolling_keys(span, state.window, state.first), new)
 
 
@@ -79,7 +79,7 @@ def _rolling_slots(state: RollingState, span: Span, steps: int) -> Slots:
 
 
 def _rolling_keys(span: Span, window: int, first: int) -> Keys:
-    """What is known of the n + W slots after one token."""
+    """The facts about the n + W slots after one token."""
     ticks, after, name = span.ticks, span.after, ("rolling", window, first)
 
     def known() -> Keys:
@@ -90,7 +90,7 @@ def _rolling_keys(span: Span, window: int, first: int) -> Keys:
 
 
 def _held(order: Tensor, clock: Clock, window: int, first: int) -> Tensor:
-    """[B,n+W]: which slots hold a token, those of the document's first tokens only what the window has left behind."""
+    """[B,n+W]: which slots hold a token that is to be read; the first n only once the window no longer holds it too."""
     recent = order[:, first:] >= 0
     return recent if first == 0 else torch.cat([order[:, :first] < clock.seen[:, None] - window, recent], 1)
 
@@ -109,7 +109,7 @@ def _earlier(state: RollingState, k: Tensor, v: Tensor, span: Span) -> tuple[Ten
 
 
 def _earlier_keys(span: Span, window: int, first: int) -> tuple[Tensor, Keys]:
-    """The slots [B,n+W] in which what came before a chunk lies, in order, and what is known of that and the chunk."""
+    """The slots [B,n+W] of the tokens before a chunk, in order, and the facts about these and the chunk's own."""
     ticks, before, name = span.ticks, span.before, ("earlier", window, first)
 
     def known() -> tuple[Tensor, Keys]:
@@ -126,7 +126,8 @@ def _earlier_keys(span: Span, window: int, first: int) -> tuple[Tensor, Keys]:
 
 
 def _joined(position: Tensor, ticks: Ticks) -> Tensor:
-    """Positions of earlier keys and of a chunk's; of another rank where no layer asks, and then not wanted."""
+    """Positions of earlier keys and of a chunk's. Where no layer needs positions their ranks differ, and orders, which
+    nothing reads, take their place."""
     own = ticks.position
     if own.dim() != position.dim():
         return torch.cat([position, ticks.order], 1)
