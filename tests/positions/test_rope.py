@@ -211,6 +211,6 @@ def test_bad_configurations_name_field_and_remedy(fields: dict[str, Any], d_head
 
 
 def test_outside_attention_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"mixer.position: 'rope' turns queries and keys, so it has no place outside "
-                                          r"attention. Put it in the attention's `position`."):
+    with pytest.raises(ConfigError, match=r"mixer.position: 'rope' rotates queries and keys, so it has no place "
+                                          r"outside attention. Put it in the attention's `position`."):
         RopeConfig().build(DIMS)

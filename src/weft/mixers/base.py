@@ -14,4 +14,4 @@ class MixerConfig(PartConfig):
     group: ClassVar[str] = "mixer"
 
     def build(self, dims: Dims) -> Layer:
-        raise NotImplementedError(f"{type(self).__name__} does not implement build")
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
