@@ -126,7 +126,7 @@ def test_every_problem_with_keys_is_noted() -> None:
 def test_keys_are_written() -> None:
     assert write_keys(RULES, {"d": 3, "f": "g", "i": 5, "kept": {"eos": 2}}) == (
         {"size": 3, "act": "gelu", "inner": 5, "mode": "a", "eos": 2}, [])
-    assert write_keys(RULES, {"d": 3, "f": "x", "i": 5})[1] == ["act: has no word for 'x'; it knows 'r', 'g'."]
+    assert write_keys(RULES, {"d": 3, "f": "x", "i": 5})[1] == ["act: cannot express 'x'; its values are 'r', 'g'."]
 
 
 def test_every_ignored_key_has_a_reason() -> None:

@@ -14,8 +14,8 @@ from weft.families.template import Facts
 @final
 @dataclass(frozen=True)
 class Nested(KeyRule):
-    """A key whose value is a configuration with rules of its own; left out, it is empty. Inner rules see only the
-    facts of those before them in the same configuration."""
+    """A key whose value is a configuration with separate rules; a missing key is an empty configuration. Inner rules
+    get only the facts of earlier rules of the same configuration."""
 
     key: str
     rules: tuple[KeyRule, ...]
@@ -41,7 +41,7 @@ class Nested(KeyRule):
 
 
 def read_keys(rules: Sequence[KeyRule], raw: Raw) -> tuple[Facts, list[str]]:
-    """The facts of a foreign configuration, and every problem with it: the keys that no rule knows among them."""
+    """The facts of a foreign configuration, and every problem with it, unknown keys included."""
     facts: Facts = {}
     problems: list[str] = []
     known = {key for rule in rules for key in rule.keys}
@@ -51,14 +51,14 @@ def read_keys(rules: Sequence[KeyRule], raw: Raw) -> tuple[Facts, list[str]]:
         except KeyProblem as problem:
             problems.append(_placed(rule, str(problem)))
         except KeyError as missing:
-            # A fact whose own key has a problem already.
+            # The fact is missing because its own key had a problem, which is listed.
             assert problems, f"the rule of {rule.keys[0]} needs {missing}, which no rule before it reads"
     problems += [f"{key}: unknown key. {_close(key, known)}".rstrip() for key in raw if key not in known]
     return facts, problems
 
 
 def write_keys(rules: Sequence[KeyRule], facts: Facts) -> tuple[dict[str, Any], list[str]]:
-    """The foreign configuration that says the facts, and what it cannot say."""
+    """The foreign configuration that expresses the facts, and a line for each that it cannot express."""
     raw: dict[str, Any] = {}
     problems: list[str] = []
     for rule in rules:
@@ -75,7 +75,7 @@ def notes_on(rules: Sequence[KeyRule], raw: Raw) -> list[str]:
 
 
 def _placed(rule: KeyRule, problem: str) -> str:
-    """The problem with the key that it is about, which a rule of several keys names itself."""
+    """The problem, preceded by its key unless it names one of the rule's keys already."""
     placed = not rule.keys or problem.startswith(tuple(f"{key}{end}" for key in rule.keys for end in ":."))
     return problem if placed else f"{rule.keys[0]}: {problem}"
 
