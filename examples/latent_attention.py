@@ -15,7 +15,8 @@ from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.linear.linear import Linear
-from weft.mixers.attention import Attention, AttentionConfig, HeadSizes
+from weft.mixers.attention import Attention, AttentionConfig
+from weft.mixers.heads import HeadSizes
 from weft.mixers.key_value import KeyValueShape, Stored
 from weft.positions.base import PositionScheme
 

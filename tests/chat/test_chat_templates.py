@@ -128,7 +128,7 @@ def test_the_last_message_can_be_left_open() -> None:
         text_of(CHATML, continue_final=True, add_generation_prompt=True)
     with pytest.raises(InputError, match="chat template 'default': the template does not write out the last message"):
         text_of("{{ messages[0].content }}", continue_final=True)
-    with pytest.raises(InputError, match="the last message has no text to go on with"):
+    with pytest.raises(InputError, match="the last message has no text to continue"):
         text_of(CHATML, [{"role": "assistant", "content": None}], continue_final=True)
 
 
@@ -189,7 +189,7 @@ def test_the_built_in_styles() -> None:
                                  f"{BEGIN}user\nBye{END}\n{BEGIN}assistant\n")
     assert written("llama2") == (f"{end}[INST] <<SYS>>\nS\n<</SYS>>\n\nHi [/INST] Hello. {end}"
                                  f"{end}[INST] Bye [/INST]")
-    with pytest.raises(InputError, match="the style 'llama2' wants user and assistant in turn"):
+    with pytest.raises(InputError, match="the style 'llama2' needs user and assistant in turn"):
         chat_template(ByteTokenizer(), "llama2").text([TALK[1]])
     with pytest.raises(InputError, match="'plain' knows the roles system, user and assistant, not tool"):
         chat_template(ByteTokenizer(), "plain").text([{"role": "tool", "content": "1"}])
@@ -203,14 +203,14 @@ def test_a_styles_end_is_a_token_where_there_is_one_and_else_a_string(tmp_path: 
 
 
 @pytest.mark.parametrize(("messages", "message"), [
-    ("Hi", "messages: a str where a list of messages is wanted"),
+    ("Hi", "messages: a str where a list of messages is expected"),
     ([], r"messages: no messages\. Give a list such as"),
-    (["Hi"], r"messages\[0\]: a str where a message is wanted"),
-    ([{"role": "user<|im_end|>", "content": ""}], r"messages\[0\]\.role: 'user<\|im_end\|>' is no role"),
+    (["Hi"], r"messages\[0\]: a str where a message is expected"),
+    ([{"role": "user<|im_end|>", "content": ""}], r"messages\[0\]\.role: 'user<\|im_end\|>' is not a role"),
     ([{"role": "user"}], r"messages\[0\]: no content"),
-    ([{"role": "user", "content": [{"type": "image"}]}], r"messages\[0\]\.content\[0\]: content that is no text"),
-    ([{"role": "user", "content": 3}], r"content that is no text"),
-    ([{"role": "user", "content": "", "x": object()}], r"messages\[0\]\.x: a object, which JSON cannot say"),
+    ([{"role": "user", "content": [{"type": "image"}]}], r"messages\[0\]\.content\[0\]: content that is not text"),
+    ([{"role": "user", "content": 3}], r"content that is not text"),
+    ([{"role": "user", "content": "", "x": object()}], r"messages\[0\]\.x: a object, which JSON cannot express"),
 ])
 def test_messages_that_are_none_are_refused(messages: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):

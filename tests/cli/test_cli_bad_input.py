@@ -199,7 +199,7 @@ def test_options_that_exclude_each_other(refused: Refuse, workplace: Path, run: 
 def test_options_out_of_range(refused: Refuse, run: Path) -> None:
     assert "top_p: 1.5 is out of range. Give a number above 0, at most 1." in refused(
         "generate", run, "--prompt", "a", "--top-p", "1.5")
-    assert "--context: 'x' is no positive number of tokens. Give numbers such as 128 or 128,512." in refused(
+    assert "--context: 'x' is not a positive number of tokens. Give numbers such as 128 or 128,512." in refused(
         "eval", run, "--context", "8,x")
     assert "stride: must be from 1 to the context, 4, received 5. Choose one in range." in refused(
         "eval", run, "--context", "4", "--stride", "5")
@@ -269,8 +269,8 @@ def test_a_checkpoint_without_a_tokenizer_takes_rows_alone(refused: Refuse, weft
 
 
 @pytest.mark.parametrize(("arguments", "told"), [
-    (["--part", "train"], "--part: 'train' is no part that a run holds out. Give validation or test."),
-    (["--part", "test", "--data", "mine.txt"], "a part of what the run held out beside a text of its own"),
+    (["--part", "train"], "--part: 'train' is not a held-out part of a run. Give validation or test."),
+    (["--part", "test", "--data", "mine.txt"], "both a part of the run's held-out text and another text"),
     (["--part", "test"], "test_path"),
 ])
 def test_a_part_that_the_run_does_not_hold_out(refused: Refuse, workplace: Path, arguments: list[str],

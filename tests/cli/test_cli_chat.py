@@ -135,7 +135,7 @@ def test_a_dialogue_in_the_terminal(run: Path, tmp_path: Path) -> None:
     terminal.type("/sytsem x\n")
     terminal.until("There is no command /sytsem. Did you mean '/system'?")
     terminal.type("/system be brief\n")
-    terminal.until("From the next message on")
+    terminal.until("Takes effect with the next message")
     terminal.until("> ")  # what is typed before the prompt is shown twice, and the answer would seem to have begun
     terminal.type("line 1\n")
     terminal.until("line 1\r\n")
@@ -149,11 +149,11 @@ def test_a_dialogue_in_the_terminal(run: Path, tmp_path: Path) -> None:
     assert [message["role"] for message in saved] == ["system", "user", "assistant"]
     assert saved[1]["content"] == "line 1" and saved[2]["content"]
     terminal.type(f"/save {tmp_path / 'talk.json'}\n")
-    terminal.until("is there already")
+    terminal.until("exists already")
     terminal.type("/undo\n")
-    terminal.until("(Taken back.)")
+    terminal.until("(Removed.)")
     terminal.type("/undo\n")
-    terminal.until("(Nothing has been said.)")
+    terminal.until("(There is no message to remove.)")
     terminal.type("/reset\n")
     terminal.until("(A new conversation.)")
     terminal.until("> ")

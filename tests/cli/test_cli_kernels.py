@@ -36,8 +36,8 @@ def test_plan_shows_the_form_of_every_phase_with_its_reason_and_what_is_forced(w
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ("lstm_scan", "--kernels: 'lstm_scan' names no form of an operation. Give OPERATION=FORM, such as attention=refe"),
-    ("lstm_scan=", "--kernels: 'lstm_scan=' names no form of an operation"),
+    ("lstm_scan", "--kernels: 'lstm_scan' does not name a form of an operation. Give OPERATION=FORM, such as att"),
+    ("lstm_scan=", "--kernels: 'lstm_scan=' does not name a form of an operation"),
     ("lstmscan=scan", "kernels.lstmscan: no operation is called 'lstmscan'. Did you mean 'lstm_scan'?"),
     ("dropout=torch", "kernels.dropout: no form is called 'torch'. Did you mean 'library'?"),
 ])
@@ -51,4 +51,4 @@ def test_a_wrong_name_is_told_before_anything_is_read(weft: Any, workplace: Path
 def test_doctor_shows_every_operation(weft: Any) -> None:
     told = weft("doctor", "--no-measure")
     assert told.code == 0 and all(operation.name in told.out for operation in OPERATIONS.all())
-    assert "borders measured on" in told.out
+    assert "thresholds measured on" in told.out

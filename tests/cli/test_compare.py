@@ -79,7 +79,7 @@ def test_the_report_is_made_again(done: str, study: Path, weft: Any) -> None:
      "you mean 'lstm'?"),
     (["lstm", "--tokens", "1000"], "1 model, and a comparison needs two"),
     (["lstm", "ngram"], "neither a budget nor a length of training"),
-    (["lstm", "ngram", "--budget", "parameters"], "'parameters' is no budget. Give KIND=AMOUNT"),
+    (["lstm", "ngram", "--budget", "parameters"], "'parameters' is not a budget. Give KIND=AMOUNT"),
     (["lstm", "ngram", "--budget", "size=5"], "'parameters', 'flops', 'tokens', 'seconds' or 'state_bytes'"),
     (["lstm", "ngram", "--budget", "parameters=1e6"], "a budget of parameters does not say how long"),
     (["lstm", "ngram", "--tokens", "1000", "trials.cuont=3"], "Did you mean 'count'?"),

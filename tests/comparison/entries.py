@@ -10,7 +10,7 @@ import numpy as np
 
 from comparison.report.fixture import study
 from weft.comparison.results import CurvePoint, Entry, RunResult
-from weft.comparison.statistics import SeedTest
+from weft.comparison.student import SeedTest
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import judged
 

@@ -1,4 +1,5 @@
-"""Sentences that are worked out from a result: what varied, which doubt is larger, and what pairing does."""
+"""Sentences that are worked out from a result: what varied, which doubt is larger, what pairing does, and where the
+order of a pair changes during training."""
 
 from __future__ import annotations
 
@@ -10,10 +11,21 @@ import pytest
 
 from comparison.entries import entry, result_of
 from comparison.report.fixture import study
-from weft.comparison.findings import doubts, larger_doubt, pairing_effect, rates_differ, reaches, varied
-from weft.comparison.results import RunResult
-from weft.comparison.statistics import SeedTest
-from weft.comparison.study_result import Detectable, StudyResult
+from weft.comparison.findings import (
+    doubts,
+    larger_doubt,
+    order_of,
+    pairing_effect,
+    rates_differ,
+    reaches,
+    varied,
+    words,
+)
+from weft.comparison.results import CurvePoint, RunResult, at_share
+from weft.comparison.statistics import Interval
+from weft.comparison.student import SeedTest
+from weft.comparison.study_result import Detectable, GapPoint, StudyResult
+from weft.comparison.verdict import crosses
 
 TESTS: tuple[SeedTest, ...] = ("welch", "paired")
 
@@ -115,3 +127,38 @@ def test_what_can_be_shown_is_not_known_without_a_second_model_or_run() -> None:
     single = reaches(dataclasses.replace(study(2), detectable=(Detectable(1, None), Detectable(3, 0.1))))
     assert [each.critical is None for each in single] == [True, False]
     assert [each.difference for each in single] == [None, 0.1]
+
+
+@pytest.mark.parametrize(("gaps", "expected"), [
+    ([(-0.3, -0.1), (0.1, 0.2)], True),
+    ([(-0.3, 0.1), (0.1, 0.2)], False),
+    ([(-0.3, -0.1), (-0.1, 0.2)], False),
+    ([(0.3, 0.5), (0.1, 0.2)], False),
+    ([], False)])
+def test_the_order_crosses_only_beyond_the_intervals(gaps: list[tuple[float, float]], expected: bool) -> None:
+    assert crosses([Interval((low + high) / 2, low, high) for low, high in gaps]) is expected
+
+
+def test_single_runs_never_cross() -> None:
+    assert not crosses([Interval(-1.0, None, None), Interval(1.0, None, None)])
+
+
+@pytest.mark.parametrize(("means", "half", "expected"), [
+    ([-0.3, -0.2, -0.1], 0.01, "holds from 10% on"),
+    ([-0.3, 0.2, 0.1], 0.01, "changes between 10% and 20%"),
+    ([-0.3, 0.2, 0.1], 0.15, "means cross between 10% and 20%, undecided at the end"),
+    ([0.1, -0.2, 0.3], 0.01, "changes between 20% and 30%"),
+    ([-0.1, 0.0, 0.1], 0.01, "changes between 20% and 30%"),
+    ([0.0, 0.0, 0.0], 0.0, "holds from 10% on"),
+    ([-0.1, 0.2, 0.3], 0.15, "means cross between 10% and 20%, undecided before"),
+    ([0.1], 0.0, "not known"),
+    ([], 0.0, "not known")])
+def test_the_order_in_words(means: list[float], half: float, expected: str) -> None:
+    gaps = [GapPoint((place + 1) / 10, Interval(mean, mean - half, mean + half)) for place, mean in enumerate(means)]
+    assert words(order_of(gaps)) == expected
+
+
+def test_a_curve_between_its_points() -> None:
+    curve = [CurvePoint(step, step, 0.0, 0.0, bits, 0.0) for step, bits in ((4, 3.0), (8, 2.0))]
+    assert [at_share(curve, share) for share in (0.1, 0.5, 0.75, 1.0)] == [None, 3.0, 2.5, 2.0]
+    assert at_share([], 1.0) is None

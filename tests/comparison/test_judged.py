@@ -17,7 +17,7 @@ from comparison.report.fixture import study
 from weft.comparison import read_result, rerender
 from weft.comparison.measures import TokenScores
 from weft.comparison.results import Entry
-from weft.comparison.statistics import SeedTest
+from weft.comparison.student import SeedTest
 from weft.comparison.study_result import Difference, StudyResult
 from weft.comparison.verdict import disagreement, judged
 from weft.core.errors import CheckpointError

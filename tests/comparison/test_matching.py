@@ -11,8 +11,7 @@ import pytest
 from comparison.studies import ATTENTION, LSTM, NGRAM, study_of, write_text
 from weft.api import config_path
 from weft.comparison.contestants import Contestant, contestants
-from weft.comparison.matching import WidthPlan, solve, width_plan
-from weft.comparison.quantities import flops_per_token, kind_of, size_of, state_bytes
+from weft.comparison.matching import WidthPlan, flops_per_token, kind_of, size_of, solve, state_bytes, width_plan
 from weft.core.errors import ConfigError
 from weft.training import parse_run
 

@@ -11,7 +11,8 @@ import pytest
 from jaxtyping import Float64
 
 from comparison.entries import entry, result_of
-from weft.comparison.statistics import SeedTest, holm, seed_test, t_test
+from weft.comparison.statistics import holm, seed_test, t_test
+from weft.comparison.student import SeedTest
 
 TESTS: tuple[SeedTest, ...] = ("welch", "paired")
 MODELS, RUNS, REPETITIONS = 4, 3, 1500

@@ -1,14 +1,26 @@
-"""Student's t against SciPy."""
+"""Student's t against SciPy, and the differences that tests by it detect."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from scipy import special, stats
 
-from weft.comparison.student import incomplete_beta, t_above, t_quantile, t_shift, t_two_sided
+from weft.comparison.student import (
+    SeedTest,
+    critical_t,
+    detectable_difference,
+    incomplete_beta,
+    paired_deviation,
+    t_above,
+    t_quantile,
+    t_shift,
+    t_two_sided,
+)
 
+TESTS: tuple[SeedTest, ...] = ("welch", "paired")
 FREEDOMS = (1, 1.3, 2, 3, 4, 9.7, 29, 1000)
 
 
@@ -55,3 +67,40 @@ def test_a_shift_has_the_power_that_was_asked_for(freedom: float, t: float) -> N
 def test_a_quantile_needs_a_probability(probability: float) -> None:
     with pytest.raises(ValueError, match="a probability lies between 0 and 1"):
         t_quantile(probability, 3)
+
+
+@pytest.mark.parametrize("runs", [2, 3, 5, 10])
+@pytest.mark.parametrize("pairs", [1, 15])
+@pytest.mark.parametrize("test", TESTS)
+def test_a_difference_of_the_detectable_size_is_found_four_times_of_five(runs: int, pairs: int, test: SeedTest) -> None:
+    """Also with three runs of Welch's, whose degrees of freedom are seldom the four of equal spreads."""
+    n = 20_000
+    size = detectable_difference(0.01, runs, 0.95, pairs, test)
+    assert size is not None
+    draws = np.random.default_rng(6)
+    better, worse = draws.normal(size, 0.01, (n, runs)), draws.normal(0, 0.01, (n, runs))
+    tested = (stats.ttest_1samp(better, 0.0, axis=1) if test == "paired" else
+              stats.ttest_ind(better, worse, axis=1, equal_var=False))
+    share = float(np.mean((tested.pvalue < 0.05 / pairs) & (tested.statistic > 0)))
+    # Four standard errors of a share of 0.8 among 20,000.
+    assert share == pytest.approx(0.8, abs=4 * math.sqrt(0.16 / n))
+
+
+def test_what_three_runs_and_fifteen_pairs_must_exceed() -> None:
+    assert critical_t(3, 0.95, 15, "paired") == (pytest.approx(17.28, abs=0.005),) * 2
+    assert critical_t(3, 0.95, 15, "welch") == (pytest.approx(stats.t.isf(0.05 / 30, 4)),
+                                                pytest.approx(stats.t.isf(0.05 / 30, 2)))
+    assert critical_t(5, 0.95, 1, "paired")[0] == pytest.approx(stats.t.ppf(0.975, 4))
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_more_pairs_and_fewer_runs_hide_more(test: SeedTest) -> None:
+    sizes = [detectable_difference(0.01, runs, 0.95, pairs, test) for runs, pairs in ((5, 1), (5, 10), (3, 10))]
+    assert sizes == sorted(sizes, key=lambda size: size or 0.0)
+    assert detectable_difference(0.01, 1, 0.95, test=test) is None
+
+
+def test_the_deviation_of_paired_runs_leaves_out_what_seeds_share() -> None:
+    assert paired_deviation({"a": [1.0, 1.5], "b": [2.0, 2.5]}) == 0.0
+    assert paired_deviation({"a": [1.0, 1.5], "b": [2.0, 2.1]}) == pytest.approx(0.4 / math.sqrt(2))
+    assert paired_deviation({"a": [1.0, 1.5], "b": [2.0]}) is None

@@ -12,11 +12,11 @@ import pytest
 from comparison.studies import LSTM
 from weft.comparison import StudyConfig
 from weft.comparison.contestants import Contestant
-from weft.comparison.detectable import detectable_difference, detectable_in, pooled_deviation, summary, tuned_first
 from weft.comparison.jobs import Outcome
 from weft.comparison.results import Status
 from weft.comparison.settings import TrialSettings, beyond
-from weft.comparison.trials import Tuning, tune
+from weft.comparison.student import detectable_difference, pooled_deviation
+from weft.comparison.trials import Tuning, detectable_in, summary, tune, tuned_first
 from weft.core.config import parse
 from weft.training import parse_run
 

@@ -9,7 +9,7 @@ import pytest
 from weft.api.configs import config_path
 from weft.comparison import Options, read_study, run_study
 from weft.comparison.contestants import contestants
-from weft.comparison.quantities import size_of
+from weft.comparison.matching import size_of
 from weft.comparison.settings import FEWEST_TRIALS
 
 ROOT = Path(__file__).parents[2]

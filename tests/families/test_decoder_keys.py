@@ -9,8 +9,9 @@ import pytest
 
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig
+from weft.families.configurations import Nested, read_keys
 from weft.families.family import families
-from weft.families.keys import Fixed, Ignored, Nested, Read, read_keys
+from weft.families.keys import Fixed, Ignored, Read
 from weft.families.template import build_config
 
 NEO = {"hidden_size": 8, "num_heads": 2, "num_layers": 2}
@@ -57,7 +58,7 @@ def test_the_configurations_are_written_as_they_are_read(name: str) -> None:
     ("bloom", {"n_inner": 5}, "n_inner: 5, but only None can be read."),
     ("bloom", {"slow_but_exact": True, "pretraining_tp": 4}, "slow_but_exact: with pretraining_tp 4, transformers "
                                                              "computes without the biases of the output maps."),
-    ("phi", {"partial_rotary_factor": 0.4}, "partial_rotary_factor: 0.4 turns 25 of 64 features, which must be an"),
+    ("phi", {"partial_rotary_factor": 0.4}, "partial_rotary_factor: 0.4 gives 25 rotary of 64 features, and their"),
     ("opt", {"scale_embeddings": True}, "scale_embeddings: True, but only False or None can be read."),
     ("mpt", {"attn_config": {"alibis": False}}, "attn_config.alibis: unknown key. Did you mean 'alibi'?"),
     ("mpt", {"attn_config": 3}, "attn_config: 3 is not a mapping."),

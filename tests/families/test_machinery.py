@@ -10,8 +10,9 @@ from torch import Tensor
 
 from weft.families.canonical import canonical_data
 from weft.families.common import COMMON
+from weft.families.configurations import read_keys, write_keys
 from weft.families.family import Family, Size, families
-from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, read_keys, words, write_keys
+from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, words
 from weft.families.steps import Fuse, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
 from weft.families.template import Choice, Hole, Layers, build_config, fill, match
 from weft.families.weights import Rule, account, rename
@@ -125,7 +126,7 @@ def test_every_problem_with_keys_is_noted() -> None:
 def test_keys_are_written() -> None:
     assert write_keys(RULES, {"d": 3, "f": "g", "i": 5, "kept": {"eos": 2}}) == (
         {"size": 3, "act": "gelu", "inner": 5, "mode": "a", "eos": 2}, [])
-    assert write_keys(RULES, {"d": 3, "f": "x", "i": 5})[1] == ["act: has no word for 'x'; it knows 'r', 'g'."]
+    assert write_keys(RULES, {"d": 3, "f": "x", "i": 5})[1] == ["act: cannot express 'x'; its values are 'r', 'g'."]
 
 
 def test_every_ignored_key_has_a_reason() -> None:

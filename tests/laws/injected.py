@@ -20,10 +20,11 @@ from weft.core.span import Memory, Span
 from weft.core.state import fact_field, tensor_field
 from weft.masks import Causal, Window
 from weft.masks.visible import Rule, Visible, visible
-from weft.mixers.attention import Attention, AttentionConfig, head_sizes
+from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.base import MixerConfig
-from weft.mixers.key_value import start_rolling
+from weft.mixers.heads import head_sizes
 from weft.mixers.lstm import LSTM
+from weft.mixers.rolling import start_rolling
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention, Known
 from weft.mixers.gated_convolution import ConvolutionState, GatedConvolution
 from weft.mixers.gru import GRU
-from weft.mixers.key_value import start_rolling
 from weft.mixers.recurrent import HiddenState
+from weft.mixers.rolling import start_rolling
 from weft.mixers.s4d import S4D
 from weft.norms.base import Norm, NormConfig
 from weft.ops.linear_log_prob import linear_log_prob

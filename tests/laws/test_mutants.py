@@ -26,10 +26,11 @@ from weft.heads.readout import LinearReadout, LinearReadoutConfig
 from weft.laws import LAWS, Report, encoder_subject, examine, layer_subject, model_subject
 from weft.laws.subject import Subject
 from weft.masks import Bidirectional, Causal, Window
-from weft.mixers.attention import Attention, AttentionConfig, ScoreSettings, head_sizes
+from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
 from weft.mixers.gated_convolution import GatedConvolution
 from weft.mixers.gru import GRU
+from weft.mixers.heads import ScoreSettings, head_sizes
 from weft.mixers.s4d import S4D, S4DConfig
 from weft.models.decoder import DecoderConfig
 from weft.models.encoder import TokenEncoder, TokenEncoderConfig

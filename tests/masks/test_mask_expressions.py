@@ -103,7 +103,7 @@ def test_mappings(mapping: dict[str, object], mask: Mask) -> None:
 @pytest.mark.parametrize(("value", "message"), [
     ("windw(3)", r"no mask is called 'windw'\. Did you mean 'window'\?"),
     ("zzz", r"no mask is called 'zzz'\. Known names: bidirectional, block, causal, dilated"),
-    ("global", r"global: no token is named"),
+    ("global", r"global: no token is given"),
     ("window(0)", r"window: size is 0, but a window holds at least the query's own key\. Give 1 or more\."),
     ("window('a')", r"window: size is 'a', but must be an integer"),
     ("window(True)", r"window: size is True, but must be an integer"),
@@ -127,7 +127,7 @@ def test_mappings(mapping: dict[str, object], mask: Mask) -> None:
     ("window(**{})", r"is not a mask"),
     (3, r"3 is not a mask\. Write mask names joined by"),
     (None, r"None is not a mask"),
-    ({"size": 3}, r"\{'size': 3\} names no mask\. Give its kind, as in \{kind: window, size: 128\}"),
+    ({"size": 3}, r"\{'size': 3\} does not name a mask\. Give its kind, as in \{kind: window, size: 1"),
     ({"kind": "windw"}, r"no mask is called 'windw'\. Did you mean 'window'\?"),
     ({"kind": "window", "sise": 3}, r"window: unknown key 'sise'\. Did you mean 'size'\?"),
     ({"kind": "window"}, r"window: missing a required argument: 'size'"),

@@ -318,9 +318,9 @@ def test_a_compiled_call_equals_the_plain_one() -> None:
     (lambda: Fixed(4, 0), r"fixed: summary is 0, but a block has at least one summary column"),
     (lambda: Fixed(4, 1, -1), r"fixed: head is -1, but heads are counted from 0"),
     (lambda: Fixed(4, 2, 2), r"fixed: summary columns 2 of head 2 lie outside a block of 4\. Keep \(head \+ 1\)"),
-    (lambda: GlobalTokens(), r"global: no token is named\. Give the indices of the global tokens"),
+    (lambda: GlobalTokens(), r"global: no token is given\. Give the indices of the global tokens"),
     (lambda: GlobalTokens(0, -1), r"global: indices is -1, but tokens are counted from the begin of their document"),
-    (lambda: PerHead(Causal()), r"per_head: 1 masks, but heads differ only from 2\. Give one for each head"),
+    (lambda: PerHead(Causal()), r"per_head: 1 masks, and heads differ only with two or more\. Give one"),
     (lambda: PerHead(Causal(), 3), r"per_head: 3 is not a mask\. Give one mask for each head"),
 ], ids=range(17))
 def test_wrong_arguments_are_refused(make: object, message: str) -> None:

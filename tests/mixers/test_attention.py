@@ -193,7 +193,7 @@ def test_a_mask_that_sees_later_tokens_has_no_state() -> None:
      "apart, which does not divide 3 heads. Choose n_heads among its multiples."),
     ({"n_heads": 2, "position": "learned"}, "mixer.position: 'learned' acts on embeddings, not inside attention. Put "
      "it in the model's `position`."),
-    ({"n_heads": 2, "d_head": 3, "position": "rope"}, "mixer.position.rot: 3 turned features in heads of d_head 3. "
+    ({"n_heads": 2, "d_head": 3, "position": "rope"}, "mixer.position.rot: 3 rotary features in heads of d_head 3. "
      "Give an even number of at most 3, or another d_head."),
 ])
 def test_pairs_that_do_not_fit(fields: dict[str, Any], message: str) -> None:

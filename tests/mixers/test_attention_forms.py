@@ -19,7 +19,8 @@ from weft.core.probes import probe
 from weft.core.span import WHOLE, Memory, Span
 from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
-from weft.mixers.key_value import RollingState, Stored
+from weft.mixers.key_value import Stored
+from weft.mixers.rolling import RollingState
 from weft.ops.attention import ATTENTION
 from weft.ops.banded_attention import ROWS
 from weft.ops.forms import forced

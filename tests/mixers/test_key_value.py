@@ -16,15 +16,9 @@ from weft.core.errors import InputError, StateError
 from weft.core.history import Lookback, start_history
 from weft.core.part_config import Dims
 from weft.core.span import Span
-from weft.mixers.key_value import (
-    KeyValueShape,
-    KeyValueState,
-    RollingState,
-    Stored,
-    start_growing,
-    start_rolling,
-    store,
-)
+from weft.mixers.attention import AttentionConfig
+from weft.mixers.key_value import KeyValueShape, KeyValueState, Stored, start_growing, store_growing
+from weft.mixers.rolling import RollingState, start_rolling, store_rolling
 
 PLAIN = KeyValueShape(1, 1, 1)
 
@@ -42,7 +36,8 @@ def rolling(rows: int = 2, window: int = 3, first: int = 0, *, placed: bool = Fa
 def put(state: Any, rows: list[list[float]], **facts: Any) -> Stored:
     """Store one number a token as its key, and ten times it as its value."""
     k = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), -1, 1, 1)
-    return store(state, k, 10 * k, Span(**facts).resolve(None if state is None else state.clock, k))
+    keep = store_rolling if isinstance(state, RollingState) else store_growing
+    return keep(state, k, 10 * k, Span(**facts).resolve(state.clock, k))
 
 
 def table(x: Tensor | None) -> list[Any]:
@@ -65,7 +60,8 @@ def seen(stored: Stored, rows: int) -> list[list[tuple[float, int]]]:
 
 
 def test_without_a_state_nothing_is_kept() -> None:
-    stored = put(None, [[1, 2]])
+    k = torch.tensor([[1.0, 2.0]]).reshape(1, 2, 1, 1)
+    stored = AttentionConfig(n_heads=1).build(Dims(d_model=2)).store(None, k, k, Span().resolve(None, k))
     assert stored.state is None
     assert stored.keys.order.tolist() == [[0, 1]]
 
@@ -158,10 +154,10 @@ def test_a_reserved_buffer_stays_where_it_is_without_gradients(facts: dict[str, 
 def test_with_gradients_a_state_is_a_new_value_and_gradients_flow_across_calls() -> None:
     state = growing(1, capacity=4)
     k = torch.ones(1, 2, 1, 1, dtype=torch.float64, requires_grad=True)
-    first = kept(store(state, k, k, Span().resolve(state.clock, k)))
+    first = kept(store_growing(state, k, k, Span().resolve(state.clock, k)))
     assert table(state.keys) == [[0, 0, 0, 0]]
     assert first.keys.data_ptr() != state.keys.data_ptr()
-    second = store(first, 3 * k, k, Span().resolve(first.clock, k))
+    second = store_growing(first, 3 * k, k, Span().resolve(first.clock, k))
     (gradient,) = torch.autograd.grad((second.k[0, :, 0, 0] * torch.tensor([1.0, 2, 4, 8])).sum(), k)
     assert table(gradient) == [[1 + 3 * 4, 2 + 3 * 8]]
 

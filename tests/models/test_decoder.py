@@ -204,7 +204,7 @@ def test_the_limit_is_that_of_the_positions() -> None:
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"position": "rope"}, "position: 'rope' turns queries and keys, so it has no place outside attention. Put it in "
+    ({"position": "rope"}, "position: 'rope' rotates queries and keys, so it has no place outside attention. Put it in "
      "the attention's `position`."),
     ({"position": "learned", "blocks": [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2,
                                                                     "position": "learned"}]}]},

@@ -193,14 +193,14 @@ def test_n_dimensional_coordinates_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("fields", "d_head", "message"), [
-    ({"rot": 7}, 7, r"mixer.position.rot: 7 turned features in heads of d_head 7. Give an even number of at most 7"),
-    ({"rot": 8}, 6, r"mixer.position.rot: 8 turned features in heads of d_head 6. Give an even number of at most 6"),
-    ({}, 5, r"mixer.position.rot: 5 turned features in heads of d_head 5. Give an even number of at most 5"),
+    ({"rot": 7}, 7, r"mixer.position.rot: 7 rotary features in heads of d_head 7. Give an even number of at most 7"),
+    ({"rot": 8}, 6, r"mixer.position.rot: 8 rotary features in heads of d_head 6. Give an even number of at most 6"),
+    ({}, 5, r"mixer.position.rot: 5 rotary features in heads of d_head 5. Give an even number of at most 5"),
     ({"base": 1.0}, 6, r"base: .*greater than 1, got 1.0"),
     ({"layout": "halfsplit"}, 6, r"layout: .*'interleaved' or 'half_split', got 'halfsplit'"),
     ({"scaling": Shared(shared="x")}, 6, r"scaling: no rope_scaling can be shared, got a reference to 'x'. Write it"),
     ({"scaling": "longrop"}, 6, r"no rope_scaling of kind 'longrop'. Did you mean 'longrope'"),
-    ({"scaling": LONGROPE}, 8, r"mixer.position.scaling.short_factor: 3 factors for the 4 pairs of 8 turned features. "
+    ({"scaling": LONGROPE}, 8, r"mixer.position.scaling.short_factor: 3 factors for the 4 pairs of 8 rotary features. "
                                r"Give one factor for each pair."),
     ({"scaling": {**LONGROPE.dump(), "long_factor": (1.0, -4.0, 8.0)}}, 6,
      r"long_factor: factors divide frequencies, got \[1.0, -4.0, 8.0\]. Give positive finite numbers."),
@@ -211,6 +211,6 @@ def test_bad_configurations_name_field_and_remedy(fields: dict[str, Any], d_head
 
 
 def test_outside_attention_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"mixer.position: 'rope' turns queries and keys, so it has no place outside "
-                                          r"attention. Put it in the attention's `position`."):
+    with pytest.raises(ConfigError, match=r"mixer.position: 'rope' rotates queries and keys, so it has no place "
+                                          r"outside attention. Put it in the attention's `position`."):
         RopeConfig().build(DIMS)

@@ -192,19 +192,19 @@ YARN, LLAMA = {"kind": "yarn", "factor": 4.0, "original_length": 64}, {"kind": "
     ({"kind": "linear", "factor": 0.0}, 4, r"factor: .*greater than 0, got 0"),
     ({"kind": "linear", "factor": math.inf}, 4, r"factor: .*finite number, got inf"),
     ({"kind": "linear"}, 4, r"factor: .*(missing|required)"),
-    ({"kind": "ntk", "factor": 2.0}, 2, r"mixer.position.scaling: 'ntk' leaves the fastest pair alone, and there is no "
-                                        r"other. Turn at least three features, or use the scaling 'linear'."),
-    ({"kind": "dynamic", "factor": 2.0, "original_length": 8}, 2, r"mixer.position.scaling: 'dynamic' leaves the"),
+    ({"kind": "ntk", "factor": 2.0}, 2, r"mixer.position.scaling: 'ntk' does not change the fastest pair, and there is "
+                                        r"no other. Rotate at least three features, or use the scaling 'linear'."),
+    ({"kind": "dynamic", "factor": 2.0, "original_length": 8}, 2, r"mixer.position.scaling: 'dynamic' does not"),
     ({"kind": "dynamic", "factor": 2.0, "original_length": 0}, 4, r"original_length: .*greater than 0, got 0"),
     ({**YARN, "beta_fast": 1.0}, 4, r"beta_fast: 1.0 turns are not more than beta_slow 1.0. Give a larger beta_fast."),
     ({**YARN, "mscale": 0.7}, 4, r"mscale_all_dim: mscale and mscale_all_dim make the attention factor together, and "
                                  r"this one is missing. Give both or neither."),
     ({**YARN, "mscale_all_dim": 0.7}, 4, r"mscale: mscale and mscale_all_dim make .* Give both or neither."),
     ({**YARN, "mscale": 0.7, "mscale_all_dim": 0.7, "attention_factor": 1.1}, 4,
-     r"attention_factor: both it and mscale say what cosines and sines are multiplied by. Give attention_factor, or"),
+     r"attention_factor: both it and mscale set the factor on cosines and sines. Give attention_factor, or"),
     ({**LLAMA, "high_freq_factor": 1.0}, 4, r"high_freq_factor: 1.0 turns are not more than low_freq_factor 1.0. Give"),
     ({"kind": "longrope", **PHI, "factor": 2.0, "extended_length": 128}, 8,
-     r"factor: both it and extended_length say how far the context was extended. Give one of them."),
+     r"factor: both it and extended_length give the extent of the context. Give one of them."),
     ({"kind": "longrope", **PHI}, 8, r"extended_length: the attention factor follows from how far the context was "
                                      r"extended. Give extended_length, factor or attention_factor."),
 ])

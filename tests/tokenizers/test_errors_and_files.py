@@ -96,7 +96,7 @@ def test_a_vocabulary_below_the_bytes_is_refused() -> None:
 
 def test_a_vocabulary_that_the_text_cannot_fill_is_refused() -> None:
     message = (
-        r"vocab_size: the training text gives only 260 ids, received 500\. Give more text, or ask for at most 260"
+        r"vocab_size: the training text gives only 260 ids, and 500 are requested\. Give more text, or request at most"
     )
     with pytest.raises(TokenizerError, match=message):
         BPETokenizer.train(["abcd abcd"], 500)

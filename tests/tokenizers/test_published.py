@@ -216,7 +216,7 @@ def test_a_folder_without_a_tokenizer_says_what_was_looked_for(tmp_path: Path) -
     (tmp_path / "notes.md").write_text("")
     with pytest.raises(TokenizerError, match=r"looked for .*tokenizer\.json.*vocab\.txt.*holds notes\.md\. Give"):
         read_tokenizer(tmp_path)
-    with pytest.raises(TokenizerError, match=r"'notes\.md' is no kind of tokenizer file that is known: tokenizer"):
+    with pytest.raises(TokenizerError, match=r"'notes\.md' is not a known tokenizer file: tokenizer"):
         read_tokenizer(tmp_path / "notes.md")
     with pytest.raises(TokenizerError, match=r"tokenizer\.model: the file cannot be read \(No such file.*whole"):
         read_sentence_piece(tmp_path)
@@ -225,7 +225,7 @@ def test_a_folder_without_a_tokenizer_says_what_was_looked_for(tmp_path: Path) -
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("vocab.json", "{", r"vocab\.json: the vocabulary is damaged: Expecting"),
     ("vocab.json", "[]", r"vocab\.json: the vocabulary is damaged: it is not an object of tokens and ids"),
-    ("vocab.json", '{"a": 0}', r"vocab\.json: the vocabulary does not fit together \("),
+    ("vocab.json", '{"a": 0}', r"vocab\.json: the files of the vocabulary are inconsistent \("),
     ("merges.txt", "#version\na b c\n", r"merges\.txt: the vocabulary is damaged: 'a b c' is not a pair of tokens"),
     ("merges.txt", "\udcff", r"merges\.txt: the vocabulary is damaged: 'utf-8' codec"),
     ("tokenizer_config.json", "[]", r"tokenizer_config\.json: the file cannot be read \(a list, not an object\)"),

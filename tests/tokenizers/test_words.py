@@ -94,5 +94,5 @@ def test_what_cannot_be_a_vocabulary_is_refused() -> None:
 
 
 def test_words_alone_do_not_tell_their_bytes() -> None:
-    with pytest.raises(TokenizerError, match=r"ids: words do not say how many bytes .* measure\(text\)"):
+    with pytest.raises(TokenizerError, match=r"ids: words do not determine how many bytes .* measure\(text\)"):
         PLAIN.byte_lengths([2])

@@ -1,12 +1,12 @@
-"""Conversations with a language model: its state is kept from turn to turn, so that only what is new is read.
+"""Conversations with a language model, whose state is kept from turn to turn, so that only new tokens are read.
 
     conversation = Conversation(loaded.model, loaded.tokenizer, ChatSettings(template="plain"))
     print("".join(conversation.say("Hello")))
 
-What the model reads at each turn is the whole conversation as its template writes it, and every turn equals that text
-read anew. A state that has read the beginning of it is gone on from: the one that the last answer left, or, where the
-template writes earlier answers otherwise than they were given (it drops thoughts, it trims), one that was set aside
-before the answer. No state is ever cut short: most layers' states cannot be.
+The prompt of each turn is the whole conversation as rendered by the template, and every turn gives the result of
+reading that text from the start. A state that has read a prefix of it is continued: the one that the last answer left,
+or, where the template renders earlier answers differently from how they were generated (it drops thoughts, it trims),
+one that was set aside before the answer. States are never truncated, since those of most layers cannot be.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from weft.positions.regimes import regimes
 from weft.tokenizers import Tokenizer
 
 SET_ASIDE = 2
-"""States kept from before answers: that of the last turn, and one more for the turn that is taken back."""
+"""States kept from before answers: that of the last turn, and one more in case that turn is removed."""
 
 TurnEnd: TypeAlias = Finish | Literal["interrupted"]
 
@@ -41,16 +41,16 @@ TurnEnd: TypeAlias = Finish | Literal["interrupted"]
 @final
 @dataclass(frozen=True)
 class ChatSettings:
-    """How a conversation is held.
+    """The settings of a conversation.
 
     Attributes:
         template: the name of one of the tokenizer's own templates, a file of Jinja, or a built-in style; None: the
             tokenizer's own.
-        max_new_tokens: tokens that an answer gets at most.
+        max_new_tokens: most tokens of one answer.
         sampling: how tokens are chosen.
         stops: strings that end an answer, besides the template's.
-        seed: of the draws; each turn has its own.
-        extras: what the template gets besides the messages. The time is that of the conversation's beginning.
+        seed: for sampling; each turn draws from a stream of its own.
+        extras: further input of the template. The time defaults to the beginning of the conversation.
     """
 
     template: str | Path | None = None
@@ -64,11 +64,11 @@ class ChatSettings:
 @final
 @dataclass(frozen=True)
 class Turn:
-    """What was read and said in one turn.
+    """The figures of one turn.
 
     Attributes:
         prompt_tokens: tokens of the conversation before the answer.
-        reused_tokens: how many of them were not read again.
+        reused_tokens: how many of them were already in the state.
         tokens: the answer's ids, with the token that ended it.
         text: the answer.
         finish: why it ended; ``interrupted`` when the caller stopped reading.
@@ -87,12 +87,12 @@ class Conversation:
 
     Args:
         model: any causal language model.
-        tokenizer: its own.
-        settings: how to talk.
-        messages: what has been said already, a system message first where there is one.
+        tokenizer: that of the model.
+        settings: template, sampling and limits.
+        messages: the conversation so far, a system message first where there is one.
 
     Raises:
-        InputError: no template, or messages that are none.
+        InputError: there is no template, or a message is malformed.
     """
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, settings: ChatSettings | None = None,
@@ -113,35 +113,35 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """What has been said, in order."""
+        """The messages so far, in order."""
         return [dict(message) for message in self._messages]
 
     @property
     def template(self) -> ChatTemplate:
-        """What writes the conversation."""
+        """The template that renders the conversation."""
         return self._template
 
     def say(self, text: str) -> Iterator[str]:
-        """Say something; the answer comes piece by piece.
+        """Send a message of the user, and return an iterator over the pieces of the answer.
 
         The message and its answer become part of the conversation when the answer ends, or when the caller stops
-        reading it (the iterator is closed, Ctrl-C, or something else is said); not when it fails.
+        reading it (the iterator is closed, Ctrl-C, or another message is sent); not when it fails.
 
         Raises:
-            InputError: at the call: the template refuses, or the conversation has outgrown the model.
-            FailedError: while the answer comes: the model gives NaN.
+            InputError: at the call: the template rejects the messages, or they exceed the model's positions.
+            FailedError: from the iterator: the model gives NaN.
         """
         self.stop()
-        asked = [*self._messages, {"role": "user", "content": text}]
-        prompt = self._template.encode(asked, add_generation_prompt=True, extras=self._extras)
+        messages = [*self._messages, {"role": "user", "content": text}]
+        prompt = self._template.encode(messages, add_generation_prompt=True, extras=self._extras)
         room = self._room(len(prompt))
         row, = prepare(self._model, [Row(tuple(prompt))], max_new_tokens=room, start=None)
-        before = self._template.encode(asked, extras=self._extras)
-        self._running = self._answer(asked, row, _common(prompt, before), room)
+        before = self._template.encode(messages, extras=self._extras)
+        self._running = self._answer(messages, row, _common(prompt, before), room)
         return self._running
 
     def stop(self) -> None:
-        """End the answer that is coming, if there is one; what was said is kept."""
+        """End the answer that is being generated, if there is one; its text so far is kept."""
         if self._running is not None:
             self._running.close()
 
@@ -151,14 +151,14 @@ class Conversation:
         self._messages = rest if text is None else [{"role": "system", "content": text}, *rest]
 
     def undo(self) -> bool:
-        """Take the last message of the user back, with all that followed; False when there is none."""
+        """Remove the last message of the user and all that follow it; False when there is none."""
         places = [place for place, message in enumerate(self._messages) if message["role"] == "user"]
         if places:
             del self._messages[places[-1] :]
         return bool(places)
 
     def reset(self) -> None:
-        """Forget all but the system message."""
+        """Remove all messages but the system message."""
         self._messages = [message for message in self._messages if message["role"] == "system"]
         self.last = None
 
@@ -168,13 +168,13 @@ class Conversation:
             return self._settings.max_new_tokens
         room = limit - prompt + 1
         if room < 1:
-            raise InputError(f"it has grown to {prompt} tokens, and this model has positions for {limit}.",
-                             where="conversation", remedy="Take messages back (/undo), or begin anew (/reset).")
+            raise InputError(f"it has {prompt} tokens, and this model has positions for {limit}.",
+                             where="conversation", remedy="Remove messages (/undo), or start again (/reset).")
         return min(room, self._settings.max_new_tokens)
 
-    def _answer(self, asked: list[dict[str, Any]], row: Row, boundary: int,
+    def _answer(self, messages: list[dict[str, Any]], row: Row, boundary: int,
                 room: int) -> Generator[str, None, None]:
-        said: list[int] = []
+        ids: list[int] = []
         pieces: list[str] = []
         finish: TurnEnd = "interrupted"
         reused = self._states.find(row.tokens)
@@ -183,15 +183,15 @@ class Conversation:
             with evaluation_mode(self._model):
                 begun = self._states.open(row, reused, boundary)
                 for token, piece, end in self._tokens(row, begun, room):
-                    said.append(token)
+                    ids.append(token)
                     pieces.append(piece)
                     finish = end or finish
                     yield piece
         except (GeneratorExit, KeyboardInterrupt):
             finish = "interrupted"
-            self._keep(asked, Turn(len(row.tokens), known, tuple(said), "".join(pieces), finish))
+            self._keep(messages, Turn(len(row.tokens), known, tuple(ids), "".join(pieces), finish))
             raise
-        self._keep(asked, Turn(len(row.tokens), known, tuple(said), "".join(pieces), finish))
+        self._keep(messages, Turn(len(row.tokens), known, tuple(ids), "".join(pieces), finish))
 
     def _tokens(self, row: Row, begun: Begun | None, room: int) -> Iterator[tuple[int, str, Finish | None]]:
         settings, template = self._settings, self._template
@@ -205,15 +205,15 @@ class Conversation:
         finally:
             self._states.live = slots.leave(slot)
 
-    def _keep(self, asked: list[dict[str, Any]], turn: Turn) -> None:
-        self._messages = [*asked, {"role": "assistant", "content": turn.text}]
+    def _keep(self, messages: list[dict[str, Any]], turn: Turn) -> None:
+        self._messages = [*messages, {"role": "assistant", "content": turn.text}]
         self.last = turn
         self._turns += 1
 
 
 @final
 class _States:
-    """The states of one conversation: the live one, and those set aside before answers."""
+    """The states of one conversation: the current one, and those set aside before answers."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model, self._aside = model, list[Begun]()
@@ -222,22 +222,22 @@ class _States:
 
     @property
     def live(self) -> Begun | None:
-        """The state that the last answer has left."""
+        """The state after the last answer."""
         return self._live
 
     @live.setter
     def live(self, begun: Begun | None) -> None:
-        # Where the length of a text counts, an answer may have been run anew, into a state of a fixed capacity.
+        # Where parts depend on the length of a text, an answer may have been read again into a state of fixed capacity.
         self._live = None if self._by_length else begun
 
     def find(self, tokens: tuple[int, ...]) -> Begun | None:
-        """The state that has read most of the beginning of ``tokens``, and not all: the last gives the logits."""
+        """The state that has read the longest proper prefix of ``tokens``; the last token is read to get logits."""
         known = [*self._aside, *([] if self._live is None else [self._live])]
         fitting = [begun for begun in known if self._begins(begun, tokens)]
         return max(fitting, key=lambda begun: len(begun.tokens), default=None)
 
     def open(self, row: Row, found: Begun | None, boundary: int) -> Begun | None:
-        """What has read the beginning of ``row``, from a state of `find`; the state at ``boundary`` is set aside."""
+        """The state from which to read ``row``, given one of `find`; a copy at ``boundary`` is set aside."""
         start = found
         if found is not None and found is not self._live:
             start = Begun(found.tokens, found.state.clone())
@@ -263,7 +263,7 @@ class _States:
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Tokens that both begin with."""
+    """The length of the common prefix."""
     for place, (one, other) in enumerate(zip(first, second, strict=False)):
         if one != other:
             return place

@@ -1,9 +1,9 @@
-"""Special tokens in a conversation: those that the template writes count, those that a message spells are text.
+"""Special tokens in a conversation: those of the template are recognised, those spelled in a message are plain text.
 
-Before a template sees a message, the first character of every special token that the message spells is exchanged for
-a stand-in, a private character that stands in no text of this conversation. Templates go on comparing, cutting and
-trimming as ever; afterwards only the template's own special tokens are spelled whole. `ids` then reads these, and
-everything else, the stand-ins turned back, as ordinary text.
+Before a message is given to the template, the first character of every special token that it spells is replaced by a
+stand-in, a private-use character that occurs nowhere in this conversation. Templates can still compare, slice and trim
+messages; in the result only the template's own special tokens are spelled out. `encode` recognises these, and encodes
+everything else, with the stand-ins replaced again, as ordinary text.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from weft.tokenizers.library_pieces import without_specials
 from weft.tokenizers.specials import AddedToken, Splitter
 
 PRIVATE = range(0x100000, 0x10FFFE)
-"""Code points of the last private-use plane (Unicode 15.0, section 23.5), which no vocabulary and hardly a text has."""
+"""Code points of the last private-use plane (Unicode 15.0, section 23.5), which occur in no vocabulary and in hardly
+any text."""
 
 
 @final
 class Guard:
-    """Keeps messages and templates of one conversation apart.
+    """Separates the special tokens of a template from those spelled in messages.
 
     Args:
-        specials: spellings that a message must not bring in.
-        texts: everything that will be rendered; stand-ins are characters that none of it has.
+        specials: spellings that must stay ordinary text in a message.
+        texts: all texts to be rendered; stand-ins are characters that occur in none of them.
     """
 
     def __init__(self, specials: Iterable[str], texts: Iterable[str]) -> None:
@@ -41,7 +42,7 @@ class Guard:
         self.mark = next(free)
         self._standing = {first: next(free) for first in firsts}
         self._back = str.maketrans({stand_in: first for first, stand_in in self._standing.items()})
-        # An occurrence within another counts too: hence the look-ahead.
+        # By look-ahead, since occurrences that overlap count as well.
         self._spelled = re.compile("|".join(f"(?={re.escape(special)})" for special in self._specials) or r"(?!)")
 
     @property
@@ -50,7 +51,7 @@ class Guard:
         return self.mark + "".join(self._standing.values())
 
     def cover(self, value: Any) -> Any:
-        """Plain data with the special tokens in all its texts broken."""
+        """Replace the first characters of special tokens in all texts of plain data by stand-ins."""
         if isinstance(value, str):
             return self._cover_text(value)
         if isinstance(value, dict):
@@ -58,11 +59,11 @@ class Guard:
         return [self.cover(item) for item in value] if isinstance(value, list) else value
 
     def bare(self, text: str) -> str:
-        """``text`` with the stand-ins turned back."""
+        """``text`` with the stand-ins replaced by the characters they stand for."""
         return text.translate(self._back)
 
     def is_used_in(self, text: str) -> bool:
-        """Whether a message has brought in what could be taken for a special token."""
+        """Whether a message contributed something that could be taken for a special token."""
         return any(stand_in in text for stand_in in self._standing.values())
 
     def _cover_text(self, text: str) -> str:
@@ -72,8 +73,8 @@ class Guard:
         return "".join(self._standing[char] if place in places else char for place, char in enumerate(text))
 
     def _unfinished(self, text: str) -> Iterator[int]:
-        """Where a special token begins that the text which the template puts behind it could finish. White space at
-        the end is no hindrance, since templates trim it."""
+        """Places near the end at which a special token begins that text of the template could complete. White space at
+        the end is ignored, since templates trim it."""
         end = len(text.rstrip())
         for start in range(max(0, end - len(self._specials[0]) + 1) if self._specials else end, end):
             if any(special.startswith(text[start:end]) for special in self._specials):
@@ -81,7 +82,7 @@ class Guard:
 
 
 def unused(texts: Iterable[str]) -> Iterator[str]:
-    """Private characters that none of the texts has."""
+    """Private-use characters that occur in none of the texts."""
     taken = {char for text in texts for char in text if ord(char) in PRIVATE}
     return (chr(point) for point in PRIVATE if chr(point) not in taken)
 
@@ -118,8 +119,8 @@ def encode(tokenizer: Tokenizer, text: str, guard: Guard) -> list[int]:
 
 
 def _encode_marked(tokenizer: LibraryTokenizer, pieces: list[tuple[str, int | None]]) -> list[int]:
-    """The pieces as one text in which the special tokens are private characters: what the library does at the edges
-    of special tokens, and at the beginning of a text, it does here too."""
+    """Encode the pieces as one text in which private-use characters are the special tokens, so that the library treats
+    the edges of special tokens and the beginning of a text as always."""
     free = unused(piece for piece, _ in pieces)
     marks = {place: next(free) for place in sorted(set(tokenizer.special_tokens.values()))}
     text = "".join(piece if place is None else marks[place] for piece, place in pieces)
@@ -130,8 +131,8 @@ def _encode_marked(tokenizer: LibraryTokenizer, pieces: list[tuple[str, int | No
 
 
 def _with_marks(source: bytes, marks: Mapping[int, str]) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
-    """The library with every special token spelled as its mark, and the true ids of all added tokens: the library
-    numbers them anew."""
+    """The library with every special token spelled as its mark, and the original ids of all added tokens, which the
+    library renumbers."""
     declared = json.loads(source)
     added = [{**token, "content": marks[token["id"]], "normalized": False} if token["special"] else token
              for token in declared.get("added_tokens") or []]

@@ -1,4 +1,4 @@
-"""Messages of a conversation from outside, checked before a template sees them.
+"""Messages of a conversation from outside, checked before a template gets them.
 
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 """
@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 from weft.core.errors import InputError
 
 Message: TypeAlias = Mapping[str, Any]
-"""``role`` and ``content``, and what else a template reads (``tool_calls``, ``name``, ``tool_call_id``)."""
+"""``role`` and ``content``, and further keys that a template uses (``tool_calls``, ``name``, ``tool_call_id``)."""
 
 ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-"""What a role may be: templates write it where only the makers of the model should, so it is a plain word."""
+"""A role is a plain word, since templates write it among the model's own control tokens."""
 
 GIVE_MESSAGES = 'Give a list such as [{"role": "user", "content": "Hello"}].'
 DEEPEST = 64
@@ -26,7 +26,7 @@ KINDS: Mapping[type, str] = MappingProxyType({list: "a list", tuple: "a list", d
 
 
 def read_messages(path: str | Path) -> list[dict[str, Any]]:
-    """The messages of a JSON file: a list, or an object whose ``messages`` are one.
+    """Read the messages of a JSON file: a list, or an object with a list under ``messages``.
 
     Raises:
         InputError: the file is missing, not JSON, or holds something else.
@@ -44,23 +44,23 @@ def read_messages(path: str | Path) -> list[dict[str, Any]]:
 
 
 def parse_messages(data: object, *, where: str = "messages") -> list[dict[str, Any]]:
-    """Messages as plain data of their own, so that no template can reach what they came from.
+    """Copy messages as plain data, so that a template cannot reach the caller's objects.
 
     Raises:
         InputError: naming the message and what is wrong with it.
     """
     if not isinstance(data, Sequence) or isinstance(data, str | bytes):
-        raise InputError(f"{_kind(data)} where a list of messages is wanted.", where=where, remedy=GIVE_MESSAGES)
+        raise InputError(f"{_kind(data)} where a list of messages is expected.", where=where, remedy=GIVE_MESSAGES)
     if not data:
         raise InputError("no messages.", where=where, remedy=GIVE_MESSAGES)
     return [_message(each, f"{where}[{index}]") for index, each in enumerate(data)]
 
 
 def plain_data(value: object, where: str, depth: int = 0) -> Any:
-    """``value`` copied as what JSON can say.
+    """Copy ``value`` as plain JSON data.
 
     Raises:
-        InputError: something else is in it, or it is nested too deeply.
+        InputError: JSON cannot express it, or it is nested too deeply.
     """
     if depth > DEEPEST:
         raise InputError(f"nested more than {DEEPEST} deep.", where=where, remedy="Give flatter data.")
@@ -70,17 +70,17 @@ def plain_data(value: object, where: str, depth: int = 0) -> Any:
         return {str(key): plain_data(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_data(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
-    raise InputError(f"{_kind(value)}, which JSON cannot say.", where=where, remedy="Give plain data.")
+    raise InputError(f"{_kind(value)}, which JSON cannot express.", where=where, remedy="Give plain data.")
 
 
 def _message(data: object, where: str) -> dict[str, Any]:
     if not isinstance(data, Mapping):
-        raise InputError(f"{_kind(data)} where a message is wanted.", where=where, remedy=GIVE_MESSAGES)
+        raise InputError(f"{_kind(data)} where a message is expected.", where=where, remedy=GIVE_MESSAGES)
     message: dict[str, Any] = plain_data(data, where)
     role = message.get("role")
     if not isinstance(role, str) or not ROLE.fullmatch(role):
-        raise InputError(f"{role!r} is no role.", where=f"{where}.role",
-                         remedy="Give a plain word: system, user, assistant, tool, or one that the template knows.")
+        raise InputError(f"{role!r} is not a role.", where=f"{where}.role",
+                         remedy="Give a plain word: system, user, assistant, tool, or one that the template defines.")
     _require_content(message, where)
     return message
 
@@ -94,7 +94,7 @@ def _require_content(message: Mapping[str, Any], where: str) -> None:
     parts = content if isinstance(content, list) else [content]
     for index, part in enumerate(parts):
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise InputError("content that is no text.", where=f"{where}.content[{index}]",
+            raise InputError("content that is not text.", where=f"{where}.content[{index}]",
                              remedy='Give a string, or a list of {"type": "text", "text": ...}: '
                                     "Weft's models read text alone.")
     if not isinstance(content, list):

@@ -1,4 +1,4 @@
-"""Forms of conversation for models that bring no template. None is ever chosen silently: the user names one."""
+"""Conversation styles for models without a template. None is chosen silently: the user names one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class Style:
-    """A form that a conversation is written in.
+    """A style in which a conversation is rendered.
 
     Attributes:
         template: Jinja source.
@@ -33,7 +33,7 @@ _PLAIN = """\
 {%- elif message['role'] == 'assistant' %}
 {{- 'Assistant: ' + message['content'].strip() + '\n' }}
 {%- else %}
-{{- raise_exception("the style 'plain' knows the roles system, user and assistant, not " + message['role']) }}
+{{- raise_exception("the style 'plain' has the roles system, user and assistant, not " + message['role']) }}
 {%- endif %}
 {% endfor %}
 {% if add_generation_prompt %}
@@ -57,7 +57,7 @@ _LLAMA2 = """\
 {% endif %}
 {% for message in rest %}
 {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) or message['role'] not in ('user', 'assistant') %}
-{{- raise_exception("the style 'llama2' wants user and assistant in turn, after at most one system message") }}
+{{- raise_exception("the style 'llama2' needs user and assistant in turn, after at most one system message") }}
 {% endif %}
 {% if message['role'] == 'user' %}
 {{- (bos_token or '') + '[INST] ' + (system if loop.first else '') + message['content'].strip() + ' [/INST]' }}

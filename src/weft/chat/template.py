@@ -1,11 +1,11 @@
-"""Conversations as the text and the ids on which a model was trained: messages through a checkpoint's own template.
+"""Conversations as the text and ids on which a model was trained: messages rendered by a checkpoint's own template.
 
     template = chat_template(tokenizer)
     ids = template.encode([{"role": "user", "content": "Hello"}])
 
-`transformers` gives the template the messages as they are, and reads every special token in what comes out, also those
-that a user has typed. Here a message is text whatever it spells; for messages that spell none of the tokenizer's
-special tokens, text and ids are the same as there.
+`transformers` gives the template the messages unchanged and recognises every special token in the result, also those
+that a user has typed. Here a message is always ordinary text; for messages that spell none of the tokenizer's special
+tokens, text and ids are the same as with `transformers`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from weft.tokenizers.base import Tokenizer
 DEFAULT, TOOL_USE = "default", "tool_use"
 
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
-"""The variables that a template gets by name; further ones have other names."""
+"""The variables that are set from arguments; further variables must have other names."""
 
 
 @final
 @dataclass(frozen=True)
 class Extras:
-    """What a template gets besides the messages.
+    """The input of a template besides the messages.
 
     Attributes:
         tools: descriptions of functions that the model may call (JSON Schema), or None.
         documents: texts to answer from, with ``title`` and ``text``, or None.
-        variables: what else this template reads (``enable_thinking``).
+        variables: further variables that the template uses (``enable_thinking``).
         now: the time that ``strftime_now`` gives; None: the time of the rendering.
     """
 
@@ -56,10 +56,10 @@ class ChatTemplate:
     """A template and the tokenizer whose special tokens it writes.
 
     Args:
-        tokenizer: reads what the template writes.
-        source: Jinja.
-        name: for messages.
-        ends: what ends an answer besides the tokenizer's own ends, as `weft.chat.styles.Style` has it.
+        tokenizer: encodes the rendered text.
+        source: the template in Jinja.
+        name: for error messages.
+        ends: what ends an answer besides the tokenizer's own ends, see `weft.chat.styles.Style`.
 
     Raises:
         InputError: the source is not Jinja.
@@ -84,25 +84,25 @@ class ChatTemplate:
 
     def text(self, messages: Sequence[Message], *, add_generation_prompt: bool = False,
              continue_final: bool = False, extras: Extras = NO_EXTRAS) -> str:
-        """The conversation as the template writes it.
+        """The conversation as rendered by the template.
 
         Args:
             messages: each with ``role`` and ``content``.
             add_generation_prompt: end with the beginning of an answer.
-            continue_final: end inside the last message, so that the model goes on with it.
+            continue_final: end inside the last message, so that the model continues it.
             extras: tools and the like.
 
         Raises:
-            InputError: messages that are none, or a template that refuses or fails.
+            InputError: a message is malformed, or the template rejects the messages or fails.
         """
         guard, text = self._rendered(messages, add_generation_prompt, continue_final, extras)
         return guard.bare(text)
 
     def encode(self, messages: Sequence[Message], *, add_generation_prompt: bool = False,
                continue_final: bool = False, extras: Extras = NO_EXTRAS) -> list[int]:
-        """The ids of `text`: the template's special tokens are read, the messages are ordinary text.
+        """The ids of `text`: special tokens of the template are recognised, the messages are ordinary text.
 
-        No opening or closing token is added: a template writes those that belong there.
+        No opening or closing token is added, since the template writes them.
 
         Raises:
             InputError: as for `text`.
@@ -144,16 +144,16 @@ class ChatTemplate:
 
 
 def chat_template(tokenizer: Tokenizer, choice: str | Path | None = None, *, with_tools: bool = False) -> ChatTemplate:
-    """The template that a conversation is written by.
+    """The template for a conversation.
 
     Args:
         tokenizer: whose files may have brought templates (`Conventions.chat_templates`).
-        choice: the name of one of these, a file of Jinja, or a built-in style (plain, chatml, llama2); None: the
+        choice: the name of one of these, a Jinja file, or a built-in style (plain, chatml, llama2); None: the
             tokenizer's own, for tools where there are any.
         with_tools: whether tools will be given.
 
     Raises:
-        InputError: there is no such template, or none at all: no form is ever guessed.
+        InputError: there is no such template, or none at all; none is ever guessed.
     """
     own = tokenizer.conventions.chat_templates
     if choice is None:
@@ -174,8 +174,8 @@ def _none(own: Mapping[str, str]) -> InputError:
     if own:
         return InputError(f"the model has several chat templates, {', '.join(sorted(own))}, and none is the default.",
                           where="chat template", remedy="Name one of them with --template.")
-    return InputError("the model has no chat template, so the form in which it was trained on "
-                      "conversations is not known.", where="chat template",
+    return InputError("the model has no chat template, so the format of the conversations it was trained on "
+                      "is not known.", where="chat template",
                       remedy=f"Give its Jinja template with --template FILE, or name a form: --template {styles} "
                              "(plain suits a model that was only trained to continue text).")
 
@@ -192,26 +192,26 @@ def _read(path: Path, names: Sequence[str]) -> str:
 
 
 def _mark_final(messages: list[dict[str, Any]], mark: str) -> str:
-    """Put a mark behind the last message's text, and a space, which shows whether the template trims; gives the text
-    as it was."""
+    """Append a mark to the last message's text, and a space, by which trimming is detected; return the original
+    text."""
     content = messages[-1].get("content")
     if isinstance(content, list) and content:
         text: str = content[-1]["text"]
         content[-1] = {**content[-1], "text": f"{text}{mark} "}
         return text
     if not isinstance(content, str):
-        raise InputError("the last message has no text to go on with.", where="continue_final",
-                         remedy="Give it some, or ask for a new answer.")
+        raise InputError("the last message has no text to continue.", where="continue_final",
+                         remedy="Give it some, or request a new answer.")
     messages[-1]["content"] = f"{content}{mark} "
     return content
 
 
 def _cut(text: str, final: str, mark: str, name: str) -> str:
-    """The rendering up to the end of the last message, which is trimmed if the template trims."""
+    """Cut a rendering at the end of the last message, which is trimmed if the template trims."""
     place = text.rfind(mark)
     if place < 0:
         raise InputError("the template does not write out the last message, so it cannot be continued.",
-                         where=f"chat template {name!r}", remedy="Ask for a new answer.")
+                         where=f"chat template {name!r}", remedy="Request a new answer.")
     trims = not text[place:].startswith(f"{mark} ")
     kept = text[:place]
     return kept[: len(kept) - len(final) + len(final.rstrip())] if trims else kept

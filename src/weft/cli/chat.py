@@ -44,29 +44,29 @@ from weft.cli.options import (
 if TYPE_CHECKING:
     from weft.chat.conversation import Conversation
 
-Messages = Annotated[Path | None, typer.Option("--messages", help="A JSON file of what has been said already.")]
+Messages = Annotated[Path | None, typer.Option("--messages", help="A JSON file of the messages so far.")]
 Variables = Annotated[list[str] | None, typer.Option(
-    "--variable", metavar="NAME=VALUE", help="Told to the template, such as enable_thinking=false. May be repeated.")]
+    "--variable", metavar="NAME=VALUE", help="A template variable, such as enable_thinking=false. May be repeated.")]
 
 
 @guarded
 def chat(checkpoint: Checkpoint,
          message: Annotated[list[str] | None, typer.Option(
-             "--message", help="Say this and stop after its answer. May be repeated.")] = None,
+             "--message", help="Send this message and exit after its answer. May be repeated.")] = None,
          system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
          messages: Messages = None, template: Template = None, variable: Variables = None,
-         max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 512,
+         max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of one answer.")] = 512,
          greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
          min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
          lay_out: LayOut = False,
          seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False, revision: Revision = None,
          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
-    """Talk with a model in the terminal.
+    """Chat with a model in the terminal.
 
-    The model's own chat template writes the conversation; a model without one needs --template. Without a terminal,
-    each line of standard input is a message, whatever it begins with. In one, Ctrl-C stops an answer, Ctrl-D leaves,
-    /help lists the commands.
+    Messages are formatted by the model's own chat template; a model without one needs --template. In a terminal,
+    Ctrl-C stops an answer, Ctrl-D exits, and /help lists the commands. Without a terminal, each line of standard input
+    is one message, even where it begins with a slash.
     """
     prepare(plugin, threads, kernels)
     from weft import api
@@ -92,7 +92,7 @@ def chat(checkpoint: Checkpoint,
 
 
 def _lines() -> Iterator[str]:
-    """Messages on standard input, one a line; empty lines are none."""
+    """The messages on standard input, one per line; empty lines are skipped."""
     return (text for text in (line.rstrip("\r\n") for line in sys.stdin) if text.strip())
 
 
@@ -114,7 +114,7 @@ def _monologue(conversation: Conversation, messages: Iterator[str], json: bool) 
 
 
 def _variables(given: list[str]) -> dict[str, Any]:
-    """``NAME=VALUE`` with values in YAML, so that true and 3 are what they look like."""
+    """Parse ``NAME=VALUE``, the values as YAML, so that ``true`` is a boolean and ``3`` a number."""
     from weft.core.errors import InputError
     from weft.training.overrides import apply_overrides
 

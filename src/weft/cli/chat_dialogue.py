@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 
 PROMPT = "> "
 HELP = """\
-/reset        forget all but the system message
-/undo         take your last message back, and its answer
+/reset        start again with only the system message
+/undo         remove your last message and its answer
 /system TEXT  replace the system message; without TEXT, remove it
 /save FILE    write the conversation as JSON, for --messages
 /help         this list
-/exit         leave (also Ctrl-D)
-Ctrl-C stops an answer and keeps what was said. A message that begins with a slash: begin with a space."""
+/exit         exit (also Ctrl-D)
+Ctrl-C stops an answer and keeps the text so far. To send a message that begins
+with a slash, put a space before it."""
 
 
 @final
 class Dialogue:
-    """A conversation with whoever sits at the terminal.
+    """A conversation with the user at the terminal.
 
     Args:
-        conversation: to go on with.
+        conversation: the conversation to continue.
     """
 
     def __init__(self, conversation: Conversation) -> None:
@@ -40,9 +41,9 @@ class Dialogue:
             "/help": lambda _: typer.echo(HELP)}
 
     def run(self) -> None:
-        """Until Ctrl-D or /exit. What cannot be done is told, and the conversation goes on."""
+        """Read and answer lines until Ctrl-D or /exit. Errors are printed, and the conversation continues."""
         _edit_lines()
-        typer.echo("/help tells the commands, Ctrl-D leaves.")
+        typer.echo("/help lists the commands, Ctrl-D exits.")
         while True:
             try:
                 line = input(PROMPT)
@@ -50,7 +51,7 @@ class Dialogue:
                 typer.echo()
                 return
             except KeyboardInterrupt:
-                typer.echo("\n(Ctrl-D or /exit leaves.)")
+                typer.echo("\n(Exit with Ctrl-D or /exit.)")
                 continue
             if line.strip() == "/exit":
                 return
@@ -72,7 +73,7 @@ class Dialogue:
             for piece in pieces:
                 typer.echo(piece, nl=False)
         except KeyboardInterrupt:
-            # Raised here, between two pieces, or inside, where the conversation has kept what was said.
+            # Raised here, between two pieces, or inside `say`, which has then kept the text so far.
             self._conversation.stop()
             typer.echo(" (stopped)", nl=False)
         typer.echo()
@@ -89,11 +90,11 @@ class Dialogue:
         typer.echo("(A new conversation.)")
 
     def _undo(self, _: str) -> None:
-        typer.echo("(Taken back.)" if self._conversation.undo() else "(Nothing has been said.)")
+        typer.echo("(Removed.)" if self._conversation.undo() else "(There is no message to remove.)")
 
     def _system(self, text: str) -> None:
         self._conversation.set_system(text or None)
-        typer.echo("(From the next message on.)")
+        typer.echo("(Takes effect with the next message.)")
 
     def _save(self, name: str) -> None:
         if not name:
@@ -104,7 +105,7 @@ class Dialogue:
             with path.open("x", encoding="utf-8") as file:
                 json.dump(self._conversation.messages, file, ensure_ascii=False, indent=1)
         except FileExistsError:
-            typer.echo(f"{path} is there already; give another name.")
+            typer.echo(f"{path} exists already; give another name.")
         except OSError as error:
             typer.echo(f"{path} cannot be written ({error.strerror}).")
         else:
@@ -112,7 +113,7 @@ class Dialogue:
 
 
 def _edit_lines() -> None:
-    """Let the line be edited and earlier ones be called back, where the system can."""
+    """Enable line editing and a history of lines, where the system has readline."""
     try:
         import readline  # noqa: F401
     except ImportError:

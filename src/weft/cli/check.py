@@ -35,18 +35,19 @@ if TYPE_CHECKING:
 
 
 @guarded
-def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="What to check.")],
+def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A configuration or a checkpoint.")],
           overrides: Overrides = None,
-          length: Annotated[int | None, typer.Option(min=16, help="Tokens of the long rows. Without it they go past "
-                                                     "the longest border, as far as that takes seconds.")] = None,
+          length: Annotated[int | None, typer.Option(min=16, help="Tokens in the long rows; by default they pass "
+                                                     "the longest border, where that takes only seconds.")] = None,
           seed: Seed = 0, threads: Threads = None, kernels: Kernels = None,
           plugin: Plugin = None, json: Json = False, revision: Revision = None,
           offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Run the laws on a model.
 
-    Any cuts, ragged rows, packed documents and selected states must agree with the whole run, on short rows and past
-    the model's longest border. A configuration is shrunk to float64 twins; a checkpoint is also checked itself, in its
-    own dtype.
+    A sequence run in pieces, in rows of different lengths, in packed documents and from selected rows of a state must
+    give the results of the whole run, on short rows and beyond the model's longest border (a window, the block of a
+    kernel). A configuration is checked by small float64 copies, its twins; a checkpoint also as it is, in its own
+    dtype.
     """
     prepare(plugin, threads, kernels)
     from weft import api
@@ -130,16 +131,16 @@ def _table(reports: dict[str, Report]) -> Table:
 
 
 def _print_fault(out: Console, fault: Fault) -> None:
-    """Print a defect: the layer, the law, the worst comparison, the likely cause and the other laws that it breaks."""
+    """Print a defect: where it is, the law it breaks, the evidence, the likely cause, and the other laws it breaks."""
     from rich.padding import Padding
 
     out.print(f"{fault.layer}, at {fault.path}", style="bold red")
-    for line in _sentences(fault):
+    for line in _fault_lines(fault):
         out.print(Padding(line, (0, 0, 0, 2)))
     out.print()
 
 
-def _sentences(fault: Fault) -> Iterator[str]:
+def _fault_lines(fault: Fault) -> Iterator[str]:
     worst, others = fault.worst, ", ".join(law for law in fault.laws if law != fault.law)
     yield f"breaks {fault.law}: {fault.means}."
     if not worst.case.startswith("raised "):

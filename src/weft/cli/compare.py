@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from weft.comparison import StudyProgress, StudyResult
 
 Models = Annotated[list[str] | None, typer.Argument(
-    metavar="MODEL... [key.path=value...]", help="Presets, or paths of configurations; and changes to the study.")]
+    metavar="MODEL... [key.path=value...]", help="Presets or configuration files, and changes to the study.")]
 PANEL = "What is compared"
 
 
 @guarded
 def compare(models: Models = None,
-            study: Annotated[Path | None, typer.Option("--study", help="A study's file; MODELs join its own.")] = None,
-            budget: Annotated[str | None, typer.Option("--budget", help="KIND=AMOUNT, held equal: parameters, flops, "
-                                                       "tokens, seconds or state_bytes.")] = None,
-            steps: Annotated[int | None, typer.Option("--steps", min=1, help="How long each is trained.")] = None,
-            tokens: Annotated[float | None, typer.Option("--tokens", help="The same in tokens.")] = None,
-            seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; 3, or 5 of four "
-                                                      "models and more.")] = None,
+            study: Annotated[Path | None, typer.Option("--study", help="A study file; MODELs join its own.")] = None,
+            budget: Annotated[str | None, typer.Option("--budget", help="What is equal for all models, as KIND=AMOUNT: "
+                                                       "parameters, flops, tokens, seconds or state_bytes.")] = None,
+            steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps of each model.")] = None,
+            tokens: Annotated[float | None, typer.Option("--tokens", help="Training tokens of each model.")] = None,
+            seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; default 3, or 5 "
+                                                      "with four or more models.")] = None,
             trials: Annotated[int | None, typer.Option("--trials", min=1, help="Learning rates tried before each "
-                                                       "run; 3. With 1 each model keeps its own.")] = None,
-            data: Annotated[Path | None, typer.Option("--data", help="A text, or a prepared folder.")] = None,
+                                                       "run; default 3. With 1, each model keeps its own.")] = None,
+            data: Annotated[Path | None, typer.Option("--data", help="A text or a prepared folder.")] = None,
             out: Annotated[Path, typer.Option("--out", help="The study's folder.")] = Path("runs/compare"),
-            report: Annotated[Path | None, typer.Option("--report", help="Write the report of this study's folder "
-                                                        "again, and do nothing else.")] = None,
+            report: Annotated[Path | None, typer.Option("--report", help="Only write the report of this study's "
+                                                        "folder again.")] = None,
             device: Device = "cpu", threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
-    """Train models under one budget and show what each is worth.
+    """Train models under one budget and compare how well they predict.
 
-    Leaves result.json and report.html in --out. The same command goes on where an interrupted study stopped, and tries
-    again what was interrupted from outside. Fails where no run finished.
+    Writes result.json and report.html to --out. The same command continues a study that has stopped, and repeats runs
+    that were interrupted from outside. Fails if no run finished.
     """
     prepare(plugin)
     from weft import api
@@ -52,7 +52,7 @@ def compare(models: Models = None,
     given = _given(budget, steps, tokens, seeds, trials, data)
     result = api.compare(names, changes, study=study, given=given, out=out, device=device, threads=threads,
                          plugins=[str(each) for each in plugin or []], command=_command(),
-                         on_progress=None if json else _teller())
+                         on_progress=None if json else _progress_printer())
     if json:
         print_json(result)
     else:
@@ -62,7 +62,7 @@ def compare(models: Models = None,
 
 
 def _require_some(result: StudyResult) -> None:
-    """A study of which no run finished has failed."""
+    """Raise `FailedError` if no run of the study finished."""
     from weft.core.errors import FailedError
 
     runs = [run for entry in result.entries for run in entry.runs]
@@ -72,13 +72,13 @@ def _require_some(result: StudyResult) -> None:
 
 
 def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Models, and changes to the study, by the equals sign."""
+    """Separate models from changes to the study, which contain an equals sign."""
     return [each for each in arguments if "=" not in each], [each for each in arguments if "=" in each]
 
 
 def _given(budget: str | None, steps: int | None, tokens: float | None, seeds: int | None, trials: int | None,
            data: Path | None) -> dict[str, Any]:
-    """The options as a study's keys."""
+    """The keys of a study that the options set."""
     found: dict[str, Any] = {"seeds": seeds, "trials": None if trials is None else {"count": trials, "values": None},
                              "data": None if data is None else {"path": str(data)},
                              "budget": None if budget is None else _budget(budget)}
@@ -93,14 +93,14 @@ def _budget(text: str) -> dict[str, Any]:
     try:
         return {"kind": kind.strip(), "amount": float(amount.replace("_", ""))}
     except ValueError:
-        raise InputError(f"{text!r} is no budget.", where="--budget",
+        raise InputError(f"{text!r} is not a budget.", where="--budget",
                          remedy="Give KIND=AMOUNT, such as parameters=2e6.") from None
 
 
 def _command() -> str:
-    """What the user typed."""
+    """The command line as the user typed it."""
     return shlex.join(["weft", *sys.argv[1:]])
 
 
-def _teller() -> Callable[[StudyProgress], None]:
+def _progress_printer() -> Callable[[StudyProgress], None]:
     return lambda progress: typer.echo(progress.line())

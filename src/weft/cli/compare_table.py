@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from weft.comparison.study_result import Difference, StudyResult
 
 PIPE_WIDTH = 100
-"""Columns where there is no terminal."""
+"""Columns of output that does not go to a terminal."""
 
 
 def print_study(result: StudyResult) -> None:
-    """Everything that the study found, from best to worst."""
+    """Print the result of a study, models from best to worst."""
     from weft.comparison.findings import TEST_NAMES
 
     out = console()
@@ -56,7 +56,7 @@ def print_study(result: StudyResult) -> None:
 
 
 def _ordered(result: StudyResult) -> list[Entry]:
-    """From the fewest bits per byte; those without a figure last."""
+    """Entries by rising bits per byte; those without a figure last."""
     return sorted(result.entries, key=lambda entry: (entry.bits_per_byte is None, entry.bits_per_byte or 0.0))
 
 
@@ -78,7 +78,7 @@ def _reach(result: StudyResult) -> Table:
 
 
 def _limits(critical: tuple[float, float]) -> str:
-    """At the least and at the most, where these differ."""
+    """The range of critical values as text; one number where both ends are equal."""
     least, most = (f"{each:.2f}" for each in critical)
     return least if least == most else f"{least} to {most}"
 
@@ -97,7 +97,7 @@ def _quality(result: StudyResult, entries: list[Entry]) -> Table:
 
 
 def _rates(entry: Entry) -> str:
-    """All that the runs chose; ``!`` says that the best lay at the edge of those tried."""
+    """All learning rates that the runs chose; ``!`` marks that the best lay at the edge of those tried."""
     if not entry.rates:
         return "" if entry.trainable else "counted"
     return ", ".join(f"{rate:.2g}" for rate in entry.rates) + ("!" if entry.edge else "")
@@ -113,7 +113,7 @@ def _size(entries: list[Entry]) -> Table:
 
 
 def _numbers(entry: Entry) -> str:
-    """How many a model has, or keeps from counting; the word alone where no run counted any."""
+    """The number of parameters, or of counted probabilities; the word alone where no run has counted."""
     if entry.trainable:
         return short(entry.parameters)
     return f"{short(entry.parameters)} counted" if entry.parameters else "counted"
@@ -136,8 +136,8 @@ def _short(value: float | None, unit: str = "") -> str:
 
 
 def _better_first(pair: Difference) -> Difference:
-    """The pair with the model first that predicts better, by the mean over seeds; and the second's bits minus the
-    first's, which is then above zero."""
+    """The pair with the better model (lower mean over seeds) first; the difference is then the second model's bits per
+    byte minus the first's, and so not negative."""
     if pair.over_seeds.mean > 0:
         return replace(pair, first=pair.second, second=pair.first)
     return replace(pair, over_seeds=_negative(pair.over_seeds), over_documents=_negative(pair.over_documents))
@@ -157,7 +157,7 @@ def _differences(pairs: list[Difference], first: str, second: str) -> Table:
 
 
 def _orders(result: StudyResult) -> Table:
-    from weft.comparison.course import orders
+    from weft.comparison.findings import orders
 
     rows = table("share of the budget", "best to worst")
     for first, last, names in orders(result):
@@ -166,7 +166,7 @@ def _orders(result: StudyResult) -> Table:
 
 
 def _courses(pairs: list[Difference]) -> Table:
-    from weft.comparison.course import order_of, words
+    from weft.comparison.findings import order_of, words
 
     rows = table("better at the end", "than", "their order")
     for pair in pairs:
@@ -184,7 +184,7 @@ def _matched(result: StudyResult) -> Table:
 
 
 def _ratio(value: float) -> str:
-    """Three decimals below ten, whole numbers from a hundred on."""
+    """A ratio as text: three decimals below 10, one below 100, none above."""
     return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -198,7 +198,7 @@ def _failures(entries: list[Entry]) -> Table:
 
 
 def _notes(result: StudyResult, entries: list[Entry]) -> list[str]:
-    """What a reader must know: the study's own notes, and what follows from its runs."""
+    """The notes of the study, and those that follow from its runs."""
     from weft.comparison.findings import doubts, pairing_effect, rates_differ, varied
 
     edges = "! behind a learning rate: the best was the lowest or highest of those that a run tried."

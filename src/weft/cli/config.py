@@ -10,16 +10,16 @@ import typer
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 
 config_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
-                         help="Show a configuration resolved, or its JSON Schema.")
+                         help="Show a resolved configuration, or the JSON Schema.")
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML or JSON file, or the name of a preset.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="key.path=value", help="Changes to it.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="key.path=value", help="Changes to the configuration.")]
 
 
 @config_app.command("show")
 @guarded
 def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, json: Json = False) -> None:
-    """The resolved tree, defaults included."""
+    """Show the resolved configuration, defaults included."""
     prepare(plugin)
     from weft.api import read_run
 
@@ -34,13 +34,13 @@ def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, jso
 
 @config_app.command("schema")
 @guarded
-def schema(config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A file that holds only a model gives "
-                                                        "the schema of that kind of model.")] = None,
-           out: Annotated[Path | None, typer.Option("--out", help="Write it to a new file.")] = None,
+def schema(config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A configuration; one that holds only a "
+                                                        "model gives the schema of that kind of model.")] = None,
+           out: Annotated[Path | None, typer.Option("--out", help="Write the schema to this new file.")] = None,
            plugin: Plugin = None, json: Json = False) -> None:
-    """The JSON Schema of configurations, for editors.
+    """Show the JSON Schema of configurations, for editors.
 
-    Plugins' parts are included. It is JSON with or without --json.
+    Parts of plugins are included. The output is JSON with or without --json.
     """
     prepare(plugin)
     from weft.api import config_schema

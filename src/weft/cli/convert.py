@@ -26,32 +26,32 @@ if TYPE_CHECKING:
 
 
 @guarded
-def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint, a run, a folder of "
-                                                   "transformers, or an .arpa file of an n-gram model.")],
+def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint, a run's folder, a Hugging "
+                                                   "Face folder, or the .arpa file of an n-gram model.")],
             out: Annotated[Path, typer.Argument(metavar="DST", help="The folder or file to write.")],
-            to: Annotated[str | None, typer.Option("--to", help="hf: a folder that transformers opens; weft: a "
-                                                   "checkpoint; gguf: a file that llama.cpp opens. A name that ends in "
-                                                   ".arpa or .arpa.gz needs none.")] = None,
+            to: Annotated[str | None, typer.Option("--to", help="The format: hf (a folder for transformers), weft "
+                                                   "(a checkpoint) or gguf (a file for llama.cpp). A DST that ends in "
+                                                   ".arpa or .arpa.gz needs no --to.")] = None,
             dtype: Annotated[str | None, typer.Option("--dtype", help="Cast the weights to float32, float64, bfloat16 "
                                                       "or float16.")] = None,
             max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Of one file of weights.")] = "5GB",
-            n_kv_heads: Annotated[int | None, typer.Option("--n-kv-heads", help="Average key and value heads into so "
-                                                           "many (MHA to GQA).")] = None,
+            n_kv_heads: Annotated[int | None, typer.Option("--n-kv-heads", help="Average key and value heads down to "
+                                                           "this number (MHA to GQA).")] = None,
             family: Annotated[str | None, typer.Option("--family", help="Write this family's format.")] = None,
             with_code: Annotated[bool, typer.Option("--with-code", help="With --to hf: where no class of transformers "
                                                     "can express the model, write a modelling file beside it, which "
                                                     "needs Weft.")] = False,
-            tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="Whose pieces or ids the words of an "
-                                                          ".arpa file are: a checkpoint, a tokenizer's file, or "
-                                                          "bytes; by default they are words of text.")] = None,
-            replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft has written and nobody "
-                                                  "has changed.")] = False,
+            tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="The tokenizer whose pieces or ids the "
+                                                          "words of an .arpa file are: a checkpoint, a tokenizer's "
+                                                          "file, or bytes. By default they are words of text.")] = None,
+            replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft wrote and that is "
+                                                  "unchanged since.")] = False,
             threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
             offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Write a model in another format.
 
-    What is written is read again, by Weft and by transformers or llama.cpp where they are installed, and compared with
-    the model.
+    The result is read back, by Weft and by transformers or llama.cpp where they are installed, and its logits are
+    compared with the model's.
     """
     prepare(plugin, threads)
     from weft import api

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from weft.data.inspection import Inspection, PartFacts, SampleWindow
 
 data_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
-                       help="Tokenise text once, look at it, and sample it.")
+                       help="Tokenise text once, inspect it, and sample it.")
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that weft data prepare has made.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder written by weft data prepare.")]
 TRAIN = "train"
 BORDER = "──── a document begins ────"
 
@@ -28,21 +28,21 @@ BORDER = "──── a document begins ────"
 @data_app.command("prepare")
 @guarded
 def prepare_data(
-        source: Annotated[str, typer.Argument(metavar="CONFIG|TEXT", help="A run's YAML or JSON file or a preset, of "
-                                              "which data and tokenizer are taken; or a file or folder of text, JSONL "
+        source: Annotated[str, typer.Argument(metavar="CONFIG|TEXT", help="A run's YAML or JSON file or a preset, "
+                                              "whose data and tokenizer are used; or a file or folder of text, JSONL "
                                               "or Parquet.")],
         overrides: Annotated[list[str] | None, typer.Argument(metavar="data.key=value", help="Changes to those "
                                                               "sections: data.validation=0.05 "
                                                               "tokenizer.vocab_size=8192.")] = None,
-        out: Annotated[Path, typer.Option("--out", help="The folder to make.")] = ...,  # type: ignore[assignment]
+        out: Annotated[Path, typer.Option("--out", help="The folder to write.")] = ...,  # type: ignore[assignment]
         tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="A kind, a mapping such as '{kind: bpe, "
                                                       "vocab_size: 8192}', or a tokenizer.json; by default the "
                                                       "configuration's, else bytes.")] = None,
-        replace: Annotated[bool, typer.Option("--replace", help="Make it anew, whatever was prepared there.")] = False,
+        replace: Annotated[bool, typer.Option("--replace", help="Prepare the folder again.")] = False,
         plugin: Plugin = None, json: Json = False) -> None:
     """Tokenise a text once, into memory-mapped shards with a manifest.
 
-    A run takes the folder as data.path. What stands in --out already is kept if nothing has changed.
+    Runs read the folder when data.path names it. A prepared folder in --out is kept if nothing has changed.
     """
     prepare(plugin)
     from weft import api
@@ -65,7 +65,7 @@ def prepare_data(
 
 
 def _repeated(parts: Mapping[str, Repeated | None]) -> list[str]:
-    """What people should know of held-out documents that stand in the training text."""
+    """Lines about held-out documents that also stand in the training text."""
     return [f"{name}: {found.describe()} (data.split_by=content keeps documents of the same text on one side)"
             for name, found in parts.items() if found is not None and found.found]
 
@@ -76,7 +76,7 @@ def inspect_data(folder: Folder,
                  verify: Annotated[bool, typer.Option("--verify", help="Compare every byte of the shards with the "
                                                       "manifest, and the sources with what they were.")] = False,
                  plugin: Plugin = None, json: Json = False) -> None:
-    """Sizes, documents, bytes per token, frequent tokens, longest documents, hashes."""
+    """Show sizes, documents, bytes per token, frequent tokens, longest documents and hashes."""
     prepare(plugin)
     from weft import api
 
@@ -90,11 +90,11 @@ def inspect_data(folder: Folder,
 @data_app.command("sample")
 @guarded
 def sample_data(folder: Folder,
-                windows: Annotated[int, typer.Option("-n", "--windows", help="How many.")] = 3,
-                context: Annotated[int, typer.Option("--context", help="Tokens of a window.")] = 128,
+                windows: Annotated[int, typer.Option("-n", "--windows", help="Number of windows.")] = 3,
+                context: Annotated[int, typer.Option("--context", help="Tokens in each window.")] = 128,
                 part: Annotated[str, typer.Option("--part", help="train, validation or test.")] = "train",
                 seed: Seed = 0, plugin: Plugin = None, json: Json = False) -> None:
-    """Windows as training with that order seed reads them first, with the borders of documents."""
+    """Show the first windows that training with this order seed reads, with document boundaries."""
     prepare(plugin)
     from weft import api
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 @guarded
-def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Time matrix products and copies, a "
-                                                 "few seconds.")] = True,
+def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Time matrix products and memory "
+                                                 "copies, which takes a few seconds.")] = True,
            threads: Threads = None, kernels: Kernels = None, plugin: Plugin = None, json: Json = False) -> None:
-    """What this installation and machine can do, measured."""
+    """Show what this installation and machine can do, measured."""
     prepare(plugin, threads, kernels)
     from weft import api
 
-    with console(err=True).status("looking and measuring", spinner="line"):
+    with console(err=True).status("measuring", spinner="line"):
         found = api.doctor(measure=measure)
     if json:
         print_json(found)
@@ -32,7 +32,7 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
     section(out, "Versions", _versions(found))
     section(out, "Machine", _machine(found))
     section(out, "Products of linear maps by every route, and their largest error against float64", _routes(found))
-    section(out, f"Operations, and how they are computed in training here; {_borders(found)}", _operations(found))
+    section(out, f"Operations, and how they are computed in training here; {_thresholds(found)}", _operations(found))
     section(out, "Extras, for pip install 'weft[NAME]'", _extras(found))
     for warning in found.warnings:
         out.print(f"note: {warning}", style="yellow")
@@ -76,10 +76,10 @@ def _routes(found: Diagnosis) -> Table:
     return rows
 
 
-def _borders(found: Diagnosis) -> str:
-    told = found.thresholds
-    here = "measured on this processor" if told.own else f"measured on another processor, {told.processor}"
-    return f"borders {here}, {told.date}"
+def _thresholds(found: Diagnosis) -> str:
+    thresholds = found.thresholds
+    where = "this processor" if thresholds.own else f"another processor, {thresholds.processor}"
+    return f"thresholds measured on {where}, {thresholds.date}"
 
 
 def _operations(found: Diagnosis) -> Table:

@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 @guarded
 def evaluate(checkpoint: Checkpoint,
-             data: Annotated[Path | None, typer.Option("--data", help="A text file or folder, read by the "
-                                                       "fields and documents of the run; by default what it held "
+             data: Annotated[Path | None, typer.Option("--data", help="A text file or folder, read with the "
+                                                       "run's settings; by default the text that the run held "
                                                        "out.")] = None,
              part: Annotated[str | None, typer.Option("--part", help="Which of the run's held-out texts: validation "
-                                                      "or test; validation.")] = None,
-             context: Annotated[str | None, typer.Option("--context", help="Tokens of a window; several as "
-                                                         "N,N,... give a line each.")] = None,
-             stride: Annotated[int | None, typer.Option("--stride", help="Tokens by which windows advance.")] = None,
-             documents: Annotated[bool, typer.Option("--documents", help="Whole documents, the state carried "
-                                                     "through.")] = False,
-             batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 8, device: Device = "cpu",
-             dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
+                                                      "(default) or test.")] = None,
+             context: Annotated[str | None, typer.Option("--context", help="Tokens in each window; several "
+                                                         "numbers, N,N,..., give one line each.")] = None,
+             stride: Annotated[int | None, typer.Option("--stride", help="Tokens from one window to the next.")] = None,
+             documents: Annotated[bool, typer.Option("--documents", help="Evaluate whole documents, the state "
+                                                     "carried through.")] = False,
+             batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Rows evaluated at once.")] = 8,
+             device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
              plugin: Plugin = None, json: Json = False,
              revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
-    """What a model is worth on held-out data: perplexity and bits per byte, or what its run's task measures."""
+    """Measure a model on held-out data: perplexity and bits per byte, or the metrics of its run's task."""
     prepare(plugin, threads, kernels)
     from weft import api
     from weft.tasks.next_token import NextTokenConfig
@@ -68,7 +68,7 @@ def evaluate(checkpoint: Checkpoint,
 
 def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int | None], stride: int | None,
               batch_size: int, *, documents: bool, json: bool) -> None:
-    """What the run's task measures."""
+    """Print the metrics of the run's task."""
     from weft import api
     from weft.core.errors import InputError
 
@@ -88,13 +88,13 @@ def _part(name: str | None, data: Path | None) -> HeldOut:
     from weft.core.errors import InputError
 
     if name is not None and data is not None:
-        raise InputError("a part of what the run held out beside a text of its own.", where="--part, --data",
+        raise InputError("both a part of the run's held-out text and another text.", where="--part, --data",
                          remedy="Give one of them.")
     if name in (None, "validation"):
         return "validation"
     if name == "test":
         return "test"
-    raise InputError(f"{name!r} is no part that a run holds out.", where="--part",
+    raise InputError(f"{name!r} is not a held-out part of a run.", where="--part",
                      remedy="Give validation or test.")
 
 
@@ -106,7 +106,7 @@ def _contexts(text: str | None) -> list[int | None]:
     sizes: list[int | None] = []
     for part in text.split(","):
         if not part.strip().isdecimal() or int(part) < 1:
-            raise InputError(f"{part!r} is no positive number of tokens.", where="--context",
+            raise InputError(f"{part!r} is not a positive number of tokens.", where="--context",
                              remedy="Give numbers such as 128 or 128,512.")
         sizes.append(int(part))
     return sizes

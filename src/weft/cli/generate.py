@@ -33,37 +33,38 @@ if TYPE_CHECKING:
 Checkpoint = Annotated[Path, typer.Argument(
     metavar="CHECKPOINT", help="A checkpoint, a run's folder, or a model on the Hub (org/name).")]
 TokensFile = Annotated[Path | None, typer.Option("--tokens", help="A JSON file of rows of token ids.")]
-Greedy = Annotated[bool, typer.Option("--greedy", help="Take the most probable token.")]
-Temperature = Annotated[float | None, typer.Option("--temperature", min=0, help="Divides the logits; 1.")]
-TopK = Annotated[int | None, typer.Option("--top-k", min=1, help="Among the k most probable.")]
-TopP = Annotated[float | None, typer.Option("--top-p", help="Among the most probable that sum to p.")]
-MinP = Annotated[float | None, typer.Option("--min-p", help="At least p times as probable as the best.")]
-Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1, repeating costs.")]
-Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text.")]
+Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the most probable token.")]
+Temperature = Annotated[float | None, typer.Option("--temperature", min=0, help="Divides the logits; default 1.")]
+TopK = Annotated[int | None, typer.Option("--top-k", min=1, help="Sample among the k most probable tokens.")]
+TopP = Annotated[float | None, typer.Option("--top-p", help="Sample among the most probable that sum to p.")]
+MinP = Annotated[float | None, typer.Option("--min-p", help="Sample among those p times as probable as the best.")]
+Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1, repeated tokens become less probable.")]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text. May be repeated.")]
 Beams = Annotated[int | None, typer.Option(
-    "--beams", min=1, help="Search the most probable continuation, keeping so many at every step.")]
+    "--beams", min=1, help="Search for the most probable continuation with this many beams.")]
 LengthPenalty = Annotated[float | None, typer.Option(
-    "--length-penalty", min=0, help="Of a search: 1 ranks by the mean over tokens (the default), 0 by the sum.")]
+    "--length-penalty", min=0, help="Beams are ranked by the mean over tokens with 1 (default), by the sum with 0.")]
 LayOut = Annotated[bool, typer.Option(
-    "--lay-out", help="Lay the weights out for this machine first: a second of measuring, more memory, faster steps.")]
+    "--lay-out", help="First choose a layout of the weights for this machine: takes a second and more memory; "
+                      "steps are faster.")]
 Template = Annotated[str | None, typer.Option(
-    "--template", help="The model's template of that name, a file of Jinja, or plain, chatml, llama2.")]
+    "--template", help="The chat template: a name among the model's own, a Jinja file, or plain, chatml, llama2.")]
 
 
 @guarded
 def generate(checkpoint: Checkpoint,
-             prompt: Annotated[list[str] | None, typer.Option("--prompt", help="Text. May be repeated.")] = None,
+             prompt: Annotated[list[str] | None, typer.Option("--prompt", help="Text to continue; repeatable.")] = None,
              tokens: TokensFile = None,
              messages: Annotated[Path | None, typer.Option(
-                 "--messages", help="A JSON file of messages, answered in the model's chat template.")] = None,
+                 "--messages", help="A JSON file of messages to answer, in the model's chat template.")] = None,
              template: Template = None,
-             max_new_tokens: Annotated[int, typer.Option(min=0, help="Tokens to add at most.")] = 200,
+             max_new_tokens: Annotated[int, typer.Option(min=0, help="Most tokens to add.")] = 200,
              greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
              min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
              beams: Beams = None, length_penalty: LengthPenalty = None,
-             ignore_end: Annotated[bool, typer.Option("--ignore-end", help="Go on after the end symbol.")] = False,
+             ignore_end: Annotated[bool, typer.Option("--ignore-end", help="Continue after the end symbol.")] = False,
              compile: Annotated[bool, typer.Option(
-                 "--compile", help="Compile first, which takes a minute; faster for long outputs.")] = False,
+                 "--compile", help="Compile the model first, which takes a minute; faster for long outputs.")] = False,
              lay_out: LayOut = False,
              seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
              kernels: Kernels = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
@@ -97,7 +98,7 @@ def generate(checkpoint: Checkpoint,
 
 def sampling_of(greedy: bool, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None,
                 repetition_penalty: float) -> Sampling:
-    """How tokens are chosen, from the options.
+    """The sampling that the options describe.
 
     Raises:
         InputError: both a temperature and greedy, or a value out of range.
@@ -114,7 +115,7 @@ def sampling_of(greedy: bool, temperature: float | None, top_k: int | None, top_
 
 def _conversation(loaded: Loaded, messages: Path | None, template: str | None, ends: Ends,
                   other: bool) -> tuple[list[str | RowLike], Ends]:
-    """A conversation in its template, as the one row, and what ends its answer."""
+    """A conversation in its template, as one row of ids, and what ends its answer."""
     from weft.api import Ends
     from weft.chat.messages import read_messages
     from weft.chat.template import chat_template
@@ -126,9 +127,9 @@ def _conversation(loaded: Loaded, messages: Path | None, template: str | None, e
                          where="--messages, --template",
                          remedy="Give --messages FILE, and --template where the model has none of its own.")
     form = chat_template(require_tokenizer(loaded), template)
-    said = read_messages(messages)
-    goes_on = said[-1]["role"] == "assistant"
-    row = Row(tuple(form.encode(said, add_generation_prompt=not goes_on, continue_final=goes_on)))
+    turns = read_messages(messages)
+    unfinished = turns[-1]["role"] == "assistant"
+    row = Row(tuple(form.encode(turns, add_generation_prompt=not unfinished, continue_final=unfinished)))
     tokens = form.end_ids if ends.at_end else ()
     return [row], Ends((*ends.strings, *form.stops), ends.at_end, tokens)
 
@@ -142,13 +143,13 @@ def require_tokenizer(loaded: Loaded) -> Tokenizer:
     from weft.core.errors import InputError
 
     if loaded.tokenizer is None:
-        raise InputError("the checkpoint has no tokenizer, so it reads no text.", where=str(loaded.path),
+        raise InputError("the checkpoint has no tokenizer, so it cannot read text.", where=str(loaded.path),
                          remedy="Use weft generate --tokens with rows of token ids.")
     return loaded.tokenizer
 
 
 def texts_or_rows(texts: list[str] | None, tokens: Path | None, option: str) -> list[str | RowLike]:
-    """What the user gave: texts, or the rows of a file; one of them.
+    """The texts of an option, or the rows of a file; one of the two.
 
     Raises:
         InputError: both or neither.
@@ -179,7 +180,7 @@ def _whole(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, sampl
 
 def _searched(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, beams: int | None,
               length_penalty: float | None, ends: Ends, drawn: bool, json: bool) -> None:
-    """The best continuation of each row by beam search, or with JSON all that were kept."""
+    """Print the best continuation of each row by beam search; with JSON, all beams."""
     from weft import api
     from weft.core.errors import InputError
 
@@ -203,7 +204,7 @@ def _streamed(loaded: Loaded, prompt: str | RowLike, max_new_tokens: int, sampli
               seed: int, compile: bool) -> None:
     from weft import api
 
-    waiting = prompt if isinstance(prompt, str) else ""  # until the model has taken it
+    waiting = prompt if isinstance(prompt, str) else ""  # printed once the model has read it
     for new in api.stream(loaded, prompt, max_new_tokens=max_new_tokens, sampling=sampling, ends=ends, seed=seed,
                           compile=compile):
         typer.echo(f"{waiting}{new.text or ''}", nl=False)

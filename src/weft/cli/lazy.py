@@ -14,7 +14,7 @@ Command: TypeAlias = TyperCommand | TyperGroup
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is, and the first line of its help.
+    """Where a command is defined, and the first line of its help.
 
     Attributes:
         place: ``module:name`` of a function, or of a `typer.Typer` with commands of its own.
@@ -38,7 +38,7 @@ class LazyCommand(NamedTuple):
 
 
 class LazyGroup(TyperGroup):
-    """A group that knows its commands by name and line (see `register`), and loads the one that is called.
+    """A group that holds names and help lines of its commands (see `register`), and loads the one that is called.
 
     Class attributes:
         lazy: the commands by name.
@@ -48,7 +48,7 @@ class LazyGroup(TyperGroup):
 
     @classmethod
     def register(cls, app: typer.Typer) -> None:
-        """Give ``app`` the names and lines, which are all that its help and the search for a typing error need."""
+        """Register the names and lines with ``app``; its help and the search for a misspelt name need no more."""
         for name, command in cls.lazy.items():
             app.command(name, short_help=command.line)(_elsewhere)
 
@@ -59,4 +59,4 @@ class LazyGroup(TyperGroup):
 
 
 def _elsewhere() -> None:
-    """What typer holds for a command until `LazyGroup` loads it; never called."""
+    """Stand in for a command that `LazyGroup` has not loaded; never called."""

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from weft.api import Description
     from weft.interop.listing import Published
 
-Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer, mask, ...) for states, traits "
-                                            "and sources of its parts; a part for everything about it; families for "
-                                            "published models.")]
+Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer, mask, ...), for states, traits "
+                                            "and sources of its parts; a part, for everything about it; or families, "
+                                            "for published models.")]
 
 
 FAMILIES = "families"
@@ -26,7 +26,7 @@ FAMILIES = "families"
 
 @guarded
 def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> None:
-    """The catalogue of parts. With a KIND: states, traits, sources, fields."""
+    """List the parts. With a KIND: states, traits, sources, fields."""
     prepare(plugin)
     from weft import api
 
@@ -79,9 +79,9 @@ def _group(entries: list[Entry]) -> None:
     for entry in entries:
         out.print(entry.usage, style="bold")
         facts = table("name", "value", header=False)
-        told = {"": _plain(entry.summary), "state": entry.state_size, "traits": ", ".join(entry.traits),
-                "source": entry.source}
-        for name, value in told.items():
+        lines = {"": _plain(entry.summary), "state": entry.state_size, "traits": ", ".join(entry.traits),
+                 "source": entry.source}
+        for name, value in lines.items():
             if value:
                 facts.add_row(f"  {name:6}", value)
         out.print(facts)

@@ -1,4 +1,4 @@
-"""A run on the screen: a bar that moves on a terminal, one line for each event elsewhere."""
+"""The progress of a run: a progress bar on a terminal, one line for each event elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def showing(*, quiet: bool, console: Console | None = None) -> Iterator[Listener
 
 @final
 class _Bar(Progress):
-    """One bar, and lines of text beneath it that are as wide as the terminal."""
+    """One bar, with lines of text beneath it that may be as wide as the terminal."""
 
     figures = ""
 
@@ -62,7 +62,7 @@ class Live:
         self._bar.stop()
 
     def show(self, event: Event) -> None:
-        """Move the bar, or print a line above it. Checkpoints come too often to be worth a line each."""
+        """Move the bar, or print a line above it. Checkpoints are too frequent for a line each."""
         if isinstance(event, Measured):
             self._bar.figures = "  ".join(event.figures())
             self._bar.update(self._task, completed=event.step, left=f"{clock_time(event.seconds_left)} left")

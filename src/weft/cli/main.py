@@ -12,26 +12,26 @@ from weft.cli.lazy import LazyCommand, LazyGroup
 from weft.core.version import VERSION
 
 COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
-    "list": LazyCommand("weft.cli.listing:list_parts", "The catalogue of parts."),
-    "doctor": LazyCommand("weft.cli.doctor:doctor", "What this installation and machine can do, measured."),
-    "plan": LazyCommand("weft.cli.plan:plan", "What a model costs before it runs."),
+    "list": LazyCommand("weft.cli.listing:list_parts", "List the parts."),
+    "doctor": LazyCommand("weft.cli.doctor:doctor", "Show what this installation and machine can do, measured."),
+    "plan": LazyCommand("weft.cli.plan:plan", "Show what a model costs before it runs."),
     "check": LazyCommand("weft.cli.check:check", "Run the laws on a model."),
     "train": LazyCommand("weft.cli.train:train", "Train a model, by gradients or by counting."),
     "compare": LazyCommand("weft.cli.compare:compare",
-                           "Train models under one budget and show what each is worth."),
-    "eval": LazyCommand("weft.cli.evaluate:evaluate", "What a model is worth on held-out data: perplexity and "
-                        "bits per byte, or what its run's task measures."),
+                           "Train models under one budget and compare how well they predict."),
+    "eval": LazyCommand("weft.cli.evaluate:evaluate", "Measure a model on held-out data: perplexity and bits "
+                        "per byte, or the metrics of its run's task."),
     "generate": LazyCommand("weft.cli.generate:generate",
                             "Continue texts or rows of token ids, or answer a conversation."),
-    "chat": LazyCommand("weft.cli.chat:chat", "Talk with a model in the terminal."),
-    "score": LazyCommand("weft.cli.score:score", "The log-probability of every token, in nats; of a model that was "
-                         "trained to classify, that of every class."),
+    "chat": LazyCommand("weft.cli.chat:chat", "Chat with a model in the terminal."),
+    "score": LazyCommand("weft.cli.score:score", "Show the log-probability of every token, in nats; for a "
+                         "classifier, of every class."),
     "convert": LazyCommand("weft.cli.convert:convert", "Write a model in another format.")})
-"""Every command but the groups, with the first line of its help, so that help of all imports none of them."""
+"""Every command but the groups, with the first line of its help, so that ``weft --help`` imports none of them."""
 
 GROUPS: Mapping[str, LazyCommand] = MappingProxyType({
-    "config": LazyCommand("weft.cli.config:config_app", "Show a configuration resolved, or its JSON Schema."),
-    "data": LazyCommand("weft.cli.data:data_app", "Tokenise text once, look at it, and sample it.")})
+    "config": LazyCommand("weft.cli.config:config_app", "Show a resolved configuration, or the JSON Schema."),
+    "data": LazyCommand("weft.cli.data:data_app", "Tokenise text once, inspect it, and sample it.")})
 
 
 class WeftGroup(LazyGroup):
@@ -46,8 +46,8 @@ app = typer.Typer(name="weft", cls=WeftGroup, no_args_is_help=True, add_completi
 WeftGroup.register(app)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"weft {VERSION}")
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""The options that commands share, and what every command does around its work."""
+"""The options that commands share, and the handling of errors and plugins around every command."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Plugin = Annotated[list[Path] | None, typer.Option("--plugin", help="A Python file that adds parts. May be repeated.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="Compute in float32, float64 or bfloat16.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; as many as there are cores.")]
-Kernels = Annotated[list[str] | None, typer.Option("--kernels", metavar="OPERATION=FORM", help="The form by which an "
-                                                   "operation is computed, see weft doctor. May be repeated.")]
-Revision = Annotated[str | None, typer.Option("--revision", help="Of a model on the Hub: branch, tag or commit.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Take models on the Hub from its cache only.")]
-AllowPickles = Annotated[bool, typer.Option("--allow-pickles", help="Fetch pickled weights where there are no others.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; default one per core.")]
+Kernels = Annotated[list[str] | None, typer.Option("--kernels", metavar="OPERATION=FORM", help="Compute an operation "
+                                                   "by this form; weft doctor lists them. May be repeated.")]
+Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a model on the Hub.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Take models of the Hub from the local cache only.")]
+AllowPickles = Annotated[bool, typer.Option("--allow-pickles", help="Download pickled weights if there are no others.")]
 
 INTERRUPTED = 130
 _command: ContextVar[ExitStack] = ContextVar("what ends with the command")
@@ -53,7 +53,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # Whoever read our output has stopped; there is nobody left to tell.
+            # The reader of our output has closed the pipe, so no message can be written either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         finally:
@@ -79,7 +79,7 @@ def prepare(plugin: list[Path] | None = None, threads: int | None = None, kernel
 
 
 def pairs_of(kernels: Sequence[str]) -> dict[str, str]:
-    """``["attention=reference"]`` as ``{"attention": "reference"}``.
+    """Parse ``["attention=reference"]`` into ``{"attention": "reference"}``.
 
     Raises:
         InputError: one is not of that shape.
@@ -89,18 +89,18 @@ def pairs_of(kernels: Sequence[str]) -> dict[str, str]:
     pairs = [each.partition("=") for each in kernels]
     wrong = next((each for each, pair in zip(kernels, pairs, strict=True) if not all(pair)), None)
     if wrong is not None:
-        raise InputError(f"{wrong!r} names no form of an operation.", where="--kernels",
+        raise InputError(f"{wrong!r} does not name a form of an operation.", where="--kernels",
                          remedy="Give OPERATION=FORM, such as attention=reference.")
     return {name: form for name, _, form in pairs}
 
 
 def on_disk(model: str | Path, revision: str | None, offline: bool, allow_pickles: bool) -> Path:
-    """The folder of a model that is given as a path or as an id on the Hub."""
+    """The folder of a model named by a path or by its id on the Hub."""
     from weft.checkpoints.hub import resolve
 
     return resolve(model, revision=revision, offline=offline or None, allow_pickles=allow_pickles)
 
 
 def print_json(data: Any) -> None:
-    """One JSON document, see `weft.core.strict_json`."""
+    """Print one JSON document, see `weft.core.strict_json`."""
     typer.echo(dumps(data, indent=2))

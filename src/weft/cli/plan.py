@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from weft.analysis.matmul import Timing
 
 REFERENCE = "reference"
-"""The route that is PyTorch's own choice."""
+"""The route of a matrix product that PyTorch takes by default."""
 Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file, a preset, or a checkpoint's folder.")]
 
 
 @guarded
 def plan(target: Target, overrides: Overrides = None,
-         tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of a training run, to tell the least time "
-                                                    "that it takes here.")] = None,
-         context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens of a row.")] = None,
+         tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Tokens of a training run, to estimate its "
+                                                    "shortest time here.")] = None,
+         context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens in each row.")] = None,
          batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a training step and of the state.")] = 1,
          dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False,
          revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
-    """What a model costs before it runs.
+    """Show what a model costs before it runs.
 
-    Parameters, FLOPs by part, bytes of weights, activations and state, and the least time of a training run here.
+    Parameters, FLOPs by part, bytes of weights, activations and state, and the shortest time of a training run here.
     """
     prepare(plugin, threads, kernels)
     from weft import api
@@ -82,7 +82,7 @@ def _headline(found: Plan) -> str:
 
 
 def _parts(found: Plan) -> Table:
-    """Parameters and operations, part by part."""
+    """Parameters and FLOPs of each part."""
     rows = table("part", ">parameters", ">share", ">FLOPs, all pairs", ">visible pairs", ">share")
     numbers = {part.part: part for part in found.parameters.parts}
     flops = {} if found.flops is None else {part.part: part for part in found.flops.parts}

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 @guarded
 def score(checkpoint: Checkpoint,
-          text: Annotated[list[str] | None, typer.Option("--text", help="Text. May be repeated.")] = None,
+          text: Annotated[list[str] | None, typer.Option("--text", help="Text to score. May be repeated.")] = None,
           second: Annotated[list[str] | None, typer.Option("--second", help="Second text of a pair, one for each "
                                                            "--text, for a model trained to classify.")] = None,
           tokens: TokensFile = None,
-          logits: Annotated[Path | None, typer.Option("--logits", help="Write row_0, row_1, ... [T,V] in float32 to "
-                                                      "this new safetensors file.")] = None,
+          logits: Annotated[Path | None, typer.Option("--logits", help="Write the logits, row_0, row_1, ... [T,V] in "
+                                                      "float32, to this new safetensors file.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
           plugin: Plugin = None,
           json: Json = False, revision: Revision = None,
           offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
-    """The log-probability of every token, in nats; of a model that was trained to classify, that of every class."""
+    """Show the log-probability of every token, in nats; for a classifier, of every class."""
     prepare(plugin, threads, kernels)
     from weft import api
     from weft.core.model import Classifier
@@ -93,7 +93,7 @@ def _require_no(second: list[str] | None) -> None:
 
 def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | RowLike], *, json: bool,
                 logits: Path | None) -> None:
-    """The classes or values of each row, or of each of its tokens."""
+    """Print the classes or values of each row, or of each of its tokens."""
     from weft import api
     from weft.core.errors import InputError
 

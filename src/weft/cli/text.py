@@ -1,4 +1,4 @@
-"""Numbers in words, and tables, for people: what fits into 80 columns."""
+"""Numbers as text, and tables that fit into 80 columns."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def in_bytes(number: float) -> str:
 
 
 def short(number: float, unit: str = "") -> str:
-    """Three digits of a number in thousands, millions, ...: ``1.00 M``, ``45.6 GFLOP/s``; small whole numbers as they
-    are."""
+    """A number to three digits in thousands, millions, ...: ``1.00 M``, ``45.6 GFLOP/s``; small whole numbers
+    unchanged."""
     shown, prefix = _scaled(number, 1000, DECIMAL, _three_digits)
     if not prefix and float(number).is_integer():
         shown = f"{number:.0f}"
@@ -37,7 +37,7 @@ def duration(seconds: float) -> str:
 
 
 def console(*, err: bool = False) -> Console:
-    """Where tables go: as wide as the terminal, 80 columns where there is none."""
+    """The console that tables are printed on: as wide as the terminal, 80 columns without one."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False, stderr=err)
@@ -58,7 +58,7 @@ def table(*columns: str, header: bool = True) -> Table:
 
 
 def section(out: Console, title: str, rows: Table) -> None:
-    """A table under its title, and an empty line; nothing for an empty table."""
+    """Print a table under its title, and an empty line; nothing for an empty table."""
     if rows.row_count:
         out.print(title, style="bold")
         out.print(rows)
@@ -66,7 +66,7 @@ def section(out: Console, title: str, rows: Table) -> None:
 
 
 def _scaled(number: float, base: int, names: tuple[str, ...], write: Callable[[float], str]) -> tuple[str, str]:
-    """A number as it is written and its prefix, such that no more is written than the next prefix stands for."""
+    """The digits of a number and its prefix; what rounds to ``base`` takes the next prefix (999.9 is 1.00 k)."""
     size, index = float(number), 0
     while abs(float(write(size).replace(",", ""))) >= base and index < len(names) - 1:
         size, index = size / base, index + 1

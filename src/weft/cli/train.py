@@ -26,29 +26,29 @@ from weft.cli.options import (
 if TYPE_CHECKING:
     from weft.training import TrainResult
 
-Unchecked = Annotated[bool, typer.Option("--unchecked", help="Train parts of a plugin without holding them to the laws "
-                                                             "first, which takes some seconds.")]
+Unchecked = Annotated[bool, typer.Option("--unchecked", help="Train the parts of a plugin without running the laws on "
+                                                             "them first, which takes some seconds.")]
 TERMINATED = 143
-"""128 + SIGTERM, as a shell tells of a process that ended by it."""
+"""128 + SIGTERM, the exit code that shells report for a process ended by it."""
 
 
 @guarded
 def train(config: Config, overrides: Overrides = None,
-          data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; else the configuration's, "
-                                                    "else the Python standard library's source.")] = None,
+          data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; default: that of the "
+                                                    "configuration, or the source of Python's library.")] = None,
           out: Annotated[Path, typer.Option("--out", help="The run's folder.")] = Path("runs/latest"),
-          resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
-          allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even where code, plugins, "
-                                                      "processor, torch, device or the number of processes are others, "
-                                                      "so that the weights differ.")] = False,
+          resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")] = False,
+          allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even if code, plugins, "
+                                                      "processor, torch, device or the number of processes differ, "
+                                                      "and with them the weights.")] = False,
           unchecked: Unchecked = False,
-          seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and dropout.")] = None,
+          seed: Annotated[int | None, typer.Option("--seed", help="Seed of initial weights and dropout.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
           plugin: Plugin = None, json: Json = False) -> None:
     """Train a model, by gradients or by counting.
 
-    Ctrl-C (or SIGTERM) saves a checkpoint after the step under way, a second one stops at once; --resume goes on from
-    the last checkpoint, to the same weights as without the interruption.
+    Ctrl-C (or SIGTERM) saves a checkpoint after the current step, a second one stops at once; --resume continues from
+    the last checkpoint and ends with the same weights as an uninterrupted run.
 
     Data parallel: torchrun --nproc-per-node N -m weft train ... gives each process its share of every batch.
     """
@@ -62,21 +62,21 @@ def train(config: Config, overrides: Overrides = None,
     forms = {f"kernels.{name}": form for name, form in pairs_of(kernels or []).items()}
     changes = [*(overrides or []), *(f"{key}={text.dumps(value)}" for key, value in {**given, **forms}.items()
                                      if value is not None)]
-    tells = leads()
+    leading = leads()
     try:
-        with showing(quiet=json or not tells) as listener:
+        with showing(quiet=json or not leading) as listener:
             result = api.train(config, changes, out=out, resume=resume, allow_inexact=allow_inexact,
                                unchecked=unchecked, device=device, on_event=listener)
     except FailedElsewhere as error:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as interrupt:
-        raise _stopped(tells, terminated=isinstance(interrupt, Terminated)) from None
-    if tells:
+        raise _stopped(leading, terminated=isinstance(interrupt, Terminated)) from None
+    if leading:
         _show(result, json=json)
 
 
-def _stopped(tells: bool, *, terminated: bool) -> typer.Exit:
-    if tells:
+def _stopped(leading: bool, *, terminated: bool) -> typer.Exit:
+    if leading:
         typer.echo("terminated" if terminated else "interrupted", err=True)
     return typer.Exit(TERMINATED if terminated else INTERRUPTED)
 

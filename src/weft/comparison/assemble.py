@@ -17,8 +17,8 @@ import yaml
 from weft.comparison.contestants import Contestant, changed
 from weft.comparison.folder import STATED, StudyFolder, now
 from weft.comparison.jobs import Outcome, placed
+from weft.comparison.matching import kind_of, size_of, state_bytes
 from weft.comparison.protocol import kind_and_amount, matched, notes_of, protocol_of, statement
-from weft.comparison.quantities import kind_of, size_of, state_bytes
 from weft.comparison.results import Entry, RunResult, Trial
 from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import Budget, CorpusFacts, Detectable, Machine, StudyResult

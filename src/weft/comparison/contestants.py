@@ -7,8 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from weft.comparison.matching import WidthPlan, Widths, apply_widths, look_up, solve, width_plan
-from weft.comparison.quantities import flops_per_token, is_trained, size_of, state_bytes
+from weft.comparison.matching import (
+    WidthPlan,
+    Widths,
+    apply_widths,
+    flops_per_token,
+    is_trained,
+    look_up,
+    size_of,
+    solve,
+    state_bytes,
+    width_plan,
+)
 from weft.comparison.settings import ModelSpec
 from weft.comparison.study import StudyConfig
 from weft.core.errors import ConfigError, UserError

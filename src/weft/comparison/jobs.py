@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
@@ -26,13 +26,35 @@ JOB_FILE, RESULT_FILE, LOG_FILE = "job.json", "result.json", "output.txt"
 DATA = "data"
 """Where in a study's folder its texts are."""
 
-MEASURING = tuple(f"comparison/{name}.py" for name in ("curve", "measures", "texts", "work"))
+MEASURING = tuple(f"comparison/{name}.py" for name in ("measures", "texts", "work"))
 """Code of studies that decides what a piece of work finds, besides that of training."""
 
 PIECES = frozenset({JOB_FILE, RESULT_FILE, LOG_FILE, "run", "curve.jsonl", "memory.txt"})
 """What a piece of work leaves in its folder."""
 
 JobKind: TypeAlias = Literal["pace", "trial", "run"]
+OnProgress: TypeAlias = Callable[[str, int, int], None]
+"""A line for people, updates done, and updates of the whole run."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a study runs, which decides nothing but its seconds and its bytes.
+
+    Attributes:
+        device: where to compute.
+        threads: of the CPU; None: as many as torch takes.
+        plugins: files that add parts, loaded in every process.
+        own_processes: every piece of work has a process of its own, so that its peak memory is its own and the study
+            survives its end.
+        command: that repeats the study, for the report.
+    """
+
+    device: str = "cpu"
+    threads: int | None = None
+    plugins: tuple[str, ...] = ()
+    own_processes: bool = True
+    command: str = ""
 
 
 @dataclass(frozen=True)

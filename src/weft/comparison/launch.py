@@ -1,25 +1,37 @@
-"""Has a piece of work done, in a process of its own or in this one, unless it has been done before."""
+"""Has a piece of work done, in a process of its own or in this one, unless it has been done before.
+
+Both ends of the pipe stand here: `OwnProcesses` writes the name of a job's file in a line, and `serve`, in the other
+process, reads it, forks, and writes in lines of JSON how far the work is and how the fork ended. So a study imports
+PyTorch once, which costs seconds, and every piece of work still has memory of its own.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self, TypeAlias, final
+from pathlib import Path
+from typing import Any, NoReturn, Self, TypeAlias, final
 
 import torch
 
-from weft.comparison.curve import OnProgress
-from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, Outcome, empty, read_outcome
+from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, OnProgress, Outcome, empty, read_outcome
 from weft.comparison.work import do
+from weft.core.registry import load_plugin
 from weft.disk.atomic import tidy, write_file
+from weft.training.code import weft_code
 
 Launch: TypeAlias = Callable[[Job, OnProgress], Outcome]
 LAST_LINES = 3
+INTERRUPTED, STANDARD_INPUT, STANDARD_ERROR = 130, 0, 2
+SERVER = "import sys; from weft.comparison.launch import serve; sys.exit(serve())"
+"""What the process that forks runs: this module, by ``-m``, would be imported twice, once as ``__main__``."""
 
 
 def done(job: Job, launch: Launch, on_progress: OnProgress) -> Outcome:
@@ -58,8 +70,8 @@ def in_this_process(job: Job, on_progress: OnProgress) -> Outcome:
 class OwnProcesses:
     """Each piece of work in a process of its own: its memory is its own, and the study survives its end.
 
-    The processes are forked from one that has imported everything (see `weft.comparison.worker`), which is started for
-    the first piece of work and again whenever it is gone. Used in ``with``, which ends it.
+    The processes are forked from one that has imported everything (`serve`), which is started for the first piece of
+    work and again whenever it is gone. Used in ``with``, which ends it.
     """
 
     def __init__(self) -> None:
@@ -115,7 +127,7 @@ class OwnProcesses:
         if self._server is None or self._server.poll() is not None:
             self._close()
             with (job.folder / LOG_FILE).open("ab") as log:
-                self._server = subprocess.Popen([sys.executable, "-m", "weft.comparison.worker"], stderr=log,
+                self._server = subprocess.Popen([sys.executable, "-c", SERVER], stderr=log,
                                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         return self._server
 
@@ -178,3 +190,91 @@ def _begun(job: Job) -> str | None:
     except (OSError, ValueError, KeyError):
         return None
     return str(key)
+
+
+def serve() -> int:
+    """Do the pieces of work that standard input names, each in a fork; end with the process that started this one, and
+    so does the work.
+
+    Where a fork is not safe, it does one job itself and ends: on other systems than Linux, where numerical libraries
+    work in a fork, and on other devices than a CPU, whose drivers do not, once an import has touched them.
+    """
+    importlib.import_module("torch._dynamo")  # every optimizer imports it, for which each fork would pay again
+    weft_code()  # that which has just been imported, whatever becomes of the files
+    while path := _line():
+        if not _forks(path):
+            _write({"pid": os.getpid()})
+            return _work(path)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C waits until the fork can take it
+        pid = os.fork()
+        if pid == 0:
+            _leave(path)
+        _write({"pid": pid})
+        _, status = os.waitpid(pid, 0)
+        _write({"code": os.waitstatus_to_exitcode(status)})
+    return 0
+
+
+def _work(path: str) -> int:
+    """Do the piece of work that a file describes; the exit code."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    data = json.loads(Path(path).read_bytes())
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if sys.platform == "linux":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for plugin in data["plugins"]:
+            load_plugin(Path(plugin))
+        job = Job.from_json(data)
+        torch.set_num_threads(job.threads)
+        outcome = do(job, _report)
+        if outcome.status == "interrupted":
+            _write({"interrupted": outcome.note})
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _report(line: str, step: int, steps: int) -> None:
+    """One line of JSON on standard output."""
+    _write({"line": line, "step": step, "steps": steps})
+
+
+def _forks(path: str) -> bool:
+    return sys.platform == "linux" and bool(json.loads(Path(path).read_bytes())["device"] == "cpu")
+
+
+def _leave(path: str) -> NoReturn:
+    """Do a piece of work in this fork, and end it without what the parent has still to do."""
+    code = 1
+    try:
+        log = os.open(Path(path).parent / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(log, STANDARD_ERROR)
+        code = _work(path)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _line() -> str:
+    """The next line of standard input, without a byte of what follows: by that a fork notices the end of its parent."""
+    read = b""
+    while (byte := os.read(STANDARD_INPUT, 1)) not in (b"", b"\n"):
+        read += byte
+    return read.decode()
+
+
+def _write(what: dict[str, object]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def _end_with_parent() -> None:
+    """Standard input is a pipe from the parent; it ends when the parent does, however that comes about. What has been
+    saved stands, and everything after it is done again when the study is resumed."""
+    # Not through sys.stdin: its lock would still be held when the interpreter shuts down, which aborts it.
+    while os.read(STANDARD_INPUT, 1):
+        pass
+    os._exit(1)

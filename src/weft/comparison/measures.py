@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from weft.comparison.quantities import state_bytes
+from weft.comparison.matching import state_bytes
 from weft.comparison.results import DecodePoint, LengthPoint, PositionPoint, Sample
 from weft.comparison.settings import MeasureSettings
 from weft.core.errors import DivergedError, FailedError, UserError
@@ -33,6 +35,7 @@ WARMING = 3
 """Steps of decoding before those that are timed."""
 BATCH_TOKENS = 4096
 """Of windows that are scored at once."""
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,3 +195,25 @@ def sample(model: LanguageModel, tokenizer: Tokenizer, stream: TokenStream, sett
     except UserError as error:
         return Sample(prompt, "", f"no sample: {error}")
     return Sample(prompt, made.rows[0].text or "", described)
+
+
+def forget_peak() -> None:
+    """Begin anew, where the system can (Linux): what reading the text took is then not counted."""
+    try:
+        RESET.write_text("5")
+    except OSError:
+        return
+
+
+def peak_memory_bytes() -> int:
+    """Resident memory at its highest since `forget_peak`, or since the process began where that is impossible."""
+    if STATUS.exists():
+        for line in STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -33,6 +34,19 @@ class CurvePoint:
     seconds: float
     bits_per_byte: float
     loss: float
+
+
+def at_share(curve: Sequence[CurvePoint], share: float) -> float | None:
+    """Bits per byte at a share of a run's steps, between two checkpoints on the line that joins them; None before the
+    first."""
+    if not curve:
+        return None
+    wanted = share * curve[-1].step
+    for before, after in itertools.pairwise(curve):
+        if before.step <= wanted <= after.step:
+            part = (wanted - before.step) / (after.step - before.step)
+            return before.bits_per_byte + part * (after.bits_per_byte - before.bits_per_byte)
+    return curve[-1].bits_per_byte if wanted >= curve[-1].step else None
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 
-from weft.comparison.student import t_quantile, t_two_sided
+from weft.comparison.student import SeedTest, t_quantile, t_two_sided
 
 BOOTSTRAP = 10_000
 """Resamples."""
@@ -20,9 +20,6 @@ DRAWN = 5_000_000
 """Numbers that are drawn at once, which bounds the memory."""
 
 NORMAL = NormalDist()
-SeedTest: TypeAlias = Literal["welch", "paired"]
-"""Of two models' runs: Welch's, which takes all runs as independent, or paired by number, as those of one
-number have the same seeds."""
 
 
 @dataclass(frozen=True)

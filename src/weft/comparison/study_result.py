@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from weft.comparison.results import Entry
 from weft.comparison.settings import BudgetKind
-from weft.comparison.statistics import Interval, SeedTest
+from weft.comparison.statistics import Interval
+from weft.comparison.student import SeedTest
 from weft.core.strict_json import Record
 
 RESULT_FORMAT = 2

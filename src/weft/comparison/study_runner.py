@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -17,15 +17,14 @@ import torch
 
 from weft.comparison.assemble import Account, Attempt, assemble
 from weft.comparison.contestants import Contestant, Find, changed, contestants
-from weft.comparison.detectable import detectable_in, summary, tuned_first
 from weft.comparison.folder import StudyFolder
-from weft.comparison.jobs import Job, JobKind, Outcome, made_by_other_code, read_outcome
+from weft.comparison.jobs import Job, JobKind, Options, Outcome, made_by_other_code, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
 from weft.comparison.progress import Clock, StudyListener
 from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import StudyResult
 from weft.comparison.texts import StudyTexts, prepare_texts
-from weft.comparison.trials import Tuning, tune
+from weft.comparison.trials import Tuning, detectable_in, summary, tune, tuned_first
 from weft.core.errors import FailedError, UnsupportedError
 from weft.core.registry import is_loaded, load_plugin
 from weft.training.compute import Compute
@@ -38,26 +37,6 @@ PACE_ROUNDS = 3
 """In which every model is timed, for a budget in seconds."""
 EVALUATION = 2
 """Batches of the runs' own evaluations, which the study does not use: it measures their checkpoints itself."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a study runs, which decides nothing but its seconds and its bytes.
-
-    Attributes:
-        device: where to compute.
-        threads: of the CPU; None: as many as torch takes.
-        plugins: files that add parts, loaded in every process.
-        own_processes: every piece of work has a process of its own, so that its peak memory is its own and the study
-            survives its end.
-        command: that repeats the study, for the report.
-    """
-
-    device: str = "cpu"
-    threads: int | None = None
-    plugins: tuple[str, ...] = ()
-    own_processes: bool = True
-    command: str = ""
 
 
 def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options | None = None,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 import numpy as np
 
-from weft.comparison.course import at_share, crosses
-from weft.comparison.results import Entry, RunResult
-from weft.comparison.statistics import Estimate, Interval, SeedTest, bootstrap_test, holm, resampled, seed_test, t_test
+from weft.comparison.results import Entry, RunResult, at_share
+from weft.comparison.statistics import Estimate, Interval, bootstrap_test, holm, resampled, seed_test, t_test
+from weft.comparison.student import SeedTest
 from weft.comparison.study_result import CorpusFacts, Difference, GapPoint, StudyResult
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -172,6 +172,20 @@ def _gaps(ours: Sequence[RunResult], theirs: Sequence[RunResult], confidence: fl
         if [len(each) for each in known] == [len(ours), len(theirs)]:
             found.append(GapPoint(share, seed_test(test, known[0], known[1], confidence).interval))
     return tuple(found)
+
+
+def crosses(gaps: Sequence[Interval]) -> bool:
+    """Whether the order changes on the way: some gap's interval lies wholly on the other side of zero from the last
+    one's."""
+    sides = [side_of_zero(gap) for gap in gaps]
+    return bool(sides) and sides[-1] != 0 and -sides[-1] in sides
+
+
+def side_of_zero(gap: Interval) -> int:
+    """1 where the whole interval lies above zero, -1 where it lies below; 0 where it contains zero or has no bounds."""
+    if gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
+        return 0
+    return 1 if gap.low > 0 else -1
 
 
 def _bits(runs: Sequence[RunResult]) -> list[float]:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import final
 
-import numpy as np
 import torch
 
+from weft.checkpoints import load_checkpoint
 from weft.checkpoints.layout import RUN_CHECKPOINTS, step_name
 from weft.checkpoints.locate import saved_checkpoints
 from weft.checkpoints.save import save_checkpoint
-from weft.comparison.curve import OnProgress, Recorder, forget_peak, peak_memory_bytes
-from weft.comparison.jobs import Job, Outcome, write_outcome
-from weft.comparison.measures import by_length, decoding_cost, sample, token_scores
+from weft.comparison.jobs import Job, OnProgress, Outcome, write_outcome
+from weft.comparison.measures import (
+    by_length,
+    decoding_cost,
+    forget_peak,
+    peak_memory_bytes,
+    sample,
+    token_scores,
+)
 from weft.comparison.results import CurvePoint
 from weft.comparison.study import default_contexts
-from weft.comparison.texts import few_documents
+from weft.comparison.texts import few_documents, tokens_paid_for
 from weft.core.errors import (
     CheckpointError,
     ConfigError,
@@ -29,17 +37,20 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.model import Counted, LanguageModel, language_model, parameter_count
-from weft.data import PackedBatches, ShuffledBatches, TokenStream, encode_corpus, read_text
+from weft.core.strict_json import build, dumps
+from weft.data import TokenStream, encode_corpus, read_text
+from weft.disk.atomic import write_file
 from weft.disk.lock import LOCK_FILE
 from weft.tokenizers import Tokenizer
 from weft.training import TrainResult, train
 from weft.training.budget import settle_steps, tokens_per_step
-from weft.training.config import RunConfig
+from weft.training.events import Event, Progress, Saved, Started
 from weft.training.folder import RUN_FILE
 from weft.training.material import prepare
 from weft.training.train import build_model
 
 RUN_FOLDER = "run"
+CURVE_FILE, MEMORY_FILE = "curve.jsonl", "memory.txt"
 OUT_OF_MEMORY = "can't allocate memory"
 LONGER = 3
 """Windows up to this many doublings of the context, the context itself among them, are evaluated and decoded."""
@@ -190,30 +201,72 @@ def _numbers(model: LanguageModel) -> int:
     return parameter_count(model)
 
 
-def tokens_paid_for(stream: TokenStream, run: RunConfig, tokens: int) -> TokenStream:
-    """The windows that a model trained by gradients would read first in this order of the data, each once, in the
-    order of the text; the whole stream where the tokens pay for all windows.
+@final
+class Recorder:
+    """Records a run: its progress, a measurement at every checkpoint, and its peak memory.
 
-    Windows that do not touch are parted by a mark, so that nothing is counted across the gap.
-
-    Args:
-        stream: the training text.
-        run: its batch, context and seed of the order.
-        tokens: inputs that may be read.
+    Points go into a file as they come, so that an interrupted run keeps them.
     """
-    # A stream of places: its batches say where the windows lie.
-    places = replace(stream, tokens=np.arange(len(stream)))
-    kind = PackedBatches if run.data.packing == "documents" else ShuffledBatches
-    batches = kind(places, rows=1, length=run.context, seed=run.data.order_seed)
-    wanted = max(1, int(tokens // batches.tokens_per_batch))
-    if wanted >= batches.windows:
-        return stream
-    chosen = np.zeros(len(stream), dtype=np.bool_)
-    for index in range(wanted):
-        window = batches.batch(index)
-        for read in (window.inputs, window.targets):
-            chosen[read[0] if window.count is None else read[0, :window.count[0]]] = True
-    gap = chosen & ~np.concatenate([[False], chosen[:-1]])
-    return replace(stream, tokens=stream.tokens[chosen], begins=(stream.begins | gap)[chosen],
-                   byte_lengths=stream.byte_lengths[chosen],
-                   flags=None if stream.flags is None else stream.flags[chosen])
+
+    def __init__(self, job: Job, on_progress: OnProgress) -> None:
+        self.job, self.on_progress = job, on_progress
+        self._few: TokenStream | None = None
+        self.path = job.folder / CURVE_FILE
+        self.memory = job.folder / MEMORY_FILE
+
+    def __call__(self, event: Event) -> None:
+        """One event of the run."""
+        if isinstance(event, Started):
+            forget_peak()
+        elif isinstance(event, Progress):
+            self.on_progress(f"step {event.step:,}/{event.steps:,}  {event.bits_per_byte:.4f} bits/byte in training  "
+                             f"{event.tokens_per_second:,.0f} tokens/s", event.step, event.steps)
+        elif isinstance(event, Saved) and self.job.kind == "run":
+            self._record_memory()
+            self.measure(event.path)
+
+    def measure(self, checkpoint: Path) -> None:
+        """Measure a checkpoint that has not been measured."""
+        if self.job.kind != "run":
+            return
+        loaded = load_checkpoint(checkpoint, device=self.job.device, verify=False)
+        step = int(loaded.facts["step"])
+        if step in {point.step for point in self.curve()}:
+            return
+        assert loaded.tokenizer is not None, "a run saves its tokenizer"
+        model = language_model(loaded.model, "comparing")
+        scores = token_scores(model, self.few(loaded.tokenizer), self.job.run.context, step)
+        tokens = step * tokens_per_step(self.job.run)
+        point = CurvePoint(step, tokens, tokens * (self.job.flops_per_token or 0.0), float(loaded.facts["seconds"]),
+                           scores.bits_per_byte, scores.loss)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(dumps(point) + "\n")
+
+    def few(self, tokenizer: Tokenizer) -> TokenStream:
+        """The part of the text that curves are measured on."""
+        if self._few is None:
+            self._few = encode_corpus(few_documents(self.job.test, self.job.measure.curve_bytes), tokenizer)
+        return self._few
+
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """The points so far; a line that was cut off is left out."""
+        points: dict[int, CurvePoint] = {}
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        for line in lines:
+            try:
+                point = build(CurvePoint, json.loads(line))
+            except ValueError:
+                continue
+            points[point.step] = point
+        return tuple(points[step] for step in sorted(points))
+
+    def peak(self) -> int:
+        """Bytes, over all the parts of an interrupted run."""
+        self._record_memory()
+        return int(self.memory.read_text())
+
+    def _record_memory(self) -> None:
+        before = int(self.memory.read_text()) if self.memory.exists() else 0
+        now = (torch.cuda.max_memory_allocated(self.job.device) if torch.device(self.job.device).type == "cuda"
+               else peak_memory_bytes())
+        write_file(self.memory, str(max(before, now)))

@@ -1,7 +1,7 @@
-"""The canonical form of a configuration: equal models, however they were written down, have equal data.
+"""The canonical form of a configuration: configurations of equal models have equal data, however they were written.
 
-Every default is written out, repeated blocks are spelled out, and what a part fills in from the model's dimensions
-(``n_kv_heads``, ``d_head``, ``d_ff``, ...) stands as a number.
+Defaults are filled in, repeated blocks are expanded, and fields that a part derives from the model's dimensions
+(``n_kv_heads``, ``d_head``, ``d_ff``, ...) are numbers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def canonical(config: ModelConfig) -> Data:
 
 
 def canonical_data(data: Any) -> Data:
-    """The canonical form of a configuration in plain data, which may leave defaults out.
+    """The canonical form of a configuration in plain data, which may omit defaults.
 
     Raises:
-        ConfigError: the data is no configuration.
+        ConfigError: the data is not a configuration.
     """
     config = parse_part(("model",), data)
     assert isinstance(config, ModelConfig), "the group model holds model configurations"
@@ -40,15 +40,15 @@ def _walk(data: Any, model: Data) -> Any:
         resolve = RESOLVE.get(str(resolved.get("kind")))
         return resolved if resolve is None else {**resolved, **resolve(resolved, model)}
     if isinstance(data, list | tuple):
-        return [_walk(item, model) for item in _spelled_out(list(data))]
+        return [_walk(item, model) for item in _expanded(list(data))]
     return data
 
 
-def _spelled_out(items: list[Any]) -> list[Any]:
+def _expanded(items: list[Any]) -> list[Any]:
     found: list[Any] = []
     for item in items:
         if isinstance(item, Mapping) and set(item) == {"repeat", "of"}:
-            found += _spelled_out(list(item["of"])) * int(item["repeat"])
+            found += _expanded(list(item["of"])) * int(item["repeat"])
         else:
             found.append(item)
     return found
@@ -89,4 +89,4 @@ def _decoder(part: Data, model: Data) -> Data:
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "attention": _attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _decoder})
-"""By a part's kind: the fields that it fills in from its others and from the model's."""
+"""Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

@@ -1,4 +1,4 @@
-"""Keys that every Hugging Face configuration may hold, whatever its family."""
+"""Keys that the Hugging Face configurations of all families may have."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ORIGIN = ("_name_or_path", "name_or_path", "_commit_hash", "transformers_version
           "model_type", "unsloth_version", "unsloth_fixed", "language", "license", "attribute_map")
 COMMON: tuple[KeyRule, ...] = (
     Ignored(RUNNING, "how transformers runs the model, not what it computes"),
-    Ignored(GENERATION, "how text is generated, which the commands' own options say"),
+    Ignored(GENERATION, "how text is generated, which the options of the commands set"),
     Ignored(OTHER_HEADS, "for other heads than the language model's"),
-    Ignored(ORIGIN, "where the file comes from; the family and the architecture are checked before"),
-    Ignored(("auto_map", "custom_pipelines"), "the folder brings Python code of its own, which is never run; the model "
-            "is built from Weft's parts.", notify=True),
+    Ignored(ORIGIN, "the origin of the file; the family and the architecture are checked before"),
+    Ignored(("auto_map", "custom_pipelines"), "the folder contains Python code, which is never run; the model is built "
+            "from Weft's parts.", notify=True),
     Kept("bos_token_id"), Kept("eos_token_id"), Kept("pad_token_id"), Kept("dtype", old=("torch_dtype",)),
     Fixed("is_encoder_decoder", (False,), default=False, why="A decoder reads no source."),
     Fixed("add_cross_attention", (False, None), default=False, why="A decoder reads no source."),
@@ -40,16 +40,16 @@ COMMON: tuple[KeyRule, ...] = (
     Fixed("quantization_config", (None,), why="Its weights are quantised: convert an unquantised version."),
     Fixed("compression_config", (None,), why="Its weights are compressed: convert an uncompressed version."),
 )
-"""The rules that stand beside each decoder family's own."""
+"""The rules that are added to those of each decoder family."""
 
 BUFFERS: tuple[Junk, ...] = (
     Junk(r"(.*\.)?(maybe_)?rotary(_emb)?\.(inv_freq|original_inv_freq|cos_cached|sin_cached)",
          "angles, which the configuration gives"),
     Junk(r"(.*\.)?position_ids", "the numbers 0, 1, 2, ..."),
     Junk(r"(.*\.)?(attn|attention|self_attn|self_attention)\.(masked_)?bias",
-         "causal masks, which attention makes itself"))
-"""Buffers that versions of `transformers` have left in files of every family. A tensor of the family's own goes before
-them, whatever its name."""
+         "causal masks, which attention computes itself"))
+"""Buffers that versions of `transformers` have left in files of all families. The family's own tensors take
+precedence, also where a name matches."""
 
 ACTIVATIONS = words(
     {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "relu2": "squared_relu", "silu": "silu", "tanh": "tanh",
@@ -61,7 +61,7 @@ ACTIVATIONS = words(
 
 
 def divided_heads(heads_key: str, width_key: str) -> KeyRule:
-    """``d_head`` is ``d_model`` / ``n_heads``, which must have been read before; the keys are named in messages."""
+    """``d_head`` is ``d_model`` / ``n_heads``, which must have been read before; messages name the keys."""
     def read(raw: Raw, facts: Facts) -> Facts:
         if facts["d_model"] % facts["n_heads"]:
             raise KeyProblem(f"{heads_key}: {facts['n_heads']} heads do not divide {width_key} {facts['d_model']}.")

@@ -1,4 +1,4 @@
-"""`Family`: how one kind of published model is read and written, as data; and the families that there are."""
+"""`Family`: how one kind of published model is read and written, as data; and the known families."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from weft.core.errors import CheckpointError, ConfigError, nearest
 from weft.core.model import LanguageModel, ModelConfig
 from weft.families import known
 from weft.families.common import BUFFERS, COMMON
-from weft.families.keys import KEPT, KeyRule, Raw, notes_on, read_keys, write_keys
+from weft.families.configurations import notes_on, read_keys, write_keys
+from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.template import Facts, build_config, match
 from weft.families.weights import Account, Junk, Rule, account
 
@@ -25,11 +26,11 @@ class Size:
     """A published model of a family.
 
     Attributes:
-        name: as it was published.
+        name: the published name.
         values: keys of its configuration (the family's own defaults fill in the rest), or facts, for a family that no
             foreign format writes.
-        parameters: as published.
-        source: where that number is from.
+        parameters: the published number.
+        source: the source of that number.
         rounded: significant digits of ``parameters``; None: exact.
     """
 
@@ -48,15 +49,15 @@ class Native:
     Attributes:
         model_type: its name in config.json.
         architecture: the class that opens a folder.
-        keys: what each key of config.json says, in the order in which they are read (`COMMON` is added).
+        keys: the rules for the keys of config.json, in the order in which they are read (`COMMON` is added).
         weights: the rules of its tensors, given the facts.
-        prefix: of tensors' names, which files of the bare model leave out.
-        junk: tensors that files may hold besides (`BUFFERS` are added).
-        tied: for tied embeddings, the name that repeats another.
+        prefix: prefix of tensors' names, which files of the bare model lack.
+        junk: further tensors that files may hold (`BUFFERS` are added).
+        tied: for tied embeddings, the name of the repeated tensor and that of the original.
         architectures: further classes whose folders can be read.
         model_types: further names of the same format.
-        limits: what its class cannot open although its configuration can say it.
-        otherwise: rules of other forms in which files hold the same tensors; they are read and never written.
+        limits: lists what its class cannot open although its configuration can express it.
+        otherwise: rules of other forms in which files hold the same tensors; they are only read.
     """
 
     model_type: str
@@ -92,10 +93,10 @@ class Family:
     sizes: tuple[Size, ...] = ()
 
     def read(self, raw: Raw) -> tuple[ModelConfig, Facts]:
-        """The configuration that a foreign one says, and its facts.
+        """Convert a foreign configuration; return also its facts.
 
         Raises:
-            ConfigError: listing every key that is unknown, missing or says what cannot be read.
+            ConfigError: listing every key that is unknown, missing or has a value that cannot be read.
         """
         assert self.native is not None, "a family without a foreign format reads none"
         facts, problems = read_keys((*self.native.keys, *COMMON), raw)
@@ -110,10 +111,11 @@ class Family:
         return notes_on((*self.native.keys, *COMMON), raw)
 
     def write(self, config: ModelConfig, kept: Mapping[str, Any]) -> tuple[dict[str, Any], Facts, list[str]]:
-        """The foreign configuration that says ``config``, its facts, and what does not fit (then neither is of use).
+        """The foreign configuration of ``config``, its facts, and a line for all that does not fit (if there is any,
+        the other two must not be used).
 
         Args:
-            kept: what `Kept` keys held where the model comes from.
+            kept: values of `Kept` keys in the folder that the model was read from.
         """
         assert self.native is not None, "a family without a foreign format writes none"
         facts, problems = match(self.template, config)
@@ -126,10 +128,10 @@ class Family:
         return {**named, **raw}, facts, problems
 
     def account(self, model: LanguageModel, facts: Facts, stored: Iterable[str] = ()) -> Account:
-        """The tensors of a file, for a model of those facts; it may be on the meta device.
+        """The account between a model with these facts, which may be on the meta device, and the tensors of a file.
 
         Args:
-            stored: the names in a file, which say in which of the family's forms it is; none: the one that is written.
+            stored: the names in a file, from which its form is recognised; none: the form that is written.
         """
         assert self.native is not None, "a family without a foreign format has no file"
         tied = dict([self.native.tied]) if self.native.tied and facts.get("tied") else {}
@@ -167,7 +169,7 @@ def family_of(raw: Raw, where: str) -> Family:
     """The family of a foreign configuration.
 
     Raises:
-        CheckpointError: it names none, or one that is not known; the nearest is named.
+        CheckpointError: it has no model_type, or an unknown one; the message gives the nearest.
     """
     formats = {name: family for family in families().values() if family.native is not None
                for name in (family.native.model_type, *family.native.model_types)}
@@ -176,7 +178,7 @@ def family_of(raw: Raw, where: str) -> Family:
         kind = next((family.native.model_type for family in formats.values() if family.native is not None
                      and family.native.architecture in (raw.get("architectures") or [])), None)
     if kind not in formats:
-        named = "names no model_type" if kind is None else f"is of the family {kind!r}, which is not known here"
+        named = "has no model_type" if kind is None else f"is of the family {kind!r}, which is not known here"
         raise CheckpointError(f"the model {named}.", where=where,
                               remedy=f"{nearest(str(kind), formats)} Known families: {', '.join(sorted(formats))}.")
     return formats[kind]

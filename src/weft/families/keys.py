@@ -1,13 +1,13 @@
-"""Rules for the keys of a Hugging Face configuration, each read in both directions.
+"""Rules for the keys of a Hugging Face configuration, each read and written; `configurations` applies them.
 
-Every key is *read* (`Read`, `Together`), *required to equal* something (`Fixed`), *kept* as it is and given back
+Every key is *read* (`Read`, `Together`), *required to equal* a value (`Fixed`), *kept* unchanged and written back
 (`Kept`), or *ignored with a reason* (`Ignored`). Any other key is an error.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -15,21 +15,21 @@ from weft.core.errors import nearest
 from weft.families.template import Facts
 
 Raw = Mapping[str, Any]
-"""A Hugging Face configuration as it stands in config.json."""
+"""A Hugging Face configuration as read from config.json."""
 
 REQUIRED = object()
-"""No default: the key must be there."""
+"""No default: the key is required."""
 
 TYPE_NAMES: Mapping[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
                                   list: "a list", dict: "a mapping"}
 
 
 class KeyProblem(Exception):
-    """A key whose value cannot be used, or a fact that a key cannot say."""
+    """A key whose value cannot be used, or a fact that the keys cannot express."""
 
 
 class KeyRule(ABC):
-    """What some keys of a foreign configuration say."""
+    """A rule between some keys of a foreign configuration and facts about the model."""
 
     @property
     @abstractmethod
@@ -37,18 +37,18 @@ class KeyRule(ABC):
         """All keys that the rule accounts for, old spellings included."""
 
     def read(self, raw: Raw, facts: Facts) -> Facts:
-        """The facts that the keys say; ``facts`` holds those of the rules before.
+        """The facts that follow from the keys; ``facts`` holds those of the rules before.
 
         Raises:
-            KeyProblem: with one line for a reader.
+            KeyProblem: the keys cannot be read; its text is one line for the user.
         """
         return {}
 
     def write(self, facts: Facts) -> dict[str, Any]:
-        """The keys that say the facts.
+        """The keys that express the facts.
 
         Raises:
-            KeyProblem: they cannot.
+            KeyProblem: the keys cannot express them.
         """
         return {}
 
@@ -60,7 +60,7 @@ class KeyRule(ABC):
 @final
 @dataclass(frozen=True)
 class Codec:
-    """A key's value as a fact's and back; either way a value that has no counterpart raises `KeyProblem`."""
+    """Maps a key's value to a fact's and back; a value without a counterpart raises `KeyProblem`."""
 
     read: Callable[[Any], Any] = field(default=lambda value: value)
     write: Callable[[Any], Any] = field(default=lambda value: value)
@@ -70,7 +70,7 @@ PLAIN = Codec()
 
 
 def words(pairs: Mapping[Any, Any], *, also: Mapping[Any, Any] | None = None) -> Codec:
-    """A codec between names: ``pairs`` from theirs to ours, ``also`` further spellings that are read only."""
+    """A codec between names: ``pairs`` map theirs to ours, ``also`` further spellings, which are only read."""
     known = {**pairs, **(also or {})}
     back = {ours: theirs for theirs, ours in pairs.items()}
 
@@ -81,7 +81,7 @@ def words(pairs: Mapping[Any, Any], *, also: Mapping[Any, Any] | None = None) ->
 
     def write(value: Any) -> Any:
         if value not in back:
-            raise KeyProblem(f"has no word for {value!r}; it knows {', '.join(repr(each) for each in back)}.")
+            raise KeyProblem(f"cannot express {value!r}; its values are {', '.join(repr(each) for each in back)}.")
         return back[value]
 
     return Codec(read, write)
@@ -93,14 +93,14 @@ class Read(KeyRule):
     """One key is one fact.
 
     Attributes:
-        key: as it is written.
-        fact: its name.
-        type: of the key's value; whole numbers are numbers too.
-        default: the key's value where the file does not say, as `transformers` has it.
-        derive: the fact, from earlier facts, where the file does not say; goes before ``default``.
-        null: null is a value of its own, not a key left out.
-        alias: further spellings that go before ``key`` where a file has both, as `transformers` reads them.
-        old: further spellings that go after it.
+        key: the spelling that is written.
+        fact: the name of the fact.
+        type: type of the key's value; whole numbers are accepted as floats.
+        default: the value where the key is missing, as in `transformers`.
+        derive: computes the fact from earlier facts where the key is missing; takes precedence over ``default``.
+        null: whether null is a value; by default it counts as a missing key.
+        alias: further spellings that take precedence over ``key``, as in `transformers`.
+        old: further spellings that are read where ``key`` is missing.
         codec: between the key's value and the fact's.
     """
 
@@ -133,10 +133,10 @@ class Read(KeyRule):
 
 
 def typed(key: str, value: Any, kind: type) -> Any:
-    """The value, if it is null or of that type.
+    """Return the value if it is null or of that type.
 
     Raises:
-        KeyProblem: it is not.
+        KeyProblem: it is of another type.
     """
     number = kind is float and isinstance(value, int) and not isinstance(value, bool)
     good = value is None or number or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))
@@ -148,12 +148,12 @@ def typed(key: str, value: Any, kind: type) -> Any:
 @final
 @dataclass(frozen=True)
 class Together(KeyRule):
-    """Several keys that say some facts together.
+    """Several keys that express some facts together.
 
     Attributes:
         names: the keys.
-        reads: from the configuration and the facts before to facts.
-        writes: from facts to keys.
+        reads: computes facts from the configuration and earlier facts.
+        writes: computes keys from facts.
     """
 
     names: tuple[str, ...]
@@ -174,8 +174,8 @@ class Together(KeyRule):
 @final
 @dataclass(frozen=True)
 class Fixed(KeyRule):
-    """A key that must have one of ``values``, because Weft's parts have no other; written where the first of them is
-    not what `transformers` assumes anyway (``default``)."""
+    """A key that must have one of ``values``, because Weft's parts support no other; written unless the first of
+    them is the default of `transformers` (``default``)."""
 
     key: str
     values: tuple[Any, ...]
@@ -189,8 +189,8 @@ class Fixed(KeyRule):
     def read(self, raw: Raw, facts: Facts) -> Facts:
         value = raw.get(self.key, self.default)
         if value not in self.values:
-            wanted = " or ".join(repr(each) for each in self.values)
-            raise KeyProblem(f"{self.key}: {value!r}, but only {wanted} can be read. {self.why}".rstrip())
+            allowed = " or ".join(repr(each) for each in self.values)
+            raise KeyProblem(f"{self.key}: {value!r}, but only {allowed} can be read. {self.why}".rstrip())
         return {}
 
     def write(self, facts: Facts) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Fixed(KeyRule):
 @final
 @dataclass(frozen=True)
 class Kept(KeyRule):
-    """A key that the model does not compute with, kept and given back where it is known (ids of special tokens)."""
+    """A key on which the model's output does not depend (ids of special tokens), kept and written back where known."""
 
     key: str
     old: tuple[str, ...] = ()
@@ -218,18 +218,18 @@ class Kept(KeyRule):
 
 
 KEPT = "kept"
-"""The fact that holds what `Kept` rules have found, by key."""
+"""The fact that holds the values of `Kept` rules, by key."""
 
 
 NOTHING: tuple[Any, ...] = (None, False, [], {})
-"""Values of a key that says nothing; 0 is equal to one of them."""
+"""Values that switch nothing on; 0 is equal to False."""
 
 
 @final
 @dataclass(frozen=True)
 class Ignored(KeyRule):
-    """Keys that say nothing about what the model computes, with the reason. With ``notify`` a user whose file has one
-    gets a note, unless its value is among the ``usual`` ones."""
+    """Keys without influence on what the model computes, with the reason. With ``notify`` a key whose value is not
+    among the ``usual`` ones gives a note for the user."""
 
     names: tuple[str, ...]
     reason: str
@@ -243,77 +243,3 @@ class Ignored(KeyRule):
     def notes(self, raw: Raw) -> list[str]:
         return [f"{key}: {self.reason}" for key in self.names if self.notify and key in raw
                 and raw[key] not in self.usual]
-
-
-@final
-@dataclass(frozen=True)
-class Nested(KeyRule):
-    """A key whose value is a configuration with rules of its own; left out, it is empty. Inner rules see only the
-    facts of those before them in the same configuration."""
-
-    key: str
-    rules: tuple[KeyRule, ...]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.key,)
-
-    def read(self, raw: Raw, facts: Facts) -> Facts:
-        found, problems = read_keys(self.rules, typed(self.key, raw.get(self.key), dict) or {})
-        if problems:
-            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
-        return found
-
-    def write(self, facts: Facts) -> dict[str, Any]:
-        found, problems = write_keys(self.rules, facts)
-        if problems:
-            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
-        return {self.key: found}
-
-    def notes(self, raw: Raw) -> list[str]:
-        return [f"{self.key}.{note}" for note in notes_on(self.rules, raw.get(self.key) or {})]
-
-
-def read_keys(rules: Sequence[KeyRule], raw: Raw) -> tuple[Facts, list[str]]:
-    """The facts of a foreign configuration, and every problem with it: the keys that no rule knows among them."""
-    facts: Facts = {}
-    problems: list[str] = []
-    known = {key for rule in rules for key in rule.keys}
-    for rule in rules:
-        try:
-            facts.update(rule.read(raw, facts))
-        except KeyProblem as problem:
-            problems.append(_placed(rule, str(problem)))
-        except KeyError as missing:
-            # A fact whose own key has a problem already.
-            assert problems, f"the rule of {rule.keys[0]} needs {missing}, which no rule before it reads"
-    problems += [f"{key}: unknown key. {_close(key, known)}".rstrip() for key in raw if key not in known]
-    return facts, problems
-
-
-def write_keys(rules: Sequence[KeyRule], facts: Facts) -> tuple[dict[str, Any], list[str]]:
-    """The foreign configuration that says the facts, and what it cannot say."""
-    raw: dict[str, Any] = {}
-    problems: list[str] = []
-    for rule in rules:
-        try:
-            raw.update(rule.write(facts))
-        except KeyProblem as problem:
-            problems.append(_placed(rule, str(problem)))
-    return raw, problems
-
-
-def notes_on(rules: Sequence[KeyRule], raw: Raw) -> list[str]:
-    """Notes for the user about keys that are ignored."""
-    return [note for rule in rules for note in rule.notes(raw)]
-
-
-def _placed(rule: KeyRule, problem: str) -> str:
-    """The problem with the key that it is about, which a rule of several keys names itself."""
-    placed = not rule.keys or problem.startswith(tuple(f"{key}{end}" for key in rule.keys for end in ":."))
-    return problem if placed else f"{rule.keys[0]}: {problem}"
-
-
-def _close(key: str, known: set[str]) -> str:
-    hint = nearest(key, known)
-    return hint if hint.startswith("Did you mean") else ""

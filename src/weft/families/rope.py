@@ -4,7 +4,7 @@
     rope_theta, partial_rotary_factor, rope_scaling: {type or rope_type, factor, ...}    before
     rotary_emb_base, rotary_pct                                             GPT-NeoX
 
-The facts are ``rope_base``, ``rot`` (features of a head that are turned; None: all), ``rope_scaling`` (Weft's part, as
+The facts are ``rope_base``, ``rot`` (rotary features of a head; None: all), ``rope_scaling`` (Weft's part, as
 data) and ``layout`` (which features make a pair).
 """
 
@@ -32,16 +32,17 @@ class Rotary(KeyRule):
     """All keys about rotary positions. ``context`` and ``d_head`` must have been read before.
 
     Attributes:
-        base: where the file does not say.
-        share: of a head's features that are turned, where the file does not say; None: the family turns all.
+        base: default of the base.
+        share: default of the share of a head's features that are rotary; None: all, in every model of the family.
         base_key: the key outside ``rope_parameters``, old spelling.
         share_key: likewise.
         layout: in which the family's weights are stored.
-        odd: the class takes an odd number of turned features, see `_even`.
+        odd: whether the class accepts an odd number of rotary features, see `_even`.
         original_outside: write the original length beside ``rope_scaling`` too (Phi-3); where a file has it there, it
-            goes before the one inside, whatever the family.
-        original: the original length of the class, which goes before the one inside as well; None: it has none.
-        renamed: other names of scalings, which in this family mean the second (Phi-3's "yarn" is LongRoPE).
+            takes precedence over the one inside, in all families.
+        original: the original length of the class, which also takes precedence over the one inside; None: none.
+        renamed: scalings that have another meaning in this family: the meaning by the name (Phi-3's "yarn" is
+            LongRoPE).
     """
 
     base: float = 10000.0
@@ -64,7 +65,7 @@ class Rotary(KeyRule):
         base = self._number(raw, given, self.base_key, "rope_theta", self.base)
         share = self._number(raw, given, self.share_key, "partial_rotary_factor", self.share or 1.0)
         if self.share is None and share != 1.0:
-            raise KeyProblem(f"partial_rotary_factor: {share}, but this family turns whole heads.")
+            raise KeyProblem(f"partial_rotary_factor: {share}, but in this family all features of a head are rotary.")
         kind = next((given[name] for name in TYPES if given.get(name) is not None), UNSCALED)
         kind = self.renamed.get(kind, kind)
         if kind not in SCALINGS:
@@ -76,8 +77,8 @@ class Rotary(KeyRule):
             inner[ORIGINAL] = outside
         turned = int(facts["d_head"] * share)
         if turned % 2 and not self.odd:
-            raise KeyProblem(f"partial_rotary_factor: {share} turns {turned} of {facts['d_head']} features, which must "
-                             "be an even number.")
+            raise KeyProblem(f"partial_rotary_factor: {share} gives {turned} rotary of {facts['d_head']} features, and "
+                             "their number must be even.")
         base, rot = _even(base, turned, scaled=kind != UNSCALED)
         whole = rot == facts["d_head"]
         return {"rope_base": base, "rot": None if whole else rot, "rope_scaling": scaling.read(inner, facts["context"]),
@@ -89,17 +90,17 @@ class Rotary(KeyRule):
             scaling, base = {"kind": "none"}, base * scaling["factor"] ** (facts["rot"] / (facts["rot"] - 2))
         named = next((each for each in SCALINGS.values() if each.kind == scaling["kind"]), None)
         if named is None:
-            raise KeyProblem(f"has no word for the scaling {scaling['kind']!r}.")
+            raise KeyProblem(f"cannot express the scaling {scaling['kind']!r}.")
         parameters = {"rope_type": named.rope_type, "rope_theta": base,
                       **named.write(scaling, facts["context"])}
         if self.share is not None:
             parameters["partial_rotary_factor"] = _share(facts["rot"], facts["d_head"])
         elif facts["rot"] != facts["d_head"]:
-            raise KeyProblem(f"turns {facts['rot']} of {facts['d_head']} features; this family turns whole heads.")
+            raise KeyProblem(f"{facts['rot']} of {facts['d_head']} features are rotary; in this family all are.")
         return {"rope_parameters": parameters, **self._old(parameters, named.rope_type)}
 
     def _old(self, parameters: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        """The same in the spelling before transformers 5, which vLLM and llama.cpp read too."""
+        """The same in the spelling before transformers 5, which vLLM and llama.cpp also read."""
         inner = {key: value for key, value in parameters.items() if key not in OWN_KEYS}
         old: dict[str, Any] = {self.base_key: parameters["rope_theta"],
                                "rope_scaling": None if kind == UNSCALED else {"rope_type": kind, **inner}}
@@ -124,26 +125,26 @@ class Rotary(KeyRule):
 
 
 def _even(base: float, turned: int, *, scaled: bool) -> tuple[float, int]:
-    """The base and number of turned features with the frequencies that `transformers` gives to ``turned`` features.
+    """The base and the even number of rotary features with the frequencies of ``turned`` features in `transformers`.
 
-    An odd number R turns R + 1 features there by base^(-2i/R): an even number with another base.
+    There an odd number R rotates R + 1 features with base^(-2i/R): an even number with another base.
     """
     if turned % 2 == 0:
         return base, turned
     if scaled:
-        raise KeyProblem(f"partial_rotary_factor: {turned} turned features, an odd number, cannot be scaled.")
+        raise KeyProblem(f"partial_rotary_factor: {turned} rotary features, an odd number, cannot be scaled.")
     return base ** ((turned + 1) / turned), turned + 1
 
 
 def _share(rot: int, d_head: int) -> float:
-    """The share of a head of which `transformers`, which rounds down, turns ``rot`` features."""
+    """The share of a head that gives ``rot`` features in `transformers`, which rounds down."""
     share = rot / d_head
     return share if int(d_head * share) == rot else math.nextafter(share, 1.0)
 
 
 def reordered(facts: Facts, heads: int, layout: Layout = "half_split") -> tuple[RotaryOrder, ...]:
-    """The step for the rows of ``heads`` heads where the model's pairs lie otherwise than in the family's files, whose
-    layout is ``layout``; nothing where they agree."""
+    """The step for the rows of ``heads`` heads where the model's layout of pairs differs from ``layout``, that of the
+    family's files; empty where they agree."""
     if facts["layout"] == layout:
         return ()
     return (RotaryOrder(heads, facts["d_head"], facts["rot"] or facts["d_head"], reverse=layout == "interleaved"),)

@@ -22,14 +22,14 @@ class Scaling:
     """One scaling.
 
     Attributes:
-        rope_type: its name there.
-        kind: its kind here.
-        names: our fields by their keys.
-        required: keys that must be there.
-        optional: further keys, which ``derived`` reads or which change nothing.
-        original: has an original length, for which the context stands where the file does not say.
-        derived: our further fields, from the given keys and the context.
-        written: their further keys, from our fields and the context.
+        rope_type: its name in Hugging Face configurations.
+        kind: its kind in Weft.
+        names: Weft's fields by the keys of Hugging Face.
+        required: keys that must be present.
+        optional: further keys, which ``derived`` reads or which have no effect.
+        original: whether it has an original length, which defaults to the context.
+        derived: computes further fields from the keys and the context.
+        written: computes further keys from the fields and the context.
     """
 
     rope_type: str
@@ -57,13 +57,13 @@ class Scaling:
         return {"kind": self.kind, **fields, **self.derived(given, context)}
 
     def write(self, fields: Values, context: int) -> dict[str, Any]:
-        """Their parameters, without the type."""
+        """The parameters of Hugging Face, without the type."""
         found = {theirs: fields[ours] for theirs, ours in self.names.items() if fields.get(ours) is not None}
         return {**found, **self.written(fields, context)}
 
 
 IGNORED = frozenset({"finetuned", "max_position_embeddings"})
-"""Keys that files hold inside and that no implementation of `transformers` reads."""
+"""Keys of ``rope_parameters`` that no version of `transformers` reads."""
 
 
 def _from_context(given: Values, context: int) -> dict[str, Any]:
@@ -73,13 +73,13 @@ def _from_context(given: Values, context: int) -> dict[str, Any]:
 def _require_context(fields: Values, context: int) -> dict[str, Any]:
     if fields["original_length"] != context:
         raise KeyProblem(f"rope_parameters: 'dynamic' scaling begins at {fields['original_length']} tokens; the file "
-                         f"knows only the context, {context}.")
+                         f"has only the context, {context}.")
     return {}
 
 
 def _yarn(given: Values, context: int) -> dict[str, Any]:
-    """The factor follows from the lengths where it is missing; of the ways to say the attention factor one counts, the
-    pair of mscales only whole."""
+    """A missing factor follows from the lengths. The attention factor is used where it is given, else the pair of
+    mscales, if it is complete."""
     fields = {"factor": given.get("factor") or context / given[ORIGINAL], "beta_fast": given.get("beta_fast") or 32.0,
               "beta_slow": given.get("beta_slow") or 1.0}
     if given.get("attention_factor") is not None:
@@ -119,4 +119,4 @@ _KINDS = (
 )
 
 SCALINGS: Mapping[str, Scaling] = MappingProxyType({each.rope_type: each for each in _KINDS} | {"su": LONGROPE})
-"""By their names there; ``su`` is what Phi-3's first files call LongRoPE."""
+"""Scalings by their Hugging Face names; ``su`` is LongRoPE in Phi-3's first files."""

@@ -1,7 +1,7 @@
 """Invertible steps between the tensors of a file and a model's.
 
-A step maps a list of tensors to a list: `read` in the direction file to model, `write` back. Views are made where views
-will do; nothing is cast. Steps work on the meta device too, which is how shapes are checked before a file is touched.
+A step maps a list of tensors to a list: `read` from file to model, `write` back. Results are views where possible;
+nothing is cast. Steps also work on the meta device, so that shapes are checked before a file is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.ops.rotary import half_split_order, interleaved_order
 
 Order: TypeAlias = Callable[[int, int], list[int]]
-"""From turned features and head size to an order of a head's features."""
+"""Computes the order of a head's features from the number of rotary features and the head size."""
 
 
 class Step(ABC):
@@ -47,7 +47,7 @@ class Transpose(Step):
 @final
 @dataclass(frozen=True)
 class Fuse(Step):
-    """Several tensors, of ``sizes`` rows, one below the other in the model."""
+    """Several tensors, of ``sizes`` rows, concatenated by rows in the model."""
 
     sizes: tuple[int, ...]
 
@@ -61,7 +61,7 @@ class Fuse(Step):
 @final
 @dataclass(frozen=True)
 class Split(Step):
-    """Each tensor's rows are several tensors of the model, of ``sizes`` rows: `Fuse` the other way round."""
+    """Each tensor's rows are several tensors of the model, of ``sizes`` rows: the inverse of `Fuse`."""
 
     sizes: tuple[int, ...]
 
@@ -99,7 +99,8 @@ class Ungroup(Step):
 @dataclass(frozen=True)
 class RotaryOrder(Step):
     """The features of the first ``heads`` heads of size ``d_head``, half-split in the file, interleaved in the model;
-    ``reverse``: the other way round. Rows behind those heads (values) stay. ``rot`` features of a head are turned."""
+    with ``reverse`` the opposite. Rows after those heads (values) stay in place. ``rot`` features of a head are
+    rotary."""
 
     heads: int
     d_head: int

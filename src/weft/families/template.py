@@ -1,8 +1,8 @@
-"""A family's architecture as a Weft configuration with holes, read in both directions.
+"""A family's architecture as a Weft configuration with holes, used in both directions.
 
-`fill` puts facts into the holes and gives a configuration; `match` finds the facts that would give a configuration, or
-the list of what does not fit. There is no second description of the way back: a configuration fits when the template,
-filled with what was found in its holes, is that configuration.
+`fill` puts facts into the holes and gives a configuration; `match` extracts the facts of a configuration, or lists what
+does not fit. The way back needs no second description: a configuration fits when the template, filled with the values
+at its holes, is that configuration.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from weft.core.model import ModelConfig
 from weft.families.canonical import canonical, canonical_data
 
 Facts: TypeAlias = dict[str, Any]
-"""What a family's configuration says, in Weft's terms, by the names of the holes."""
+"""The values of a family's configuration in Weft's terms, by the names of the holes."""
 
 N_LAYERS = "n_layers"
-"""The fact that says how often `Layers` repeats its block."""
+"""The fact that is the number of blocks of `Layers`."""
 
 NO_EFFECT = frozenset({"dropout", "std", "backend", "dispatch", "balance_loss", "z_loss"})
-"""Fields that matter to training or speed and never to a model's outputs: they need not fit."""
+"""Fields that affect training or speed and never a model's output, and need not match."""
 
 ABSENT = object()
 
@@ -34,7 +34,7 @@ ABSENT = object()
 @final
 @dataclass(frozen=True)
 class Hole:
-    """A place that the fact ``name`` fills; ``each``: the fact is a list with one value a layer."""
+    """A place for the fact ``name``; with ``each`` the fact is a list with one value per layer."""
 
     name: str
     each: bool = False
@@ -43,7 +43,7 @@ class Hole:
 @final
 @dataclass(frozen=True)
 class Choice:
-    """A place that the fact ``name`` fills with one of several templates; ``each`` as in `Hole`."""
+    """A place for one of several templates, chosen by the fact ``name``; ``each`` as in `Hole`."""
 
     name: str
     options: Mapping[Any, Any]
@@ -59,7 +59,7 @@ class Layers:
 
 
 def fill(template: Any, facts: Mapping[str, Any], layer: int = 0) -> Any:
-    """Plain data of a configuration: the template with facts in its holes."""
+    """A configuration as plain data: the template with facts in its holes."""
     match template:
         case Hole(name=name, each=each):
             return facts[name][layer] if each else facts[name]
@@ -76,16 +76,16 @@ def fill(template: Any, facts: Mapping[str, Any], layer: int = 0) -> Any:
 
 
 def _shortened(blocks: list[Any]) -> list[Any]:
-    """Neighbours that are alike as one repeat."""
+    """Equal neighbouring blocks written as one repeat."""
     runs = [list(run) for _, run in groupby(blocks)]
     return [{"repeat": len(run), "of": run[:1]} if len(run) > 1 else run[0] for run in runs]
 
 
 def build_config(template: Any, facts: Mapping[str, Any]) -> ModelConfig:
-    """The configuration that the facts give.
+    """Build the configuration from the facts.
 
     Raises:
-        ConfigError: they give none.
+        ConfigError: the facts do not give a valid configuration.
     """
     config = parse_part(("model",), fill(template, facts))
     assert isinstance(config, ModelConfig), "the group model holds model configurations"
@@ -93,7 +93,8 @@ def build_config(template: Any, facts: Mapping[str, Any]) -> ModelConfig:
 
 
 def match(template: Any, config: ModelConfig) -> tuple[Facts, list[str]]:
-    """The facts with which the template is ``config``, and what does not fit (then the facts are not to be used)."""
+    """The facts with which the template gives ``config``, and a line for all that does not fit (if there is any, the
+    facts must not be used)."""
     given = canonical(config)
     facts, misfits = bind(template, given)
     try:
@@ -104,7 +105,7 @@ def match(template: Any, config: ModelConfig) -> tuple[Facts, list[str]]:
 
 
 def _without_empty(template: Any, facts: Mapping[str, Any]) -> Any:
-    """The template without the fields whose holes found nothing, so that everything else that differs can be listed."""
+    """The template without fields whose holes have no fact, so that all other differences can be listed."""
     match template:
         case Mapping():
             return {key: _without_empty(value, facts) for key, value in template.items()
@@ -120,13 +121,13 @@ def _without_empty(template: Any, facts: Mapping[str, Any]) -> Any:
 
 
 def _merged(problems: Iterable[str]) -> list[str]:
-    """Problems that several blocks have as one line each."""
+    """Merge equal problems of several blocks into one line each."""
     counts = Counter(re.sub(r"^blocks\.\d+\.", "blocks.*.", problem) for problem in problems)
     return [f"{problem} ({count} blocks)" if count > 1 else problem for problem, count in counts.items()]
 
 
 def bind(template: Any, data: Any) -> tuple[Facts, list[str]]:
-    """The facts that stand in the holes, as far as ``data`` has the template's shape, and where it has not."""
+    """The facts at the holes, as far as ``data`` has the template's structure, and where it differs."""
     facts: Facts = {}
     misfits: list[str] = []
     _bind(template, data, "", facts, misfits)
@@ -170,7 +171,7 @@ def _bind_layers(block: Any, data: Any, path: str, facts: Facts, misfits: list[s
 
 
 def _bind_choice(choice: Choice, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
-    """The option that fits best."""
+    """Bind the option with the fewest misfits."""
     best: tuple[Any, Facts, list[str]] | None = None
     for value, option in choice.options.items():
         own: Facts = {}
@@ -188,21 +189,21 @@ def _bind_choice(choice: Choice, data: Any, path: str, facts: Facts, misfits: li
     misfits += best[2]
 
 
-def differences(given: Any, wanted: Any, path: str = "") -> Iterator[str]:
+def differences(actual: Any, expected: Any, path: str = "") -> Iterator[str]:
     """Where two canonical configurations differ in what has an effect, one line each."""
-    if isinstance(given, Mapping) and isinstance(wanted, Mapping) and given.get("kind") == wanted.get("kind"):
-        for key in dict.fromkeys([*given, *wanted]):
+    if isinstance(actual, Mapping) and isinstance(expected, Mapping) and actual.get("kind") == expected.get("kind"):
+        for key in dict.fromkeys([*actual, *expected]):
             if key not in NO_EFFECT:
-                yield from differences(given.get(key), wanted.get(key), _join(path, key))
-    elif isinstance(given, list) and isinstance(wanted, list) and len(given) == len(wanted):
-        for index, (own, other) in enumerate(zip(given, wanted, strict=True)):
+                yield from differences(actual.get(key), expected.get(key), _join(path, key))
+    elif isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
+        for index, (own, other) in enumerate(zip(actual, expected, strict=True)):
             yield from differences(own, other, _join(path, index))
-    elif given != wanted:
-        yield _misfit(path, given, wanted)
+    elif actual != expected:
+        yield _misfit(path, actual, expected)
 
 
-def _misfit(path: str, given: Any, wanted: Any) -> str:
-    return f"{path or 'model'}: {_name(given)} where the family has {_name(wanted)}."
+def _misfit(path: str, actual: Any, expected: Any) -> str:
+    return f"{path or 'model'}: {_name(actual)} where the family has {_name(expected)}."
 
 
 def _name(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Rules between the tensors of a file and a model's, and the account of both: each is consumed and produced once.
 
-A rule names tensors with ``{layer}`` where an index stands; it applies once for each index that the model has. So a
-rule for a bias applies where the model has that bias, and export is the inverse of the same list.
+A rule names tensors, with ``{layer}`` in place of an index; it applies once for each index that the model has. So a
+rule for a bias applies only where the model has that bias, and export is the inverse of the same list.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from weft.families.steps import Step
 Shape = tuple[int, ...]
 
 OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
-"""Ends of names that TensorFlow's checkpoints left in early files' layer norms."""
+"""Suffixes of layer norms in early files, left from TensorFlow's checkpoints."""
 
 
 @final
 @dataclass(frozen=True)
 class Rule:
-    """Some of the file's tensors and some of the model's, with the steps from the first to the second."""
+    """Some tensors of the file and some of the model, with the steps from the former to the latter."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
@@ -47,13 +47,13 @@ class Rule:
         return found
 
     def at(self, indices: Mapping[str, str]) -> Rule:
-        """The rule with the indices in its names."""
+        """The rule with its placeholders replaced by indices."""
         return Rule(tuple(name.format_map(indices) for name in self.theirs),
                     tuple(name.format_map(indices) for name in self.ours), self.steps)
 
 
 def rename(theirs: str, ours: str, *steps: Step) -> Rule:
-    """One tensor of the file is one of the model."""
+    """The rule that one tensor of the file is one tensor of the model."""
     return Rule((theirs,), (ours,), steps)
 
 
@@ -65,7 +65,7 @@ def both(theirs: str, ours: str, *steps: Step) -> list[Rule]:
 @final
 @dataclass(frozen=True)
 class Junk:
-    """Tensors that files hold and no model needs: a regular expression of their names, and why."""
+    """Tensors in files that no model needs: a regular expression for their names, and the reason."""
 
     pattern: str
     reason: str
@@ -74,14 +74,14 @@ class Junk:
 @final
 @dataclass(frozen=True)
 class Account:
-    """What a model's tensors are in a file: `Rule`s without placeholders.
+    """The correspondence between a model's tensors and those of a file: `Rule`s without placeholders.
 
     Attributes:
         rules: each of the model's tensors is in ``ours`` of exactly one.
-        shapes: of the file's tensors, by name.
-        prefix: which files may leave out, or add.
-        junk: what they may hold besides.
-        tied: names of the file that repeat others, by name.
+        shapes: shapes of the file's tensors, by name.
+        prefix: a prefix that files may lack or add.
+        junk: further tensors that files may hold.
+        tied: repeated tensors of the file: the original's name by the copy's.
     """
 
     rules: tuple[Rule, ...]
@@ -91,18 +91,18 @@ class Account:
     tied: Mapping[str, str]
 
     def reconcile(self, stored: Mapping[str, Shape]) -> tuple[dict[str, str], list[str]]:
-        """The stored name of each of the file's tensors, and everything that is wrong with names and shapes."""
+        """The stored name of each expected tensor, and every problem with names and shapes."""
         places: dict[str, str] = {}
         unknown: list[str] = []
         problems: list[str] = []
         for name in sorted(stored):
-            wanted = next((each for each in self._spellings(name) if each in self.shapes or each in self.tied), None)
-            if wanted is None:
+            expected = next((each for each in self._spellings(name) if each in self.shapes or each in self.tied), None)
+            if expected is None:
                 unknown += [] if self._is_junk(name) else [name]
-            elif wanted in places:
-                problems.append(f"{name}: a second tensor for {wanted}, which is {places[wanted]} already.")
+            elif expected in places:
+                problems.append(f"{name}: a second tensor for {expected}, which is {places[expected]} already.")
             else:
-                places[wanted] = name
+                places[expected] = name
         for copy, source in self.tied.items():
             if source not in places and copy in places:
                 places[source] = places.pop(copy)
@@ -113,13 +113,13 @@ class Account:
         return places, problems
 
     def known(self, names: Iterable[str]) -> int:
-        """How many of the names are of these tensors."""
+        """How many of the names belong to these tensors."""
         return sum(any(each in self.shapes for each in self._spellings(name)) for name in names)
 
     def _misshapen(self, places: Mapping[str, str], stored: Mapping[str, Shape]) -> list[str]:
-        wanted = {**self.shapes, **{copy: self.shapes[source] for copy, source in self.tied.items()}}
-        return [f"{name}: shape {list(stored[name])} where the configuration gives {list(wanted[place])}."
-                for place, name in places.items() if tuple(stored[name]) != tuple(wanted[place])]
+        expected = {**self.shapes, **{copy: self.shapes[source] for copy, source in self.tied.items()}}
+        return [f"{name}: shape {list(stored[name])} where the configuration gives {list(expected[place])}."
+                for place, name in places.items() if tuple(stored[name]) != tuple(expected[place])]
 
     def _spellings(self, name: str) -> list[str]:
         bare = name.removeprefix(self.prefix)
@@ -154,7 +154,7 @@ def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "
 
 
 def _applications(rule: Rule, own: Iterable[str]) -> list[Rule]:
-    """The rule once for each set of indices for which the model has its tensors."""
+    """The rule for each set of indices for which the model has the tensors."""
     pattern = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d+)", re.escape(rule.ours[0])))
     found = (pattern.fullmatch(name) for name in own)
     return [rule.at(match.groupdict()) for match in found if match]

@@ -1,6 +1,6 @@
-"""Sliding windows: the masks of each layer, as several families' configurations say them.
+"""Sliding windows: the masks of each layer in the configurations of several families.
 
-A window of W tokens counts the query's own: the keys j of query i are those with i - W < j <= i.
+A window of W tokens includes the query's own: the keys j of query i are those with i - W < j <= i.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def mask_of(window: int | None) -> str:
-    """The mask of a window, or of none."""
+    """The mask of a window; plain causal attention for None."""
     return CAUSAL if window is None else f"causal & window({window})"
 
 
@@ -28,7 +28,7 @@ def window_of(mask: str) -> int | None:
     """
     pattern = parse_mask(mask).causal_window()
     if pattern is None:
-        raise KeyProblem(f"cannot say the mask {mask!r}; only causal attention and windows of it.")
+        raise KeyProblem(f"cannot express the mask {mask!r}; only causal attention and windows of it.")
     return pattern.size
 
 
@@ -47,7 +47,7 @@ def windows_by_layer(default: int | None = 4096, max_window_layers: int = 28) ->
     """``use_sliding_window``, ``sliding_window``, ``max_window_layers`` and ``layer_types`` (Qwen). The fact ``masks``
     has one mask a layer.
 
-    ``layer_types`` decides where it is given; else the first ``max_window_layers`` layers see everything.
+    ``layer_types`` takes precedence where it is given; else the first ``max_window_layers`` layers have no window.
     """
     def read(raw: Raw, facts: Facts) -> Facts:
         used = typed("use_sliding_window", raw.get("use_sliding_window", False), bool)
@@ -81,11 +81,11 @@ def layer_types(types: Any, n_layers: int, window: int | None) -> list[str]:
     typed("layer_types", types, list)
     wrong = sorted({str(kind) for kind in types} - {FULL, SLIDING})
     if wrong:
-        raise KeyProblem(f"layer_types: {', '.join(wrong)}, but only {FULL} and {SLIDING} are known here.")
+        raise KeyProblem(f"layer_types: {', '.join(wrong)}, but only {FULL} and {SLIDING} can be read.")
     if len(types) != n_layers:
         raise KeyProblem(f"layer_types: {len(types)} types for {n_layers} layers.")
     if SLIDING in types and window is None:
-        raise KeyProblem(f"layer_types: some are {SLIDING}, but no sliding_window says how wide.")
+        raise KeyProblem(f"layer_types: some are {SLIDING}, but sliding_window, their width, is missing.")
     return list(types)
 
 

@@ -13,7 +13,8 @@ from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig
 from weft.interop.shapes import meta_model, place, settle
-from weft.mixers.attention import Attention, HeadSizes
+from weft.mixers.attention import Attention
+from weft.mixers.heads import HeadSizes
 
 
 def pool_heads(model: LanguageModel, n_kv_heads: int) -> LanguageModel:

@@ -2,13 +2,13 @@
 
     causal & window(128)          causal | prefix          causal & (window(4) | global(0))          ~causal
 
-A mask is a rule about one query and one key. Masks see token order (`Ticks.order`, `Keys.order`), never positions:
-explicit coordinates do not change who came first. One rule serves every use: written out over a chunk (`allowed`),
-drawn (`draw`, `svg`), handed to FlexAttention one pair at a time (`block_mask`), or recognised by a faster kernel
-without being evaluated (`pattern`, `reach`, `lookahead`).
+A mask is a rule about one query and one key. Masks depend on token order (`Ticks.order`, `Keys.order`), never on
+positions: explicit coordinates do not change which token came first. One rule serves every use: evaluated over a chunk
+(`allowed`), drawn (`draw`, `svg`), evaluated by FlexAttention for one pair at a time (`block_mask`), or recognised by a
+faster kernel without being evaluated (`pattern`, `reach`, `lookahead`).
 
-Documents packed in one row and padding are fenced by attention itself; `documents` and `padding` are there for masks
-that are used on their own.
+Attention itself separates documents packed in one row and excludes padding; `documents` and `padding` are for masks
+that are used outside of it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Mask(ABC):
     """Base of masks: frozen dataclasses, equal and hashable by value, joined with ``&``, ``|`` and ``~``.
 
-    ``repr`` is the expression that a configuration file holds and `parse_mask` reads back. A subclass says its `rule`;
-    unless it says more, it may look anywhere and no kernel knows it.
+    ``repr`` is the expression that a configuration file holds and `parse_mask` parses. A subclass defines its `rule`;
+    by default it may allow any key, and no kernel recognises it.
 
     Class attributes:
         kind: its name in expressions.
@@ -57,7 +57,7 @@ class Mask(ABC):
         """
 
     def lookahead(self) -> Lookahead:
-        """Which later keys it may allow, guaranteed by its form whatever the tokens are."""
+        """Which later keys it may allow; a guarantee that holds for all tokens."""
         return "any"
 
     def reach(self) -> int | None:
@@ -66,11 +66,12 @@ class Mask(ABC):
         return None
 
     def band(self) -> Band:
-        """Bounds on the keys of its document that a query may see; what lies outside is never computed."""
+        """Bounds on the keys of its document that a query may attend to; scores outside are never computed."""
         return Band(self.reach(), 0 if self.causal() else None)
 
     def borders(self) -> tuple[int, ...]:
-        """Lengths, in tokens, from which on it hides near keys or repeats: its reach and what its parts have."""
+        """Lengths, in tokens, at which its rule begins to exclude keys or to repeat: its reach and its parts'
+        borders."""
         reach = self.reach()
         return (*(() if reach is None else (reach,)), *(border for part in self.parts() for border in part.borders()))
 
@@ -82,15 +83,16 @@ class Mask(ABC):
         return found
 
     def heads(self) -> int:
-        """After how many heads it repeats; 1 when all heads see alike. Head h follows the rule of h mod heads."""
+        """The number of heads after which it repeats; 1 when all heads are alike. Head h has the rule of h mod
+        heads."""
         return 1
 
     def pattern(self) -> Pattern | None:
-        """The mask as a `Pattern`, None when that cannot say it."""
+        """The mask as a `Pattern`; None when it cannot be expressed as one."""
         return None
 
     def parts(self) -> tuple[Mask, ...]:
-        """The masks that it is made of; none for a single rule."""
+        """The masks that it combines; none for a single rule."""
         return ()
 
     @final
@@ -100,17 +102,17 @@ class Mask(ABC):
 
     @final
     def causal(self) -> bool:
-        """Guaranteed never to allow a key later than the query."""
+        """Whether it is guaranteed never to allow a key later than the query."""
         return self.lookahead() == "none"
 
     @final
     def is_causal_only(self) -> bool:
-        """Exactly the causal mask."""
+        """Whether it is exactly the causal mask."""
         return self.pattern() == Pattern(causal=True)
 
     @final
     def causal_window(self) -> Pattern | None:
-        """Its pattern when that is causal, with or without a window; None otherwise."""
+        """Its pattern where that is causal, with or without a window; None otherwise."""
         pattern = self.pattern()
         return pattern if pattern is not None and pattern.causal else None
 
@@ -120,25 +122,25 @@ class Mask(ABC):
 
         Args:
             queries: the chunk's ticks.
-            keys: the keys that are there.
-            heads: query heads to write out; None: as few as tell all, `Mask.heads`.
+            keys: the keys of the call.
+            heads: query heads to evaluate; None: `Mask.heads`, after which all repeat.
         """
         count = self.heads() if heads is None else heads
         head = torch.arange(count, device=keys.order.device)[None, :, None, None]
         read = sorted(self.reads())
-        told = {name: queries.fact(name, queries.order)[:, None, :, None] for name in read}
+        of_queries = {name: queries.fact(name, queries.order)[:, None, :, None] for name in read}
         order, start, end = (part[:, None, :, None] for part in (queries.order, queries.begin, queries.prefix_end))
-        query = Query(order, start, end, told)
+        query = Query(order, start, end, of_queries)
         begin, valid = (None if part is None else part[:, None, None, :] for part in (keys.begin, keys.valid))
-        known = {name: queries.fact(name, keys.order)[:, None, None, :] for name in read}
-        found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid, known), head)
+        of_keys = {name: queries.fact(name, keys.order)[:, None, None, :] for name in read}
+        found = self.rule(query, Key(keys.order[:, None, None, :], begin, valid, of_keys), head)
         rows = found.shape[0]
         return found.expand(rows, count if self.heads() > 1 else -1, queries.order.shape[1], keys.order.shape[1])
 
     @final
     def dense(self, queries: int, keys: int | None = None, *, begins: Tensor | None = None,
               count: Tensor | None = None, prefix: Tensor | None = None) -> Bool[Tensor, "#B #H T S"]:
-        """Written out for the last ``queries`` of ``keys`` tokens, by default all of them; rows are queries.
+        """Evaluate the mask for the last ``queries`` of ``keys`` tokens, by default all of them; rows are queries.
 
         Args:
             begins: [B,S], True where a document starts.
@@ -150,19 +152,19 @@ class Mask(ABC):
     @final
     def draw(self, queries: int = 6, keys: int | None = None, *, begins: Tensor | None = None,
              prefix: Tensor | None = None) -> str:
-        """A picture in text, rows queries and columns keys; heads that differ stand below one another."""
+        """A picture in text: rows are queries, columns keys; heads that differ follow one another."""
         return picture.text(self.dense(queries, keys, begins=begins, prefix=prefix))
 
     @final
     def svg(self, queries: int = 6, keys: int | None = None, *, begins: Tensor | None = None,
             prefix: Tensor | None = None) -> str:
-        """The same picture as SVG, the query's own key darker; heads that differ stand side by side."""
+        """The same picture as SVG, the query's own key darker; heads that differ are side by side."""
         return picture.svg(self.dense(queries, keys, begins=begins, prefix=prefix), repr(self))
 
     @final
     def block_mask(self, queries: Ticks, keys: Keys, *, heads: int | None = None, block_size: int = 128) -> BlockMask:
-        """For `torch.nn.attention.flex_attention`: which blocks of ``block_size`` tokens hold an allowed pair, and the
-        rule for the pairs inside them. It costs about 0.8 s for 8192 tokens on a CPU, so keep it.
+        """The mask for `torch.nn.attention.flex_attention`: which blocks of ``block_size`` tokens hold an allowed pair,
+        and the rule for the pairs inside them. It costs about 0.8 s for 8192 tokens on a CPU, so reuse it.
 
         Args:
             heads: query heads of the call; only read by masks whose heads differ.
@@ -278,7 +280,8 @@ class Not(Mask):
 
 
 def _join(kind: type[And] | type[Or], dual: type[And] | type[Or], *masks: Mask) -> Mask:
-    """The operands of both, flattened, each once, without those that change nothing; one operand stands alone."""
+    """Join the operands: flattened, each once, without those that change nothing; a single operand is returned as it
+    is."""
     flat: list[Mask] = []
     for mask in masks:
         flat += mask.operands if isinstance(mask, kind) else (mask,)

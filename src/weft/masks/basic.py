@@ -54,7 +54,8 @@ class Bidirectional(Mask):
 class Prefix(Mask):
     """The keys of the document's prefix: query.begin <= key.order < query.prefix_end.
 
-    Prefix language models write ``causal | prefix``: the prefix sees itself both ways, the rest sees what came before.
+    Prefix language models write ``causal | prefix``: the prefix attends to itself in both directions, the rest
+    causally.
     """
 
     kind: ClassVar[str] = "prefix"
@@ -90,7 +91,7 @@ class Documents(Mask):
 @final
 @dataclass(frozen=True, repr=False)
 class Padding(Mask):
-    """The keys that exist, on whichever side the padding lies."""
+    """The keys that exist, whether the padding is on the left or on the right."""
 
     kind: ClassVar[str] = "padding"
     source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"

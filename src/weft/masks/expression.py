@@ -21,7 +21,7 @@ HELP = "Write mask names joined by & | ~, such as 'causal & window(128)'."
 
 
 def parse_mask(value: object) -> Mask:
-    """The mask that an expression, a mapping with a kind (``{kind: window, size: 4}``) or a mask says.
+    """The mask of an expression or of a mapping with a kind (``{kind: window, size: 4}``); a mask is returned as it is.
 
     Raises:
         ConfigError: for unknown names (the nearest is named), wrong arguments, and anything that is not an expression.
@@ -39,7 +39,7 @@ def parse_mask(value: object) -> Mask:
 
 
 def _without_keywords(text: str) -> str:
-    """Names such as ``global``, which Python keeps for itself, with an underscore, so that they parse."""
+    """Append an underscore to names that are keywords of Python, such as ``global``, so that the text parses."""
     return re.sub(r"\b[a-z]+\b", lambda name: f"{name[0]}_" if keyword.iskeyword(name[0]) else name[0], text.strip())
 
 
@@ -60,7 +60,7 @@ def _of_node(node: ast.expr, text: str) -> Mask:
 
 
 def _argument(node: ast.expr, text: str) -> Any:
-    """A number as it stands, which the mask itself checks, or a mask."""
+    """A literal, which the mask itself checks, or a mask."""
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -87,8 +87,8 @@ def _of_mapping(value: Mapping[Any, Any]) -> Mask:
     fields = {str(name): item for name, item in value.items()}
     kind = fields.pop("kind", None)
     if not isinstance(kind, str):
-        raise ConfigError([f"{dict(value)!r} names no mask. Give its kind, as in {{kind: window, size: 128}}, or "
-                           "write an expression."])
+        raise ConfigError([f"{dict(value)!r} does not name a mask. Give its kind, as in {{kind: window, size: 128}}, "
+                           "or write an expression."])
     try:
         parameters = inspect.signature(MASKS.get(kind)).parameters
     except KeyError as error:

@@ -19,7 +19,8 @@ TYPES, GLOBALS = "types", "globals"
 @final
 @dataclass(frozen=True, repr=False)
 class SameType(Mask):
-    """The keys of the query's type, by the fact ``types``: ``causal & same_type`` in a text of several voices."""
+    """The keys of the query's type, by the fact ``types``: such as ``causal & same_type`` in a text of several
+    speakers."""
 
     kind: ClassVar[str] = "same_type"
     source: ClassVar[str] = "Bugliarello et al. 2021, section 3 (intra-modal attention)"
@@ -35,9 +36,10 @@ class SameType(Mask):
 @final
 @dataclass(frozen=True, repr=False)
 class Globals(Mask):
-    """Global tokens, which each row names by the fact ``globals``, see all keys, and all queries see them.
+    """Global tokens, marked in each row by the fact ``globals``, attend to all keys, and all queries attend to them.
 
-    `global` names the same tokens of every document; Longformer chooses them by the task, the question's for one.
+    `global` names the same tokens of every document; Longformer chooses them by the task, for instance the tokens of a
+    question.
     """
 
     kind: ClassVar[str] = "globals"

@@ -15,7 +15,8 @@ from weft.masks.registry import known_masks, usage
 
 
 class MaskField:
-    """``mask: Annotated[Mask, MaskField()] = Causal()``: an expression, a mapping or a mask; dumps the first."""
+    """``mask: Annotated[Mask, MaskField()] = Causal()``: an expression, a mapping or a mask; serialised as an
+    expression."""
 
     def resolve(self, value: Any) -> Mask:
         """The mask, or an error that pydantic reports with the field's path."""

@@ -1,4 +1,4 @@
-"""Masks for FlexAttention: the same rule, asked about one query and one key at a time."""
+"""Masks for FlexAttention: the same rule, evaluated for one query and one key at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Ruled(Protocol):
-    """What is asked of a mask here; `weft.masks.base.Mask` has it."""
+    """The part of the interface of `weft.masks.base.Mask` that is needed here; importing it would be circular."""
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         """See `Mask.rule`."""
@@ -37,14 +37,15 @@ def mask_mod(mask: Ruled, queries: Ticks, keys: Keys) -> MaskMod:
     def at(values: Tensor, row: Tensor, index: Tensor) -> Tensor:
         return values[0, index] if values.shape[0] == 1 else values[row, index]
 
-    sees, seen = ({name: queries.fact(name, order) for name in mask.reads()} for order in (queries.order, keys.order))
+    of_queries, of_keys = ({name: queries.fact(name, order) for name in mask.reads()} for order in
+                           (queries.order, keys.order))
 
     def allowed(row: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
         order, start, end = (at(part, row, query_index) for part in (queries.order, queries.begin, queries.prefix_end))
-        query = Query(order, start, end, {name: at(values, row, query_index) for name, values in sees.items()})
+        query = Query(order, start, end, {name: at(values, row, query_index) for name, values in of_queries.items()})
         begin, valid = (None if part is None else at(part, row, key_index) for part in (keys.begin, keys.valid))
-        known = {name: at(values, row, key_index) for name, values in seen.items()}
-        return mask.rule(query, Key(at(keys.order, row, key_index), begin, valid, known), head)
+        facts = {name: at(values, row, key_index) for name, values in of_keys.items()}
+        return mask.rule(query, Key(at(keys.order, row, key_index), begin, valid, facts), head)
 
     return allowed
 

@@ -1,6 +1,6 @@
-"""Queries cut into blocks, each beside the keys that a band lets it see: what attention by blocks computes.
+"""Blocks of queries, each with the keys that a band allows it: the units that blockwise attention computes.
 
-    keys      f f . . . k k k k k k .        one block: its own band, and in front of it the document's first tokens
+    keys      f f . . . k k k k k k .        one block: its own band, preceded by the document's first tokens
     columns   f f       c c c c c c
 
 A tensor *laid on the grid* has a row for each query and a column for each key of the widest block, so that it grows
@@ -20,17 +20,17 @@ from weft.core.clock import Keys, Ticks
 from weft.masks.terms import Band
 
 Parts: TypeAlias = tuple[slice, ...]
-"""Places of one dimension, in order."""
+"""Slices of one dimension, in order."""
 
 
 def picked(x: Tensor, dim: int, parts: Parts) -> Tensor:
-    """``x`` at these places of ``dim``."""
+    """The slices ``parts`` of ``x`` along ``dim``, concatenated."""
     found = [x.narrow(dim, part.start, part.stop - part.start) for part in parts]
     return found[0] if len(found) == 1 else torch.cat(found, dim)
 
 
 class Block(NamedTuple):
-    """Some queries in a row, the keys that are looked at for them, and the columns in which those are laid."""
+    """Consecutive queries, the keys that are read for them, and the columns of the grid in which those keys lie."""
 
     queries: slice
     keys: Parts
@@ -46,9 +46,9 @@ class Grid:
         steps: queries T.
         keys: keys S.
         offset: index of the first query's own key.
-        size: keys up to the query's own that it may see.
-        ahead: later keys that it may see.
-        first: keys in front that every query may see.
+        size: number of keys up to the query's own that it may attend to.
+        ahead: number of later keys that it may attend to.
+        first: number of keys at the front that every query may attend to.
         rows: queries of a block; the last may have fewer.
     """
 
@@ -63,14 +63,14 @@ class Grid:
     @classmethod
     def of(cls, band: Band, *, steps: int, keys: int, offset: int, rows: int) -> Self:
         """The grid of a band that bounds the later keys."""
-        assert band.ahead is not None, "without a bound on later keys every block sees them all"
+        assert band.ahead is not None, "without a bound on later keys every block needs them all"
         longest = offset + steps
         return cls(steps, keys, offset, longest if band.size is None else min(band.size, longest),
                    min(band.ahead, keys), min(band.first, keys), rows)
 
     @property
     def width(self) -> int:
-        """Columns."""
+        """Number of columns."""
         return self.first + self.size - 1 + self.rows + self.ahead
 
     def blocks(self) -> Iterator[Block]:
@@ -84,14 +84,14 @@ class Grid:
                         self._pieces(low + shift, high + shift, low == start))
 
     def _pieces(self, low: int, high: int, joined: bool) -> Parts:
-        """The first keys and those from ``low`` to ``high``; in one piece where nothing lies between."""
+        """The first keys and those from ``low`` to ``high``; as one slice where they are adjacent."""
         if self.first == 0:
             return (slice(low, high),)
         return (slice(0, high),) if joined else (slice(0, self.first), slice(low, high))
 
     def laid(self, of_block: Callable[[Block], Tensor], fill: float | bool) -> Tensor:
-        """What ``of_block`` says of each block's queries and keys [#B,#H,t,s], laid on the grid [#B,#H,T,width];
-        columns that no key of a block stands in hold ``fill``."""
+        """The values of ``of_block`` for each block's queries and keys [#B,#H,t,s], laid on the grid [#B,#H,T,width];
+        columns without a key hold ``fill``."""
         return torch.cat([self._row(block, of_block(block), fill) for block in self.blocks()], -2)
 
     def _row(self, block: Block, x: Tensor, fill: float | bool) -> Tensor:
@@ -114,7 +114,7 @@ def ticks_at(ticks: Ticks, queries: slice) -> Ticks:
 
 
 def keys_at(keys: Keys, parts: Parts) -> Keys:
-    """Some of the keys."""
+    """The keys in these slices."""
     def cut(x: Tensor | None) -> Tensor | None:
         return None if x is None else picked(x, 1, parts)
 

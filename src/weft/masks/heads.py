@@ -33,8 +33,8 @@ class PerHead(Mask):
                 raise ConfigError([f"per_head: {mask!r} is not a mask. Give one mask for each head, such as "
                                    "per_head(window(4), strided(4))."])
         if len(masks) < 2:
-            raise ConfigError([f"per_head: {len(masks)} masks, but heads differ only from 2. Give one for each head, "
-                               "such as per_head(window(4), strided(4))."])
+            raise ConfigError([f"per_head: {len(masks)} masks, and heads differ only with two or more. Give one for "
+                               "each head, such as per_head(window(4), strided(4))."])
         object.__setattr__(self, "masks", tuple(masks))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from weft.core.clock import Keys, Ticks, resolve_call
 from weft.core.errors import InputError
 
 SIDE, GAP, TITLE, LETTER = 16, 24, 20, 8
-"""Pixels of a cell, between heads, above them, and of a letter there."""
+"""Pixels: side of a cell, gap between heads, height of the title, width of one of its letters."""
 
 OWN, SEEN, HIDDEN = "#1f4e79", "#8db8de", "#f2f2f2"
 

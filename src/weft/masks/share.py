@@ -1,4 +1,4 @@
-"""How much of all pairs of a query and a key a mask allows."""
+"""The share of all pairs of a query and a key that a mask allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.core.clock import Keys, Ticks
 from weft.core.span import WHOLE
 
 ROWS = 512
-"""Queries that are looked at together."""
+"""Queries that are evaluated at once."""
 
 
 def visible_share(allowed: Callable[[Ticks, Keys], Tensor], heads: int, steps: int) -> float:

@@ -120,10 +120,10 @@ class Fixed(Mask):
 @final
 @dataclass(frozen=True, repr=False, init=False)
 class GlobalTokens(Mask):
-    """The tokens at ``indices`` of a document see all keys, and all queries see them; ``causal & (... | global(0))``
-    keeps it causal, which with a window is attention with sinks.
+    """The tokens at ``indices`` of a document attend to all keys, and all queries attend to them; ``causal & (... |
+    global(0))`` keeps it causal, which with a window is attention with sinks.
 
-    Longformer gives global tokens projections of their own; this is the mask alone.
+    Longformer also has separate projections for global tokens; this is the mask alone.
     """
 
     kind: ClassVar[str] = "global"
@@ -133,17 +133,17 @@ class GlobalTokens(Mask):
 
     def __init__(self, *indices: int) -> None:
         if not indices:
-            raise ConfigError(["global: no token is named. Give the indices of the global tokens, such as global(0)."])
+            raise ConfigError(["global: no token is given. Give the indices of the global tokens, such as global(0)."])
         for index in indices:
             require_count(self.kind, "indices", index, 0, "tokens are counted from the begin of their document, from 0")
         object.__setattr__(self, "indices", tuple(sorted(set(indices))))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
-        sees, seen = query.order - query.begin, key.order - query.begin
-        return reduce(torch.logical_or, ((sees == index) | (seen == index) for index in self.indices))
+        i, j = query.order - query.begin, key.order - query.begin
+        return reduce(torch.logical_or, ((i == index) | (j == index) for index in self.indices))
 
     def band(self) -> Band:
-        """What a global token sees of the past are first tokens as well."""
+        """A global token lies among the first tokens, and so do the earlier keys that it attends to."""
         return Band(1, None, self.indices[-1] + 1)
 
     def borders(self) -> tuple[int, ...]:

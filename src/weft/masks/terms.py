@@ -1,4 +1,4 @@
-"""What masks are said in: the query and key of a rule, the pattern that a kernel understands."""
+"""The terms of masks: query and key of a rule, the pattern that kernels recognise, the band that bounds a mask."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NO_FACTS: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Query(NamedTuple):
-    """What a rule may know of queries; the fields broadcast against those of `Key`. ``facts`` are those that the mask
-    `reads`."""
+    """The facts of queries that a rule may use; the fields broadcast against those of `Key`. ``facts`` are those that
+    the mask `reads`."""
 
     order: Tensor
     begin: Tensor
@@ -30,7 +30,8 @@ class Query(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a rule may know of keys. ``begin`` and ``valid`` are None where they are not kept, as in `Keys`."""
+    """The facts of keys that a rule may use. ``begin`` and ``valid`` are None where they are not stored, as in
+    `Keys`."""
 
     order: Tensor
     begin: Tensor | None
@@ -40,7 +41,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Pattern:
-    """A mask in words that a kernel understands: allowed is a key that satisfies everything said here.
+    """A mask in terms that a kernel recognises: a key is allowed if it satisfies all of these conditions.
 
     Attributes:
         causal: no key later than the query.
@@ -63,12 +64,12 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Band:
-    """Bounds on which keys of its document a query may see, whatever the tokens are; None: without bound.
+    """Bounds on the keys of its document that a query may attend to, for all tokens; None: no bound.
 
     Attributes:
-        size: of the earlier keys only this many of the most recent, the query's own included.
-        ahead: at most so many later keys.
-        first: besides, the document's first tokens.
+        size: number of most recent keys, the query's own included.
+        ahead: number of later keys.
+        first: number of the document's first tokens that are allowed besides.
     """
 
     size: int | None = None

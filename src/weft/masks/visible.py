@@ -1,4 +1,4 @@
-"""Which keys the queries of one call may see, in symbols: nothing is written out before a form of attention asks."""
+"""Which keys the queries of one call may attend to, in symbolic form: no tensor is made before a form needs it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from weft.masks.terms import Band, Pattern
 
 
 class Visible(ABC):
-    """Base. A form asks for as little as it needs: facts, a part written out, or all."""
+    """Base. A form of attention takes as little as it needs: plain facts, the tensor of a part, or the whole tensor."""
 
     causal: bool = False
-    """As many queries as keys, and query i sees exactly the keys 0 to i."""
+    """Whether there are as many queries as keys, and query i attends to exactly the keys 0 to i."""
 
     everything: bool = False
     """Every query sees every key."""
@@ -31,15 +31,15 @@ class Visible(ABC):
     """The index of the first query's own key where keys lie in order, as in `Keys`."""
 
     def band(self) -> Band:
-        """Bounds on the keys that a query may see."""
+        """Bounds on the keys that a query may attend to."""
         return Band()
 
     @abstractmethod
     def dense(self) -> Bool[Tensor, "#B #H T S"] | None:
-        """True where a query may see a key; None: everywhere."""
+        """True where a query may attend to a key; None: everywhere."""
 
     def hidden(self, grid: Grid) -> Bool[Tensor, "#B #H T width"]:
-        """Laid on a grid: True where a query may not see a key. For those that have a band and an offset."""
+        """Laid on a grid: True where a query may not attend to a key. Only with a band and an offset."""
         raise NotImplementedError(f"{type(self).__name__} has no band")
 
 
@@ -71,10 +71,10 @@ class Existing(Visible):
 
 @final
 class Written(Visible):
-    """Already written out.
+    """A mask given as a tensor.
 
     Args:
-        allowed: True where a query may see a key.
+        allowed: True where a query may attend to a key.
     """
 
     def __init__(self, allowed: Bool[Tensor, "#B #H T S"]) -> None:
@@ -87,13 +87,13 @@ class Written(Visible):
 @final
 @dataclass(frozen=True)
 class Rule:
-    """A mask with what is asked of it at every call.
+    """A mask with the facts about it that every call needs.
 
     Attributes:
-        band: its own.
-        window: its pattern when that is causal, with or without a window.
-        everything: it is `Bidirectional`.
-        heads: query heads to write out; None: as few as tell all.
+        band: that of the mask.
+        window: its pattern where that is causal, with or without a window.
+        everything: whether it is `Bidirectional`.
+        heads: query heads to evaluate; None: `Mask.heads`.
     """
 
     mask: Mask
@@ -104,30 +104,30 @@ class Rule:
 
     @staticmethod
     def of(mask: Mask, heads: int) -> Rule:
-        """For as many query heads."""
+        """The rule of a mask for that many query heads."""
         return Rule(mask, mask.band(), mask.causal_window(), mask == Bidirectional(),
                     heads if mask.heads() > 1 else None)
 
 
 @final
 class Ruled(Visible):
-    """What a mask allows among the keys that exist, within each query's own document.
+    """The keys that a mask allows among those that exist, within each query's own document.
 
     Args:
         rule: the mask.
         ticks: of the queries.
         keys: the keys.
-        begins: a document may begin inside the chunk.
+        begins: whether a document may begin inside the chunk.
     """
 
     def __init__(self, rule: Rule, ticks: Ticks, keys: Keys, *, begins: bool) -> None:
         self.rule, self.ticks, self.keys = rule, ticks, keys
         band = rule.band
         steps, own = ticks.order.shape[1], keys.layout == OWN
-        # Causal windows hide the padding behind a row from what stands before it.
+        # A causal mask already excludes the padding, which follows a row's tokens.
         self._plain = rule.window is not None and not ticks.packed and (own or keys.valid is None)
         self.causal = self._plain and own and (band.size is None or steps <= band.size)
-        # The keys in front are first tokens of the one document that all of a row's queries are of.
+        # Keys at the front are the first tokens of one document, that of all of the row's queries.
         self.offset = None if begins and band.first else keys.offset
 
     def band(self) -> Band:
@@ -156,19 +156,19 @@ class Ruled(Visible):
 
 
 def _outside(grid: Grid, device: torch.device) -> Tensor:
-    """[1,1,rows,width]: of every block alike, the keys outside the band."""
+    """The keys outside the band, [1,1,rows,width], which are the same for every block."""
     place = torch.arange(grid.width, device=device) - torch.arange(grid.rows, device=device)[:, None]
     back = grid.size - 1 - place
     return ((back >= grid.size) | (back < -grid.ahead))[None, None]
 
 
 def visible(rule: Rule, keys: Keys, span: Span) -> Visible:
-    """What the queries of a call may see.
+    """The keys that the queries of a call may attend to.
 
     Args:
         rule: the mask.
-        keys: the keys that there are.
-        span: of the call, resolved.
+        keys: the keys of the call.
+        span: the span of the call, resolved.
     """
     ticks, own = span.ticks, keys.layout == OWN
     if own and span.full and not ticks.packed and rule.everything:

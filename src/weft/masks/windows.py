@@ -19,8 +19,8 @@ from weft.masks.terms import Band, Key, Lookahead, Pattern, Query
 class Window(Mask):
     """The ``size`` most recent keys, the query's own included: query.order - size < key.order <= query.order.
 
-    So counts Mistral's W in Hugging Face's code. Mistral's own prefill keeps W + 1; Longformer's causal half, for its
-    attention_window w, is ``window(w/2 + 1)``; Child et al.'s paper has l + 1 keys where its code has l.
+    This is how Hugging Face's code counts Mistral's W. Mistral's own prefill keeps W + 1; Longformer's causal half, for
+    its attention_window w, is ``window(w/2 + 1)``; Child et al.'s paper has l + 1 keys where its code has l.
     """
 
     kind: ClassVar[str] = "window"
@@ -83,7 +83,7 @@ class SymmetricWindow(Mask):
 @final
 @dataclass(frozen=True, repr=False)
 class Dilated(Mask):
-    """``size`` keys that lie d = ``dilation`` apart, the query's own the last: i - j in {0, d, ..., (size - 1) d}."""
+    """``size`` keys at distances of d = ``dilation``, the query's own the last: i - j in {0, d, ..., (size - 1) d}."""
 
     kind: ClassVar[str] = "dilated"
     source: ClassVar[str] = "Beltagy et al. 2020, section 3.1, figure 2c (its causal half)"

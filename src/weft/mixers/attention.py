@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -16,11 +15,11 @@ from torch import Tensor
 
 from weft.core.clock import Clock, Keys, Ticks
 from weft.core.config import PartField
-from weft.core.errors import ConfigError, UnsupportedError, nearest
+from weft.core.errors import UnsupportedError
 from weft.core.history import Lookback
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims, Settings
+from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
@@ -28,30 +27,15 @@ from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
 from weft.masks.visible import Rule, Visible, visible
 from weft.mixers.base import MixerConfig
-from weft.mixers.key_value import (
-    KeyValueShape,
-    KeyValueState,
-    RollingState,
-    Stored,
-    start_growing,
-    start_rolling,
-    store,
-)
+from weft.mixers.heads import HeadSizes, ScoreSettings, attend, head_sizes, named_form, require_form
+from weft.mixers.key_value import KeyValueShape, KeyValueState, Stored, start_growing, store_growing
+from weft.mixers.rolling import RollingState, start_rolling, store_rolling
 from weft.norms.base import Norm, NormConfig
-from weft.ops.attention import ATTENTION, AttentionCall
+from weft.ops.attention import AttentionCall
 from weft.ops.rematerialize import apart
 from weft.ops.score_terms import ScoreTerm
 from weft.positions.base import PositionConfig, PositionScheme, PositionTerm
 from weft.positions.none import NoPositionConfig
-
-
-class ScoreSettings(Settings):
-    """How scores are made from q.k: ``scale`` (None: 1/sqrt(d_head), or what the position scheme prescribes),
-    ``softcap`` c in c tanh(s/c), and the probability with which a weight is dropped in training."""
-
-    scale: float | None = None
-    softcap: float | None = Field(default=None, gt=0)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
 @register
@@ -118,67 +102,8 @@ class AttentionConfig(MixerConfig):
         ]
 
 
-@dataclass(frozen=True)
-class HeadSizes:
-    """Query heads H, key/value heads K, head size E and value size F."""
-
-    heads: int
-    kv_heads: int
-    d_head: int
-    d_value: int
-
-    def split(self) -> tuple[int, int, int]:
-        """Widths of the fused projection: queries, keys, values."""
-        return self.heads * self.d_head, self.kv_heads * self.d_head, self.kv_heads * self.d_value
-
-
 PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
 """What the linear maps of attention are listed under."""
-
-
-def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value: int | None,
-               dims: Dims) -> HeadSizes:
-    """Fill in what was left out and refuse what does not divide."""
-    kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-    if n_heads % kv_heads:
-        raise dims.problem("n_kv_heads", f"{n_heads} query heads do not divide into {kv_heads} key/value heads.",
-                           "Choose n_kv_heads among the divisors of n_heads.")
-    if d_head is None and dims.d_model % n_heads:
-        raise dims.problem("n_heads", f"d_model {dims.d_model} does not divide into {n_heads} heads.",
-                           "Choose another number of heads, or give d_head.")
-    size = dims.d_model // n_heads if d_head is None else d_head
-    return HeadSizes(n_heads, kv_heads, size, size if d_value is None else d_value)
-
-
-def named_form(backend: str) -> str | None:
-    """The form of attention that a configuration's ``backend`` names; None: the chooser's."""
-    return None if backend == "auto" else backend
-
-
-def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
-    """Refuse a ``backend`` that is no form of attention, or cannot be one of calls with a softcap.
-
-    Raises:
-        ConfigError: naming the nearest.
-    """
-    name = named_form(backend)
-    if name is None:
-        return
-    try:
-        ATTENTION.form(name)
-    except ConfigError:
-        known = ["auto", *(form.name for form in ATTENTION.forms())]
-        raise dims.problem("backend", f"attention has no form called {name!r}.", nearest(name, known)) from None
-    if softcap is not None and name in ("sdpa", "grouped_rows"):
-        raise dims.problem("backend", f"the form {name!r} cannot express a softcap.", "Use 'auto' or 'reference'.")
-
-
-def attend(layer: Layer, call: AttentionCall, form: str | None) -> Float[Tensor, "B T H F"]:
-    """The attention of a layer's call by the form that its configuration names; while a probe asks for the weights, by
-    one that makes them."""
-    if layer.asked is None or "weights" not in layer.asked:
-        return ATTENTION(call, form)
-    return ATTENTION(replace(call, record=partial(layer.asked.give, "weights")))
 
 
 class Attention(Layer):
@@ -276,8 +201,12 @@ class Attention(Layer):
         return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 
     def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
-        """Keep the chunk's keys and values, and give those that its queries may look at."""
-        return store(state, k, v, span)
+        """Keep the chunk's keys and values in the state, and return those that its queries may read."""
+        if isinstance(state, RollingState):
+            return store_rolling(state, k, v, span)
+        if isinstance(state, KeyValueState):
+            return store_growing(state, k, v, span)
+        return Stored(k, v, Keys.of(span.ticks), None)
 
     def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
         """What is to be computed from the scores on, in symbols."""

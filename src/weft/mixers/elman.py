@@ -33,12 +33,12 @@ class ElmanConfig(RecurrentConfig):
 class Elman(Recurrent):
     """The Elman network: h_t = f(W_x x_t + W_h h_{t-1} + b), h_0 = 0, f tanh, sigmoid or relu.
 
-    State: h, d_hidden numbers a row. One bias, where PyTorch's nn.RNN adds up two.
+    State: h, d_hidden numbers a row. One bias, where PyTorch's nn.RNN adds two.
 
-    Under a sigmoid, whose slope is at most 1/4, weights start uniform between -b and b, b = 4 sqrt(6 / (inputs +
-    outputs)) (Glorot and Bengio 2010, equation 16, with the factor 4 for the sigmoid that their later code adds), and
-    biases at 0: started as the others are, a stack of two hardly hears its input, and learns no more than how often
-    tokens occur.
+    With a sigmoid, whose slope is at most 1/4, weights are drawn uniformly between -b and b, b = 4 sqrt(6 / (inputs +
+    outputs)) (Glorot and Bengio 2010, equation 16, with the factor 4 for the sigmoid of their later code), and biases
+    are 0: with the initialisation of the others, the input hardly changes the output of two stacked layers, which then
+    learn only the frequencies of tokens.
     """
 
     gates = 1
@@ -48,9 +48,9 @@ class Elman(Recurrent):
         super().__init__(d_model, d_hidden, bias)
         self.activation = activation
         if activation == "sigmoid":
-            self._start_for_a_sigmoid()
+            self._initialise_for_sigmoid()
 
-    def _start_for_a_sigmoid(self) -> None:
+    def _initialise_for_sigmoid(self) -> None:
         for weight in (self.input.weight, self.recurrent_weight):
             bound = 4 * math.sqrt(6 / sum(weight.shape))
             nn.init.uniform_(weight, -bound, bound)

@@ -49,7 +49,7 @@ class GatedConvolutionConfig(MixerConfig):
 
 @dataclass(frozen=True)
 class ConvolutionState(LayerState):
-    """The inputs that the next token can still see, P = (kernel - 1) dilation; zero where there are none."""
+    """The inputs on which the next output depends, P = (kernel - 1) dilation; zero before the first token."""
 
     history: Float[Tensor, "B P D"] = tensor_field()
 
@@ -57,8 +57,8 @@ class ConvolutionState(LayerState):
 class GatedConvolution(Layer):
     """(X * W + b) sigmoid(X * V + c), * a causal convolution with ``kernel`` taps ``dilation`` tokens apart.
 
-    W and V are the halves of one weight [2D, D, kernel]. State: the last (kernel - 1) dilation inputs. The residual,
-    and the bottlenecks of the paper's deepest networks, are the block's affair.
+    W and V are the halves of one weight [2D, D, kernel]. State: the last (kernel - 1) dilation inputs. The residual
+    and the bottlenecks of the paper's deepest networks belong to the block.
     """
 
     state_type = ConvolutionState

@@ -38,7 +38,7 @@ class GRU(Recurrent):
 
     Gates are stacked in the order r, z, n (PyTorch's). State: h, d_hidden numbers a row. Cho et al. 2014, eq. 8,
     multiply r with h_{t-1} before U_n; this is the later form, which needs one product a step and is what published
-    weights use. b_r and b_z are one bias each, where PyTorch's nn.GRU adds up two.
+    weights use. b_r and b_z are one bias each, where PyTorch's nn.GRU adds two.
     """
 
     gates = 3

@@ -1,8 +1,8 @@
-"""What attention keeps: keys and values that grow with the sequence, or a rolling buffer for a window.
+"""The key/value cache of attention: keys and values that grow with the sequence. `rolling` keeps those of a window.
 
-Both answer the same two questions: which keys may the chunk's queries look at (`gather`), and what is kept after it.
-Buffers are written in place only with gradients off; with gradients on every state is a new value, so gradients flow
-across cuts. A head's keys lie side by side, so that all that a query reads is read in one sweep.
+Both answer two questions: which keys may the chunk's queries read, and what is kept after it. Buffers are written in
+place only with gradients off; with gradients on every state is a new value, so gradients flow across cuts. A head's
+keys are contiguous, so that all that a query reads is read in one sweep.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torch import Tensor
 from weft.core.checks import require
 from weft.core.clock import Clock, Keys, Ticks
 from weft.core.errors import StateError
-from weft.core.history import held_orders
 from weft.core.layer import LayerState
 from weft.core.span import Span
 from weft.core.state import fact_field, pad_to, tensor_field
@@ -36,25 +35,6 @@ class KeyValueState(LayerState):
     keys: Float[Tensor, "B K S E"] = tensor_field(grows=2)
     values: Float[Tensor, "B K S F"] = tensor_field(grows=2)
     capacity: int | None = fact_field(saved=int, room=True)
-
-
-@dataclass(frozen=True)
-class RollingState(LayerState):
-    """Keys and values of the current document's first n tokens and of the last W: the document's token i is in slot
-    i < n, and besides, the token of order i is in slot n + i mod W.
-
-    Attributes:
-        first: n, for masks that always let see a document's first tokens.
-    """
-
-    keys: Float[Tensor, "B K n+W E"] = tensor_field()
-    values: Float[Tensor, "B K n+W F"] = tensor_field()
-    first: int = fact_field()
-
-    @property
-    def window(self) -> int:
-        """W."""
-        return self.keys.shape[2] - self.first
 
 
 class Stored(NamedTuple):
@@ -77,33 +57,28 @@ class KeyValueShape(NamedTuple):
 
 def start_growing(clock: Clock, shape: KeyValueShape, capacity: int | None, dtype: torch.dtype) -> KeyValueState:
     """Before the first token: no slots, or ``capacity`` of them."""
-    return KeyValueState(clock, *_buffers(clock, shape, capacity or 0, dtype), capacity)
+    return KeyValueState(clock, *buffers(clock, shape, capacity or 0, dtype), capacity)
 
 
-def start_rolling(clock: Clock, shape: KeyValueShape, window: int, dtype: torch.dtype, first: int = 0) -> RollingState:
-    """Before the first token: n + W empty slots."""
-    return RollingState(clock, *_buffers(clock, shape, first + window, dtype), first)
-
-
-def _buffers(clock: Clock, shape: KeyValueShape, slots: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def buffers(clock: Clock, shape: KeyValueShape, slots: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Empty buffers [B,K,S,E] and [B,K,S,F] for keys and values."""
     batch, device = clock.seen.shape[0], clock.seen.device
     return (torch.zeros(batch, shape.heads, slots, shape.d_head, dtype=dtype, device=device),
             torch.zeros(batch, shape.heads, slots, shape.d_value, dtype=dtype, device=device))
 
 
-def store(state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
-    """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F] and say what its queries may look at."""
-    if state is None:
-        return Stored(k, v, Keys.of(span.ticks), None)
-    if isinstance(state, RollingState):
-        return _store_rolling(state, k, v, span)
-    assert isinstance(state, KeyValueState), "what attention keeps"
+def store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Stored:
+    """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read.
+
+    Raises:
+        StateError: a row would consume more tokens than the state was started for.
+    """
     ticks, capacity, held = span.ticks, state.capacity, state.keys.shape[2]
     room, seen, slots, known = ticks.once(("growing", held, capacity), partial(_growth, span, held, capacity))
     keys, values = state.keys, state.values
     if held < room:
         keys, values = pad_to(keys, 2, room, 0), pad_to(values, 2, room, 0)
-    keys, values = _write((keys, values), (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
+    keys, values = write((keys, values), (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
     new = (KeyValueState(span.after, keys, values, capacity) if type(state) is KeyValueState
            else replace(state, clock=span.after, keys=keys, values=values))
     if span.fresh:
@@ -196,17 +171,17 @@ def _growing_keys(span: Span, seen: int, steps: int) -> Keys:
     after, name = span.after, ("growing", seen, span.uniform)
     order = torch.arange(seen, device=after.seen.device)[None]
     offset = span.bound - steps if span.uniform and span.count is None and span.bound is not None else None
-    return Keys(order, _positions(after, order, 0), None,
+    return Keys(order, positions(after, order, 0), None,
                 None if span.uniform else order < after.seen[:, None], name, offset)
 
 
-def _positions(clock: Clock, order: Tensor, first: int) -> Tensor:
+def positions(clock: Clock, order: Tensor, first: int) -> Tensor:
     """Where the keys of these orders stand; their orders where no layer asks."""
     return order if clock.positions is None else clock.positions.at(order, first)
 
 
-def _write(buffers: tuple[Tensor, Tensor], chunks: tuple[Tensor, Tensor], slots: Slots,
-           ticks: Ticks) -> tuple[Tensor, Tensor]:
+def write(buffers: tuple[Tensor, Tensor], chunks: tuple[Tensor, Tensor], slots: Slots,
+          ticks: Ticks) -> tuple[Tensor, Tensor]:
     """The buffers [B,K,S,E], of keys and of values, with the chunk's counted tokens [B,K,T,E] in their slots."""
     first, steps = slots.first, chunks[0].shape[2]
     if first is None or slots.pinned or not 0 < steps <= slots.size or torch.is_grad_enabled():
@@ -217,7 +192,7 @@ def _write(buffers: tuple[Tensor, Tensor], chunks: tuple[Tensor, Tensor], slots:
 
 
 def _written(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
-    """`_write` of one buffer."""
+    """The buffer with the chunk's counted tokens in their slots, as `write` returns two."""
     steps = chunk.shape[2]
     if steps == 0:
         return buffer
@@ -256,93 +231,3 @@ def _merge(buffer: Tensor, chunk: Tensor, source: Tensor) -> Tensor:
     steps = chunk.shape[2]
     index = place.clamp(0, steps - 1).expand(*chunk.shape[:2], -1, chunk.shape[3])
     return torch.where((place >= 0) & (place < steps), chunk.gather(2, index), buffer)
-
-
-def _store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stored:
-    ticks, after = span.ticks, span.after
-    slots = _rolling_slots(state, span, k.shape[1])
-    # Before the buffers may be written to.
-    earlier = None if k.shape[1] == 1 or span.fresh else _earlier(state, k, v, span)
-    keys, values = _write((state.keys, state.values), (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
-    new = replace(state, clock=after, keys=keys, values=values)
-    if span.fresh:
-        return Stored(k, v, Keys.of(ticks), new)
-    if earlier is not None:
-        return Stored(*earlier, new)
-    # The slot just overwritten held the token that the window has left behind.
-    return Stored(keys.transpose(1, 2), values.transpose(1, 2), _rolling_keys(span, state.window, state.first), new)
-
-
-def _rolling_slots(state: RollingState, span: Span, steps: int) -> Slots:
-    """Slot n + s takes the newest token whose order is s modulo W."""
-    ticks, after, window, first = span.ticks, span.after, state.window, state.first
-    level = steps == 1 and span.full and span.uniform and span.bound is not None
-    past = span.full and span.uniform and span.bound is not None and span.bound - steps >= first
-
-    def index() -> Tensor:
-        return first + torch.remainder(ticks.order, window)
-
-    def source() -> Tensor:
-        held = held_orders(after, window, first)
-        place = held - span.before.seen[:, None]
-        return place if first == 0 else place.where(held < after.seen[:, None], -1)
-
-    name = ("rolling", window, first)
-    return Slots(first + (span.bound - 1) % window if level and span.bound is not None else None,
-                 partial(ticks.once, (name, "slots"), index), partial(ticks.once, (name, "source"), source), name,
-                 0 if past else first, window)
-
-
-def _rolling_keys(span: Span, window: int, first: int) -> Keys:
-    """What is known of the n + W slots after one token."""
-    ticks, after, name = span.ticks, span.after, ("rolling", window, first)
-
-    def known() -> Keys:
-        order = held_orders(after, window, first)
-        return Keys(order, _positions(after, order, first), None, _held(order, after, window, first), name)
-
-    return ticks.once(name, known)
-
-
-def _held(order: Tensor, clock: Clock, window: int, first: int) -> Tensor:
-    """[B,n+W]: which slots hold a token, those of the document's first tokens only what the window has left behind."""
-    recent = order[:, first:] >= 0
-    return recent if first == 0 else torch.cat([order[:, :first] < clock.seen[:, None] - window, recent], 1)
-
-
-def _earlier(state: RollingState, k: Tensor, v: Tensor, span: Span) -> tuple[Tensor, Tensor, Keys]:
-    """The document's first tokens and those of the window before a chunk of several tokens, in their order, and the
-    chunk's own."""
-    window, first = state.window, state.first
-    index, known = _earlier_keys(span, window, first)
-
-    def rows(buffer: Tensor, chunk: Tensor) -> Tensor:
-        held = buffer.gather(2, index[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3]))
-        return torch.cat([held.transpose(1, 2), chunk.to(buffer.dtype)], 1)
-
-    return rows(state.keys, k), rows(state.values, v), known
-
-
-def _earlier_keys(span: Span, window: int, first: int) -> tuple[Tensor, Keys]:
-    """The slots [B,n+W] in which what came before a chunk lies, in order, and what is known of that and the chunk."""
-    ticks, before, name = span.ticks, span.before, ("earlier", window, first)
-
-    def known() -> tuple[Tensor, Keys]:
-        recent = before.seen[:, None] - window + torch.arange(window, device=before.seen.device)
-        early = torch.arange(first, device=recent.device).expand(len(recent), -1)
-        order = torch.cat([before.begin[:, None] + early, recent], 1)
-        own = torch.ones_like(ticks.order, dtype=torch.bool) if ticks.valid is None else ticks.valid
-        position = _positions(before, order, first)
-        return (torch.cat([early, first + torch.remainder(recent, window)], 1),
-                Keys(torch.cat([order, ticks.order], 1), _joined(position, ticks), None,
-                     torch.cat([_held(order, before, window, first), own], 1), name, first + window))
-
-    return ticks.once(name, known)
-
-
-def _joined(position: Tensor, ticks: Ticks) -> Tensor:
-    """Positions of earlier keys and of a chunk's; of another rank where no layer asks, and then not wanted."""
-    own = ticks.position
-    if own.dim() != position.dim():
-        return torch.cat([position, ticks.order], 1)
-    return torch.cat([position, own.expand(len(position), *own.shape[1:])], 1)

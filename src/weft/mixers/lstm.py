@@ -23,7 +23,8 @@ class LSTMConfig(RecurrentConfig):
     """A long short-term memory network with a forget gate and no peepholes.
 
     Attributes:
-        forget_bias: added to the forget gate's bias at the start; 1 lets a new network remember (Jozefowicz 2015).
+        forget_bias: added to the initial bias of the forget gate; 1 keeps the gate open at first (Jozefowicz et al.
+            2015).
     """
 
     kind: ClassVar[str] = "lstm"
@@ -65,7 +66,7 @@ class LSTM(Recurrent):
         c_t = f c_{t-1} + i g                   h_t = o tanh(c_t)
 
     Gates are stacked in the order i, f, g, o (PyTorch's). State: h and c, 2 d_hidden numbers a row. One bias, where
-    PyTorch's nn.LSTM adds up two.
+    PyTorch's nn.LSTM adds two.
     """
 
     gates = 4

@@ -1,4 +1,4 @@
-"""What Elman networks, GRUs and LSTMs share as layers: `Recurrent`.
+"""`Recurrent`, the base of the layers of Elman networks, GRUs and LSTMs.
 
 All tokens are projected at once, a scan runs over time, and an output projection returns to d_model where the hidden
 size differs. Documents that begin inside a chunk reset the state; rows may advance by different counts.
@@ -28,16 +28,16 @@ from weft.ops.recurrence import after_count
 
 @dataclass(frozen=True)
 class HiddenState(LayerState):
-    """The output of the last token, zero before the first; float32 or better whatever the model computes in."""
+    """The output of the last token, zero before the first; in float32 or better for any dtype of the model."""
 
     h: Float[Tensor, "B H"] = tensor_field(keeps_dtype=True)
 
     def carried(self) -> tuple[Tensor, ...]:
-        """What goes from step to step, in the order of the constructor."""
+        """The tensors that go from step to step, in the order of the constructor."""
         return (self.h,)
 
     def carry(self, clock: Clock, values: list[Tensor]) -> Self:
-        """The state with other values, in the dtypes of these."""
+        """The state with new values, cast to the dtypes of the present ones."""
         return type(self)(clock, *(new.to(old.dtype) for new, old in zip(values, self.carried(), strict=True)))
 
 
@@ -57,10 +57,10 @@ class RecurrentConfig(MixerConfig):
 
 class Recurrent(Layer, ABC):
     """A recurrent network from [B,T,D] to [B,T,D]. The initial state is zero. The recurrence is computed in float32 or
-    better: a network that remembers adds little to much at every step, and bfloat16 loses it.
+    better: a long memory adds small numbers to large ones at every step, which bfloat16 rounds away.
 
-    Subclasses say how many ``gates`` of size H a step has, how many tensors the state ``carries``, and `scan`. Weights
-    and biases start uniform between -1/sqrt(H) and 1/sqrt(H).
+    Subclasses declare the number of ``gates`` of size H, the number of tensors that the state ``carries``, and `scan`.
+    Weights and biases are drawn uniformly between -1/sqrt(H) and 1/sqrt(H).
     """
 
     gates: ClassVar[int]
@@ -81,12 +81,12 @@ class Recurrent(Layer, ABC):
     @abstractmethod
     def scan(self, projected: Float[Tensor, "T B G"], before: tuple[Tensor, ...],
              starts: Tensor | None) -> tuple[Tensor, ...]:
-        """What the state carries, after every step, [T,B,H] each, the output first.
+        """The carried tensors after every step, [T,B,H] each, the output first.
 
         Args:
-            projected: the input's part of every gate, G = gates * H.
-            before: what the state carries before the first step, in the dtype of ``projected``.
-            starts: [T,B], where a document starts; None: nowhere.
+            projected: the contribution of the input to every gate, G = gates * H.
+            before: the carried tensors before the first step, in the dtype of ``projected``.
+            starts: [T,B], True where a document starts; None: nowhere.
         """
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> HiddenState:

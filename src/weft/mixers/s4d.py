@@ -34,7 +34,7 @@ class S4DConfig(MixerConfig):
 
     Attributes:
         d_state: size N of each channel's real system, N/2 complex modes.
-        init: where the modes start.
+        init: initialisation of the modes.
         discretisation: zero-order hold or bilinear.
         dt_min: smallest initial step; steps are drawn log-uniformly.
         dt_max: largest initial step.
@@ -75,7 +75,7 @@ class S4DConfig(MixerConfig):
 
 @dataclass(frozen=True)
 class S4DState(LayerState):
-    """The complex state of every mode, as pairs, float32 or better whatever the model computes in."""
+    """The complex state of every mode, as pairs, in float32 or better for any dtype of the model."""
 
     modes: Float[Tensor, "B H M 2"] = tensor_field(keeps_dtype=True)
 
@@ -84,10 +84,11 @@ class S4D(Layer):
     """H = d_model independent systems x' = A x + B u, y = 2 Re(C x) + D u, then an activation and a mixing linear map.
 
     A is diagonal and complex, A = -exp(log_decay) + i frequency; A, B, C, D and log dt are learned. Parameters are
-    real tensors (complex numbers as pairs in the last dimension), which checkpoints, optimisers and sharding can all
-    treat. Chunks are convolved by FFT in O(T log T), in float32 or better; single tokens are steps of the recurrence.
-    State: N/2 complex numbers a channel, d_model d_state real ones a row. Common implementations fix B = 1; here it
-    starts so (except "legs") and is learned. The kernel is twice the real part, as only one of each pair is kept.
+    real tensors (complex numbers as pairs in the last dimension), which checkpoints, optimisers and sharding all
+    support. Chunks are convolved by FFT in O(T log T), in float32 or better; single tokens are steps of the recurrence.
+    State: N/2 complex numbers a channel, d_model d_state real ones a row. Common implementations fix B = 1; here
+    that is the initial value (except for "legs"), and B is learned. The kernel is twice the real part, as one mode of
+    each conjugate pair is stored.
     """
 
     state_type = S4DState

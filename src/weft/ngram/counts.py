@@ -13,7 +13,7 @@ from weft.ngram.stream import Stream, pad_documents
 
 
 class Ranked(NamedTuple):
-    """Distinct keys in order, the rank of each key given, and how often each occurs."""
+    """Distinct keys in rising order, the rank of each input key, and how often each distinct key occurs."""
 
     keys: Int[np.ndarray, "G"]
     ranks: Int[np.ndarray, "N"]
@@ -21,10 +21,10 @@ class Ranked(NamedTuple):
 
 
 def sort_places(keys: Int[np.ndarray, "N"], bound: int) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
-    """The keys (0 <= key < bound) in order, and the place where each stood.
+    """The keys (0 <= key < bound) in rising order, and the index of each in the input.
 
-    NumPy sorts integers several times faster than it finds the order of them, so that key and place are sorted as
-    one integer wherever both fit into 63 bits: at 10 million keys, keys of 39 bits.
+    NumPy sorts integers several times faster than it computes their order (``argsort``), so key and index are sorted as
+    one integer wherever both fit into 63 bits: with 10 million keys, for keys of up to 39 bits.
     """
     shift = len(keys).bit_length()
     if bound.bit_length() + shift > 63:
@@ -115,7 +115,7 @@ def count_ngrams(
 
     Each document is preceded by the start symbol, which is context only. An n-gram holds at most one of them, as in
     SRILM and lmplz: the first word of a document is counted once at every length up to 2 (``<s> w``), the second up
-    to 3, and so on. An end symbol, where wanted, is an ordinary token that the caller has put into ``tokens``.
+    to 3, and so on. An end symbol, where there is one, is an ordinary token that the caller has put into ``tokens``.
 
     The work is one sort of N integers per length: a k-gram's key is built from the rank of its first k-1 words, so
     that a 64-bit key serves any order and vocabulary. Time O(order * N log N), memory O(order * distinct n-grams).
@@ -128,7 +128,7 @@ def count_ngrams(
         bos: the start symbol's id if it lies in the vocabulary (it then never gets probability); None: outside it.
 
     Raises:
-        InputError: no tokens, an impossible order, ids outside the vocabulary, ``begins`` that do not fit.
+        InputError: no tokens, an impossible order, ids outside the vocabulary, ``begins`` of another length or type.
     """
     start = _check_setting(order, vocab_size, bos)
     stream = pad_documents(tokens, begins, start, vocab_size)

@@ -14,11 +14,11 @@ from weft.ngram.smoothing import assemble, counts_of_counts, divide
 from weft.ngram.table import NgramTable
 
 FALLBACK = (0.5, 1.0, 1.5)
-"""Discounts where the counts of counts give none; the values that lmplz falls back to."""
+"""Discounts where the counts of counts give none, those of lmplz."""
 
 
 class Discounts(NamedTuple):
-    """What one order takes from counts of 1, 2, and 3 or more; ``estimated`` is false for the fallback values."""
+    """The discounts of one order for counts of 1, 2, and 3 or more; ``estimated`` is false for the fallback values."""
 
     one: float
     two: float
@@ -35,8 +35,8 @@ def modified_kneser_ney(
         g(c) = (D_1 N_1(c .) + D_2 N_2(c .) + D_3+ N_3+(c .)) / A(c)
 
     a is the count at the highest order and for n-grams that begin with the start symbol; below, it is the number of
-    different words seen before the n-gram (the start symbol is one of them). Unigrams are interpolated with the
-    uniform distribution over the vocabulary (without the start symbol), so that unseen words have probability.
+    different words that precede the n-gram (the start symbol is one of them). Unigrams are interpolated with the
+    uniform distribution over the vocabulary (without the start symbol), so that unseen words have positive probability.
 
     Chen & Goodman 1998 (TR-10-98; section 3 of the 1999 article); Heafield et al. 2013, section 3, whose treatment
     of start symbols and of the uniform distribution (lmplz's default) is followed; nothing is pruned. nltk's
@@ -61,7 +61,8 @@ def modified_kneser_ney(
 
 
 def adjusted_counts(counts: NgramCounts, length: int) -> Int[np.ndarray, "G"]:
-    """a(w_1 .. w_k): counts at the highest order and after a start symbol, else the number of words seen before."""
+    """a(w_1 .. w_k): counts at the highest order and after a start symbol, else the number of distinct preceding
+    words."""
     level = counts.levels[length - 1]
     if length == counts.order:
         return level.counts
@@ -81,7 +82,7 @@ def estimate_discounts(counts: NgramCounts) -> tuple[Discounts, ...]:
 
 def _estimate(adjusted: Int[np.ndarray, "G"]) -> Discounts:
     t = [int(value) for value in counts_of_counts(adjusted, 4)]
-    # In integers: rounding must not choose between an estimate and the fallback.
+    # In integers, so that rounding cannot decide between an estimate and the fallback.
     if not all(r * t[r] * (t[1] + 2 * t[2]) > (r + 1) * t[1] * t[r + 1] for r in (1, 2, 3)):
         return Discounts(*FALLBACK, False)
     y = t[1] / (t[1] + 2 * t[2])
@@ -99,7 +100,7 @@ def _check_discounts(discounts: Sequence[tuple[float, float, float]], order: int
             raise InputError(
                 f"discounts must satisfy 0 <= D_r <= r for r = 1, 2, 3; got {tuple(triple)}.",
                 where=f"discounts[{length - 1}]",
-                remedy="Leave them out to have them estimated.",
+                remedy="Leave them out to estimate them.",
             )
     return tuple(Discounts(*triple, False) for triple in discounts)
 

@@ -37,7 +37,7 @@ class NaiveNgrams:
         return {gram[-1]: count for gram, count in counts.items() if gram[:-1] == context}
 
     def maximum_likelihood(self, word: int, context: Gram) -> float:
-        """C(c w) / C(c .), for the longest end of the context that was seen."""
+        """C(c w) / C(c .), for the longest suffix of the context that was counted."""
         context = self._trim(context)
         while not self._after(context, self.counts):
             context = context[1:]
@@ -62,7 +62,7 @@ class NaiveNgrams:
         return count - (n[1] / (n[1] + 2 * n[2]) if n[1] and n[2] else 0.5)
 
     def katz(self, word: int, context: Gram) -> float:
-        """(r - d) / R where c w was seen, else alpha(c) p(w | c')."""
+        """(r - d) / R where c w was counted, else alpha(c) p(w | c')."""
         context = self._trim(context)
         after = self._after(context, self.counts)
         if not after:

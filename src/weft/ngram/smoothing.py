@@ -13,7 +13,7 @@ from weft.ngram.counts import NgramCounts
 from weft.ngram.table import NgramTable, TableLevel
 
 KATZ_CUTOFF = 5
-"""Counts above this are trusted as they are (Katz 1987)."""
+"""Counts above this are not discounted (Katz 1987)."""
 
 
 def counts_of_counts(counts: Int[np.ndarray, "G"], highest: int) -> Int[np.ndarray, "R"]:
@@ -28,7 +28,7 @@ def assemble(
 ) -> NgramTable:
     """A table from probabilities of every length and back-off weights of every length but the last.
 
-    A context that no word was counted after says nothing: its weight is 1 whatever ``weights`` holds.
+    A context after which no word was counted has the back-off weight 1, whatever ``weights`` holds.
     """
     levels = []
     for length, (level, prob) in enumerate(zip(counts.levels, probs, strict=True), start=1):
@@ -56,9 +56,9 @@ def maximum_likelihood(counts: NgramCounts) -> NgramTable:
 
         p(w | c) = C(c w) / sum_v C(c v)
 
-    A word never seen after a context that was seen has probability 0 (-inf in nats), which makes a text's perplexity
-    infinite. After a context that was never seen the quotient is 0/0; the table then answers for the longest end of
-    the context that was seen, so that every distribution sums to one.
+    A word that never follows a counted context has probability 0 (-inf in nats), which makes a text's perplexity
+    infinite. After a context without counts the quotient is 0/0; the table then uses the longest suffix of the context
+    that has counts, so that every distribution sums to one.
 
     Jurafsky & Martin, Speech and Language Processing, 3rd ed., chapter 3; Chen & Goodman 1998, section 2.
     """
@@ -71,14 +71,14 @@ def maximum_likelihood(counts: NgramCounts) -> NgramTable:
 
 
 def add_k(counts: NgramCounts, k: float) -> NgramTable:
-    """Every n-gram counted k times more than it was; k = 1 is Laplace's rule.
+    """Additive smoothing: k is added to every count; k = 1 is Laplace's rule.
 
         p(w | c) = (C(c w) + k) / (sum_v C(c v) + k V)
 
-    V counts the symbols that can be predicted (not the start symbol). A context that was never seen gives 1/V.
+    V counts the symbols that can be predicted (not the start symbol). A context without counts gives 1/V.
     Only n-grams of the full order count, and the shorter ones at a document's start.
 
-    Chen & Goodman 1998, section 2.1, additive smoothing (there with delta for k).
+    Chen & Goodman 1998, section 2.1, where k is called delta.
 
     Raises:
         InputError: k not above 0 or not finite.
@@ -112,7 +112,8 @@ def _add_k_level(
 
 
 def katz(counts: NgramCounts) -> NgramTable:
-    """Katz back-off: seen n-grams are discounted, unseen ones share what that frees in proportion to the lower order.
+    """Katz back-off: counted n-grams are discounted, and the freed mass goes to the others in proportion to the lower
+    order.
 
         p(w | c) = (r - d(r)) / R            r = C(c w) > 0,  R = sum_v C(c v)
                  = alpha(c) p(w | c')        r = 0;  alpha makes the distribution sum to one
@@ -123,11 +124,11 @@ def katz(counts: NgramCounts) -> NgramTable:
 
     Where that does not lie strictly between 0 and r for each r <= 5 (small or very regular corpora), the order uses
     absolute discounting instead, d = n_1 / (n_1 + 2 n_2) (Ney, Essen & Kneser 1994), and d = 1/2 if n_1 or n_2 is 0.
-    Unigrams that were not seen share what unigrams free in equal parts.
+    Words without counts share the mass that unigrams free in equal parts.
 
-    Two cases that the paper leaves open: a context whose counts all exceed 5 frees nothing, so its R is raised by one
-    (as SRILM does); a context that all words followed is not discounted. Unlike SRILM's default, n-grams of order 3
-    and more that were seen once are kept.
+    Two cases that the paper leaves open: a context whose counts all exceed 5 frees no mass, so its R is raised by one
+    (as SRILM does); a context followed by every word is not discounted. Unlike SRILM's default, n-grams of order 3
+    and more with a count of 1 are kept.
     """
     prob = _katz_unigrams(counts)
     probs, weights = [prob], []
@@ -139,7 +140,7 @@ def katz(counts: NgramCounts) -> NgramTable:
 
 
 def katz_discounts(counts: Int[np.ndarray, "G"]) -> Float[np.ndarray, "R"]:
-    """What Katz back-off takes from a count: entry r for r = 0 .. 5, the last one for all larger counts."""
+    """The discount of a count r in Katz back-off: entry r for r = 0 .. 5, the last entry for all larger counts."""
     found = counts_of_counts(counts, KATZ_CUTOFF + 1)
     r = np.arange(1, KATZ_CUTOFF + 1)
     if _good_turing_holds(found):
@@ -151,7 +152,7 @@ def katz_discounts(counts: Int[np.ndarray, "G"]) -> Float[np.ndarray, "R"]:
 
 
 def _good_turing_holds(found: Int[np.ndarray, "R"]) -> bool:
-    """Whether 0 < d(r) < r for every r up to the cutoff, decided in integers: rounding must not choose the method."""
+    """Whether 0 < d(r) < r for every r up to the cutoff, computed in integers, so that rounding cannot decide."""
     n = [int(value) for value in found]
     last = (KATZ_CUTOFF + 1) * n[-1]
     below = all((r + 1) * n[r + 1] < r * n[r] for r in range(1, KATZ_CUTOFF + 1))

@@ -14,9 +14,9 @@ class Stream(NamedTuple):
     """Documents laid end to end, a start symbol before each.
 
     Attributes:
-        symbols: [P] ids, P = tokens + documents; the start symbol is an id of its own.
-        depth: [P] place within the document; the start symbol has 0. A k-gram ends at p when depth[p] >= k-1.
-        token_places: [N] where each of the original tokens stands in ``symbols``.
+        symbols: [P] ids, P = tokens + documents; the start symbol has an id that no token has.
+        depth: [P] index within the document; the start symbol has 0. A k-gram ends at p when depth[p] >= k-1.
+        token_places: [N] index of each original token in ``symbols``.
     """
 
     symbols: Int[np.ndarray, "P"]
@@ -29,14 +29,14 @@ def pad_documents(
 ) -> Stream:
     """Put one start symbol before every document.
 
-    One start symbol says as much as n-1: an n-gram with two of them could only repeat what the shorter one says.
+    One start symbol carries as much information as n-1: an n-gram with two would only repeat the shorter one.
 
     Args:
         tokens: ids in 0 .. vocab_size-1, none equal to ``bos``.
         begins: true where a document starts; the first token always starts one. None: a single document.
 
     Raises:
-        InputError: tokens that are no integers in range, or ``begins`` that do not fit them.
+        InputError: tokens that are not integers in range, or ``begins`` of another length or type.
     """
     ids = check_ids(tokens, vocab_size, bos)
     first = np.zeros(len(ids), dtype=bool) if begins is None else check_begins(begins, len(ids))
@@ -50,7 +50,7 @@ def pad_documents(
 
 
 def check_ids(tokens: Int[np.ndarray, "N"], vocab_size: int, bos: int) -> Int[np.ndarray, "N"]:
-    """``tokens`` as int64, or the reason why they cannot be used.
+    """Return ``tokens`` as int64 after checking them.
 
     Raises:
         InputError: not one-dimensional, not integers, outside the vocabulary, or the start symbol itself.
@@ -79,7 +79,7 @@ def _wrong_id(token: int, vocab_size: int, bos: int) -> str:
 
 
 def check_begins(begins: Bool[np.ndarray, "N"], length: int) -> Bool[np.ndarray, "N"]:
-    """``begins``, or the reason why it does not fit the tokens.
+    """Return ``begins`` after checking that it fits the tokens.
 
     Raises:
         InputError: not boolean, or not one entry per token.

@@ -1,4 +1,4 @@
-"""A back-off table of n-gram probabilities and the vectorised ways to ask it."""
+"""A back-off table of n-gram probabilities, with vectorised look-up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TableLevel:
     Attributes:
         keys: [G] sorted; ``id of the first k-1 words * (vocab_size + 1) + last word``; for k = 1, 0 .. vocab_size.
         log_prob: [G] log p(last word | first k-1 words).
-        backoff: [G] log of the weight with which the next shorter context is asked; empty at the highest order.
+        backoff: [G] log of the back-off weight of the n-gram as a context; empty at the highest order.
     """
 
     keys: Int[np.ndarray, "G"]
@@ -35,8 +35,8 @@ class NgramTable:
         p(w | c) = p_table(c w)               if the n-gram c w is listed
                  = backoff(c) * p(w | c')     otherwise; c' is c without its first word, backoff 1 if c is not listed
 
-    Contexts are the last words, oldest first; a context at a document's start holds start symbols (one or more say
-    the same), one shorter than order-1 simply says less. Symbols that cannot follow have log-probability -inf.
+    Contexts are the last words, oldest first; a context at a document's start holds start symbols (one or more are
+    equivalent), and a context may be shorter than order-1. Symbols that cannot follow have log-probability -inf.
 
     Attributes:
         order: n; the state of the model is the last n-1 tokens.
@@ -75,7 +75,7 @@ class NgramTable:
         return result
 
     def log_distribution(self, contexts: Int[np.ndarray, "M C"]) -> Float[np.ndarray, "M V"]:
-        """log p(. | contexts[m]) for the whole vocabulary: O(M V) and no more, for decoding.
+        """log p(. | contexts[m]) for the whole vocabulary in O(M V), for decoding.
 
         Raises:
             InputError: ids outside the vocabulary (contexts may also hold the start symbol).
@@ -92,9 +92,9 @@ class NgramTable:
     def log_prob_of_text(
         self, tokens: Int[np.ndarray, "N"], begins: Bool[np.ndarray, "N"] | None = None
     ) -> Float[np.ndarray, "N"]:
-        """log p of every token of running text given all that precedes it in its document, in nats.
+        """log p of every token of running text given the tokens before it in its document, in nats.
 
-        Equal to :meth:`log_prob` with contexts padded by start symbols, at one look-up per token and order: the
+        Equal to :meth:`log_prob` with contexts padded by start symbols, with one look-up per token and order: the
         n-gram that ends at one token is the context of the next.
 
         Raises:
@@ -114,7 +114,8 @@ class NgramTable:
     def _step(
         self, length: int, context: Int[np.ndarray, "M"], found: Int[np.ndarray, "M"], shorter: Float[np.ndarray, "M"]
     ) -> Float[np.ndarray, "M"]:
-        """p given contexts of this length from p given contexts one shorter; ids are -1 where nothing is listed."""
+        """p given contexts of this length from p given contexts one shorter; ids are -1 where an n-gram is not
+        listed."""
         if not np.any(context >= 0):
             return shorter
         backed_off = shorter + np.where(context >= 0, self.levels[length - 1].backoff[context], 0.0)
@@ -166,7 +167,7 @@ class NgramTable:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> NgramTable:
-        """The table that :meth:`to_arrays` gave.
+        """The inverse of :meth:`to_arrays`.
 
         Raises:
             CheckpointError: arrays missing, unknown, of the wrong type, of unequal lengths or with unsorted keys.
@@ -182,15 +183,15 @@ class NgramTable:
 def find(
     keys: Int[np.ndarray, "G"], contexts: Int[np.ndarray, "M"], words: Int[np.ndarray, "M"], base: int
 ) -> Int[np.ndarray, "M"]:
-    """Places in ``keys`` of (context, word), -1 where it is not listed or the context is -1."""
+    """Indices in ``keys`` of (context, word), -1 where the pair is not listed or the context is -1."""
     found = np.full(len(contexts), -1)
     rows = np.flatnonzero(contexts >= 0)
     if not len(keys) or not len(rows):
         return found
-    # In order, the searches walk through memory instead of jumping: four times faster on large tables.
-    wanted, places = sort_places(contexts[rows] * base + words[rows], (int(contexts.max()) + 1) * base)
-    hits = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    found[rows[places]] = np.where(keys[hits] == wanted, hits, -1)
+    # Sorted queries access memory in order: the search is four times faster on large tables.
+    queries, places = sort_places(contexts[rows] * base + words[rows], (int(contexts.max()) + 1) * base)
+    hits = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+    found[rows[places]] = np.where(keys[hits] == queries, hits, -1)
     return found
 
 

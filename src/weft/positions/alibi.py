@@ -21,15 +21,15 @@ Rounding = Literal["none", "bfloat16"]
 
 
 def press_slopes(n_heads: int, steepness: float = 8.0) -> list[float]:
-    """2^(-8h/H) for h = 1 .. H; where H is no power of two, the slopes of the power P below, then every second one of
-    2P. Press et al. 2022, section 3, and its released code; BLOOM, Falcon."""
+    """2^(-8h/H) for h = 1 .. H; where H is not a power of two, the slopes of the power P below, then every second one
+    of 2P. Press et al. 2022, section 3, and its released code; BLOOM, Falcon."""
     below = 2 ** (n_heads.bit_length() - 1)
     return [*_geometric(below, steepness), *_geometric(2 * below, steepness)[0::2][:n_heads - below]]
 
 
 def mpt_slopes(n_heads: int, steepness: float = 8.0) -> list[float]:
-    """As Press where H is a power of two; else the slopes of the power above, second, fourth, ..., then first, third,
-    ..., the first H of them. MPT's released code."""
+    """As `press_slopes` where H is a power of two; else the slopes of the power above, second, fourth, ..., then first,
+    third, ..., the first H of them. MPT's released code."""
     above = 2 ** math.ceil(math.log2(n_heads))
     slopes = _geometric(above, steepness)
     return slopes if above == n_heads else [*slopes[1::2], *slopes[0::2]][:n_heads]
@@ -44,12 +44,12 @@ class AlibiConfig(PositionConfig):
     """Attention with linear biases.
 
     Attributes:
-        slopes: the rule for numbers of heads that are no power of two, ``press`` or ``mpt``.
+        slopes: the rule for numbers of heads that are not a power of two, ``press`` or ``mpt``.
         steepness: the last head's slope is 2^-steepness where H is a power of two (MPT's ``alibi_bias_max``).
-        scaled: the penalty is divided by sqrt(d_head), as the scores are (Falcon).
-        rounding: ``bfloat16``: each position, each slope and each product of the two is rounded to bfloat16, whatever
-            the model's dtype, and the penalty is the difference of products (Falcon). Positions beyond 256 then share
-            products, and a shift of all positions changes the numbers; use it for models trained so.
+        scaled: whether the penalty is divided by sqrt(d_head), as the scores are (Falcon).
+        rounding: ``bfloat16``: each position, each slope and each product of the two is rounded to bfloat16, for
+            any dtype of the model, and the penalty is the difference of products (Falcon). Positions beyond 256 then
+            share products, and a shift of all positions changes the numbers; use it for models trained that way.
     """
 
     kind: ClassVar[str] = "alibi"
@@ -76,8 +76,8 @@ class AlibiConfig(PositionConfig):
 class Alibi(PositionScheme):
     """-slope_h |i - j| on the scaled score of query position i and key position j, itself unscaled.
 
-    It has no parameter and no table. Under a causal mask |i - j| is the paper's i - j; without one it is the symmetric
-    form, which never rewards later tokens. Distances are worked out in float32 (float64 for float64 models) and
+    There are no parameters and no table. Under a causal mask |i - j| is the paper's i - j; without one it is the
+    symmetric form, which never favours later tokens. Distances are computed in float32 (float64 for float64 models) and
     rounded to the queries' dtype once. BLOOM adds slope_h j instead, the same up to a constant per query, which
     softmax removes; Falcon divides by sqrt(d_head) as well (``divisor``) and adds products in bfloat16, of which with
     ``rounding`` this is -|slope_h i - slope_h j|: the same up to that constant under a causal mask.
@@ -105,6 +105,6 @@ class Alibi(PositionScheme):
         return (penalty / self.divisor if self.divisor != 1.0 else penalty).to(q.dtype)
 
     def _product(self, position: Tensor) -> Float[Tensor, "#B H T"]:
-        """Slope times position, in bfloat16's numbers."""
+        """Slope times position, rounded to bfloat16."""
         slopes = self.minus_slopes.at(torch.float32).to(torch.bfloat16)
         return (slopes[:, None] * position[:, None].to(torch.bfloat16)).to(position.dtype)

@@ -1,4 +1,4 @@
-"""Numbers that a configuration fixes (frequencies, slopes), kept exact whatever the model's dtype."""
+"""Numbers that a configuration fixes (frequencies, slopes), kept exact for any dtype of the model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Numbers = Sequence[float] | Sequence[Sequence[float]]
 
 
 def angle_dtype(x: Tensor) -> torch.dtype:
-    """What angles and distances for ``x`` are worked out in: float32, or float64 for float64."""
+    """The dtype in which angles and distances for ``x`` are computed: float32, or float64 for float64."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 class Constant(Part):
     """A fixed tensor that follows the model's device and not its dtype, and is not saved with the weights.
 
-    A buffer alone would be rounded by ``model.to(torch.bfloat16)`` and would hold nothing after ``to_empty``; this one
-    is written anew from its Python numbers whenever the model is moved or cast.
+    A buffer alone would be rounded by ``model.to(torch.bfloat16)`` and would be uninitialised after ``to_empty``;
+    this one is written again from its Python numbers whenever the model is moved or cast.
     """
 
     numbers: Tensor
@@ -39,7 +39,7 @@ class Constant(Part):
         return torch.tensor(self.values, dtype=dtype, device=self.numbers.device)
 
     def key(self) -> Hashable:
-        """Equal for equal numbers."""
+        """A hashable key, equal for equal numbers."""
         return tuple(tuple(row) if isinstance(row, Sequence) else row for row in self.values)
 
     def same_dtype(self) -> tuple[Tensor, ...]:

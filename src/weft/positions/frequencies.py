@@ -1,8 +1,8 @@
 """Angular frequencies of rotary positions, and the base of their scalings to longer contexts.
 
 A scaling is one small file: a `RopeScalingConfig` that gives the frequencies of R/2 pairs, in radians per token, and
-the factor on cos and sin. Frequencies that are plain numbers are `FixedFrequencies`; those that depend on the
-document's length derive from `Frequencies` themselves.
+the factor on cos and sin. Constant frequencies are `FixedFrequencies`; those that depend on the document's length
+are subclasses of `Frequencies`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.positions.constants import Constant
 
 
 def pairs(rot: int) -> int:
-    """Pairs that ``rot`` turned features make; an odd number takes in one feature more."""
+    """The number of pairs of ``rot`` rotated features; an odd number is rounded up."""
     return (rot + 1) // 2
 
 
@@ -47,7 +47,7 @@ class Frequencies(Part, ABC):
         """[R/2], or [#B,T,R/2] where they depend on the token's document."""
 
     def key(self) -> Hashable:
-        """Equal for frequencies that turn equally; layers that agree in it share their rotations of a call."""
+        """A hashable key, equal for equal frequencies; layers with equal keys share the rotations of a call."""
         return self
 
 
@@ -71,8 +71,8 @@ class RopeScalingConfig(PartConfig):
     group: ClassVar[str] = "rope_scaling"
 
     def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
-        """The frequencies for ``rot`` turned features; ``dims`` names the place in errors."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what its frequencies are")
+        """The frequencies for ``rot`` rotated features; ``dims`` gives the place for errors."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement frequencies")
 
 
 @register

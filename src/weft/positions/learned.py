@@ -23,8 +23,8 @@ class LearnedPositionConfig(PositionConfig):
 
     Attributes:
         max_length: positions in the table, in tokens; None: the model's context.
-        offset: rows of the table before that of position 0, which nothing reads (OPT: 2).
-        std: standard deviation of the normal distribution that the vectors start from.
+        offset: unused rows of the table before that of position 0 (OPT: 2).
+        std: standard deviation of the vectors' normal initialisation.
     """
 
     kind: ClassVar[str] = "learned"
@@ -48,8 +48,8 @@ class LearnedPositionConfig(PositionConfig):
 class LearnedPosition(PositionScheme):
     """x + table[offset + p] for p = 0 .. max_length - 1.
 
-    Positions beyond the table, which many implementations read from arbitrary memory or clamp, are an error: at the
-    call on the CPU, an asynchronous assertion on other devices and in compiled code.
+    Positions beyond the table, which many implementations read from arbitrary memory or clamp, are an error: an
+    exception at the call on the CPU, an asynchronous assertion on other devices and in compiled code.
     """
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"embeddings"})
@@ -62,14 +62,14 @@ class LearnedPosition(PositionScheme):
 
     @property
     def limit(self) -> int:
-        """Tokens of the longest document."""
+        """The most tokens that a document may have."""
         return self.table.shape[0] - self.offset
 
     def embed(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> Float[Tensor, "B T D"]:
         """Embeddings with positions.
 
         Raises:
-            InputError: a token that counts stands beyond the table.
+            InputError: the position of a token (padding aside) lies beyond the table.
         """
         position = counted_position(ticks, "learned")
         require_positions(

@@ -13,7 +13,7 @@ from weft.positions.frequencies import FixedFrequencies, Frequencies, RopeScalin
 
 @register
 class LinearScalingConfig(RopeScalingConfig):
-    """theta_i / s: position m is turned as m / s was.
+    """theta_i / s: position m is rotated as position m / s is without scaling.
 
     Attributes:
         factor: s, the extended length over the trained one.

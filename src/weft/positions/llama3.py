@@ -1,4 +1,4 @@
-"""Llama 3.1's scaling: slow pairs are interpolated, fast ones left alone, those between blended."""
+"""Llama 3.1's scaling: slow pairs are interpolated, fast ones unchanged, those between blended."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from weft.positions.frequencies import FixedFrequencies, Frequencies, RopeScalin
 
 @register
 class Llama3ScalingConfig(RopeScalingConfig):
-    """(1 - g) theta_i / s + g theta_i with g = (L0 / lambda_i - low) / (high - low) held within 0 to 1, where
+    """(1 - g) theta_i / s + g theta_i with g = (L0 / lambda_i - low) / (high - low) clamped to 0 to 1, where
     lambda_i = 2 pi / theta_i is the pair's wavelength in tokens. Cosines and sines are unscaled.
 
     Attributes:
         factor: s, by which pairs slower than ``low_freq_factor`` turns within L0 are slowed.
         original_length: tokens that the model was first trained for, L0.
-        low_freq_factor: turns within L0 up to which a pair is interpolated in full.
-        high_freq_factor: turns within L0 from which a pair is left alone.
+        low_freq_factor: turns within L0 up to which a pair is fully interpolated.
+        high_freq_factor: turns within L0 from which a pair is unchanged.
     """
 
     kind: ClassVar[str] = "llama3"

@@ -30,7 +30,7 @@ class LongRopeConfig(RopeScalingConfig):
         original_length: tokens that the model was first trained for, L0.
         extended_length: tokens that it was extended to, s L0.
         factor: s, where it is given in place of ``extended_length``.
-        attention_factor: on cos and sin, whatever the length; None: sqrt(1 + ln s / ln L0), or 1 where s <= 1.
+        attention_factor: factor on cos and sin for all lengths; None: sqrt(1 + ln s / ln L0), or 1 where s <= 1.
     """
 
     kind: ClassVar[str] = "longrope"
@@ -53,7 +53,7 @@ class LongRopeConfig(RopeScalingConfig):
     def _require_one_extent(self) -> Self:
         given = (self.extended_length is not None) + (self.factor is not None)
         if given > 1:
-            raise rule("factor", "both it and extended_length say how far the context was extended.",
+            raise rule("factor", "both it and extended_length give the extent of the context.",
                        "Give one of them.")
         if given == 0 and self.attention_factor is None:
             raise rule("extended_length", "the attention factor follows from how far the context was extended.",
@@ -63,7 +63,7 @@ class LongRopeConfig(RopeScalingConfig):
     def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
         for name, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
             if len(factors) != pairs(rot):
-                raise dims.problem(name, f"{len(factors)} factors for the {pairs(rot)} pairs of {rot} turned features.",
+                raise dims.problem(name, f"{len(factors)} factors for the {pairs(rot)} pairs of {rot} rotary features.",
                                    "Give one factor for each pair.")
         theta = base_frequencies(rot, base)
         return LongRopeFrequencies([[f / factor for f, factor in zip(theta, factors, strict=True)]
@@ -77,7 +77,7 @@ class LongRopeConfig(RopeScalingConfig):
         if self.factor is not None:
             ratio = self.factor
         else:
-            assert self.extended_length is not None, "the configuration asks for one of the two"
+            assert self.extended_length is not None, "the configuration requires one of the two"
             ratio = self.extended_length / self.original_length
         return math.sqrt(1 + math.log(ratio) / math.log(self.original_length)) if ratio > 1 else 1.0
 
@@ -92,8 +92,8 @@ class LongRopeConfig(RopeScalingConfig):
 class LongRopeFrequencies(LengthDependent, Frequencies):
     """Long factors where the document's declared length exceeds the original one, chosen for each row and document.
 
-    A document that declared none (horizon 0) is short. Common implementations choose once for the whole batch, and
-    switch in the middle of a generation, after which the stored keys no longer agree with the queries.
+    Without a declared length (horizon 0) a document counts as short. Common implementations choose once for the whole
+    batch and switch during a generation, after which the stored keys no longer agree with the queries.
     """
 
     def __init__(self, theta: list[list[float]], original_length: int, amplitude: float) -> None:

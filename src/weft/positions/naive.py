@@ -1,9 +1,9 @@
 """Naive position codes, for study: each shows why a position is not simply a number.
 
-A code of n features is set beside the token embedding (``join: concatenate``, which then has n features less, so that
-a readout cannot be tied to it) or added to it (``join: add``, the code repeated along the features: feature d gets code
-d mod n). Added, a code of one feature is the same number in all of them, which the first layer normalisation takes off
-again: the model then has no positions at all.
+A code of n features is concatenated with the token embedding (``join: concatenate``; the embedding then has n features
+fewer, so that a readout cannot be tied to it) or added to it (``join: add``; the code is repeated along the features,
+so that feature d gets code d mod n). A code of one feature, added, is the same number in all features, which the first
+layer normalisation subtracts: the model then has no positions at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Join = Literal["add", "concatenate"]
 
 
 class NaiveCode(PositionScheme):
-    """Base: a code of ``features`` numbers for each position, added to the embedding or set beside it."""
+    """Base: a code of ``features`` numbers for each position, added to the embedding or concatenated with it."""
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"embeddings"})
 
@@ -60,12 +60,12 @@ class NaiveCode(PositionScheme):
 
 
 class NaiveConfig(PositionConfig):
-    """Base of naive codes. Token embeddings that the configuration leaves to them start with standard deviation 0.5:
-    codes are of size one, and a normalisation over both leaves little of tokens that start at 0.02."""
+    """Base of naive codes. By default token embeddings are then drawn with standard deviation 0.5: codes are of size
+    one, and a normalisation over both would make tokens drawn with 0.02 negligible."""
 
     embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"std": 0.5})
 
-    source: ClassVar[str] = "folklore; Vaswani et al. 2017, section 3.5, is the answer to it"
+    source: ClassVar[str] = "folklore; Vaswani et al. 2017, section 3.5, discusses the choice"
     join: Join = "concatenate"
 
     @classmethod
@@ -75,7 +75,7 @@ class NaiveConfig(PositionConfig):
 
 @register
 class IntegerCodeConfig(NaiveConfig):
-    """code(p) = p: unbounded, so positions drown the tokens."""
+    """code(p) = p: unbounded, so positions outweigh the tokens."""
 
     kind: ClassVar[str] = "integer"
 
@@ -92,7 +92,7 @@ class IntegerCode(NaiveCode):
 
 @register
 class FractionCodeConfig(NaiveConfig):
-    """code(p) = p / (N - 1) in a document of N tokens: bounded, but a step means something else in each document."""
+    """code(p) = p / (N - 1) in a document of N tokens: bounded, but the size of a step depends on the document."""
 
     kind: ClassVar[str] = "fraction"
 

@@ -1,4 +1,4 @@
-"""No position scheme: order enters through the causal mask, or through a recurrence, alone."""
+"""No position scheme: order enters only through the causal mask or a recurrence."""
 
 from __future__ import annotations
 

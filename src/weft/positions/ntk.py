@@ -1,4 +1,4 @@
-"""NTK-aware scaling: another base, so that slow pairs are stretched and fast ones left alone."""
+"""NTK-aware scaling: another base, so that slow pairs are stretched and fast ones unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NtkScalingConfig(RopeScalingConfig):
 class DynamicScalingConfig(RopeScalingConfig):
     """base' = base (s L / L0 - (s - 1))^(R/(R-2)) for a document of L > L0 tokens; unscaled up to L0.
 
-    A document of L tokens is turned by the frequencies of L from its first token to its last.
+    All tokens of a document of L tokens are rotated with the frequencies of L.
 
     Attributes:
         factor: s; with 1 the slowest pair is slowed by L / L0, so that it just stays within its trained range.
@@ -67,8 +67,8 @@ class DynamicScalingConfig(RopeScalingConfig):
 class DynamicFrequencies(LengthDependent, Frequencies):
     """theta_i (s L / L0 - (s - 1))^(-2i/(R-2)), with L the document's declared length, at least L0.
 
-    A document that declared none (horizon 0) is unscaled. Common implementations take L from the longest row of the
-    batch, and keep keys that were turned for a shorter document, so their decoding differs from a whole run.
+    Without a declared length (horizon 0) a document is unscaled. Common implementations take L from the longest row of
+    the batch and keep keys that were rotated for a shorter document, so their decoding differs from a whole run.
     """
 
     def __init__(self, rot: int, base: float, factor: float, original_length: int) -> None:
@@ -94,5 +94,5 @@ class DynamicFrequencies(LengthDependent, Frequencies):
 
 def _require_two_pairs(dims: Dims, kind: str, rot: int) -> None:
     if pairs(rot) < 2:
-        raise dims.problem("", f"'{kind}' leaves the fastest pair alone, and there is no other.",
-                           "Turn at least three features, or use the scaling 'linear'.")
+        raise dims.problem("", f"'{kind}' does not change the fastest pair, and there is no other.",
+                           "Rotate at least three features, or use the scaling 'linear'.")

@@ -1,8 +1,8 @@
-"""Regimes: which lengths of a document share a state, for parts that treat its tokens by its length.
+"""Regimes: which lengths of a document share a state, for parts whose output depends on that length.
 
-A rotation that depends on the document's length turns earlier keys otherwise once the document has grown, and through
-them every deeper layer, so no state can be carried across such a length: the document is run anew. Decoding asks the
-model where those lengths lie.
+Where a rotation depends on the document's length, a longer document has other keys for the same tokens, and other
+values in every deeper layer, so no state can be carried across such a length: the document is run again from its
+tokens. Decoding gets those lengths from `regimes`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from weft.core.traits import Trait
 
 
 class LengthDependent(Part, ABC):
-    """A part that treats a document's tokens by the document's length."""
+    """A part whose output for a token depends on the length of the document."""
 
     def own_traits(self) -> frozenset[Trait]:
         return frozenset({Trait.DECLARED_LENGTH})
 
     @abstractmethod
     def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        """All that this part reads of a document's length: lengths of one regime are treated alike."""
+        """The regime of each length: the output of this part depends on a document's length only through it."""
 
 
 def regimes(model: nn.Module, longest: int) -> Int64[Tensor, " lengths"]:
     """The regime of documents of 0 to ``longest`` tokens, numbered from 0: a state that was started for one length
     serves another if and only if both have the same number.
 
-    A part that holds the trait DECLARED_LENGTH and does not derive from `LengthDependent` is taken to treat every
-    length differently.
+    A part that holds the trait DECLARED_LENGTH and does not derive from `LengthDependent` has a
+    regime for every length.
     """
     lengths = torch.arange(longest + 1)
     changes = torch.zeros(longest, dtype=torch.bool)

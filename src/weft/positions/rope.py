@@ -1,4 +1,4 @@
-"""Rotary positions (RoPE): queries and keys turned by angles proportional to their positions."""
+"""Rotary positions (RoPE): queries and keys rotated by angles proportional to their positions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class RopeConfig(PositionConfig):
             ``half_split`` (GPT-NeoX; Llama, Mistral, Qwen as Hugging Face stores them). Models of the two layouts are
             the same up to `weft.ops.rotary.permute_heads`.
         base: of the wavelengths, which run from 2 pi to about 2 pi base tokens.
-        rot: R, features of each head that are turned, the first ones; exponents divide by it. Features turn in pairs,
-            so an odd R takes in one more (GPT-NeoX). None: all.
+        rot: R, the number of leading features of each head that are rotated; exponents divide by it. Features are
+            rotated in pairs, so an odd R is rounded up (GPT-NeoX). None: all.
         scaling: how the frequencies are stretched for longer contexts.
     """
 
@@ -44,13 +44,13 @@ class RopeConfig(PositionConfig):
     scaling: Annotated[RopeScalingConfig, PartField("rope_scaling")] = NoScalingConfig()
 
     def build(self, dims: Dims) -> PositionScheme:
-        raise dims.problem("", "'rope' turns queries and keys, so it has no place outside attention.",
+        raise dims.problem("", "'rope' rotates queries and keys, so it has no place outside attention.",
                            "Put it in the attention's `position`.")
 
     def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> Rope:
         rot = d_head if self.rot is None else self.rot
         if 2 * pairs(rot) > d_head:
-            raise dims.problem("rot", f"{rot} turned features in heads of d_head {d_head}.",
+            raise dims.problem("rot", f"{rot} rotary features in heads of d_head {d_head}.",
                                f"Give an even number of at most {d_head}, or another d_head.")
         return Rope(self.scaling.frequencies(dims.at("scaling"), rot, self.base), self.layout)
 
@@ -62,9 +62,9 @@ class RopeConfig(PositionConfig):
 
 
 class Rope(PositionScheme):
-    """R_m x: pair i of the turned features by the angle m theta_i, so scores depend on m - n alone.
+    """R_m x: pair i of the rotated features turns by the angle m theta_i, so scores depend on m - n alone.
 
-    Angles are worked out in float32 (float64 for float64 models) whatever the model's dtype, and the product is
+    Angles are computed in float32 (float64 for float64 models) for any dtype of the model, and the product is
     rounded to it once; common implementations round cos and sin first. Positions may be fractional coordinates. One
     call may rotate queries and keys together, as further heads.
     """
@@ -76,7 +76,7 @@ class Rope(PositionScheme):
         self.frequencies, self.layout = frequencies, layout
 
     def rotate(self, x: Float[Tensor, "B T H E"], ticks: Ticks) -> Float[Tensor, "B T H E"]:
-        """Queries or keys, turned.
+        """Rotate queries or keys.
 
         Raises:
             UnsupportedError: for n-dimensional coordinates.

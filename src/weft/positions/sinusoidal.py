@@ -21,11 +21,11 @@ from weft.positions.coordinates import one_dimensional
 
 @register
 class SinusoidalConfig(PositionConfig):
-    """Fixed sines and cosines, one wavelength for every pair of features, added to embeddings of their own size.
+    """Fixed sines and cosines, one wavelength for every pair of features, added to embeddings of about the same size.
 
-    The waves are of size one, so embeddings are too where the configuration does not say otherwise: drawn with standard
-    deviation d_model^-1/2 and multiplied by d_model^1/2 (section 3.4 of the paper, and its released code). Those that
-    start at 0.02 drown in the waves.
+    The waves have amplitude one, and by default so have embeddings: drawn with standard deviation d_model^-1/2 and
+    multiplied by d_model^1/2 (section 3.4 of the paper, and its released code). Embeddings drawn with 0.02 would be
+    negligible beside the waves.
 
     Attributes:
         layout: ``interleaved`` (sin, cos, sin, cos, ...; Vaswani) or ``halves`` (all sines, then all cosines; Marian,
@@ -58,8 +58,8 @@ class SinusoidalConfig(PositionConfig):
 class Sinusoidal(PositionScheme):
     """x + PE(p), PE(p)[2i] = sin(p theta_i), PE(p)[2i+1] = cos(p theta_i).
 
-    PE(p + k) = M_k PE(p) with a rotation M_k that does not depend on p. Angles are worked out in float32 (float64 for
-    float64 models) from each call's positions, so there is no table and no greatest length.
+    PE(p + k) = M_k PE(p) with a rotation M_k that does not depend on p. Angles are computed in float32 (float64 for
+    float64 models) from each call's positions, so there is no table and no maximum length.
     """
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"embeddings"})

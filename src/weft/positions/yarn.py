@@ -1,4 +1,4 @@
-"""YaRN: slow pairs are interpolated, fast ones left alone, and attention is sharpened."""
+"""YaRN: slow pairs are interpolated, fast ones unchanged, and attention is sharpened."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class YarnConfig(RopeScalingConfig):
     Attributes:
         factor: s, the extended length over the trained one.
         original_length: tokens that the model was first trained for, L0.
-        beta_fast: turns within L0 from which a pair is left alone.
-        beta_slow: turns within L0 up to which a pair is interpolated in full.
-        truncate: the ramp begins and ends at whole indices, rounded outwards.
+        beta_fast: turns within L0 from which a pair is unchanged.
+        beta_slow: turns within L0 up to which a pair is fully interpolated.
+        truncate: whether the ramp begins and ends at whole indices, rounded outwards.
         attention_factor: on cosines and sines, so scores grow by its square; None: 0.1 ln(s) + 1, or 1 where s <= 1.
         mscale: m in 0.1 m ln(s) + 1, the factor's numerator, with ``mscale_all_dim`` (DeepSeek).
         mscale_all_dim: m in its denominator.
@@ -56,7 +56,7 @@ class YarnConfig(RopeScalingConfig):
             raise rule(name, "mscale and mscale_all_dim make the attention factor together, and this one is missing.",
                        "Give both or neither.")
         if self.attention_factor is not None and self.mscale is not None:
-            raise rule("attention_factor", "both it and mscale say what cosines and sines are multiplied by.",
+            raise rule("attention_factor", "both it and mscale set the factor on cosines and sines.",
                        "Give attention_factor, or mscale with mscale_all_dim.")
         return self
 
@@ -79,12 +79,12 @@ class YarnConfig(RopeScalingConfig):
         return 0.1 * mscale * math.log(self.factor) + 1 if self.factor > 1 else 1.0
 
     def _ramp(self, rot: int, base: float) -> tuple[float, float]:
-        """The indices between which g falls; they may lie outside the pairs there are."""
+        """The indices between which g falls; they may lie outside the range of pairs."""
         low, high = (rot * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
                      for turns in (self.beta_fast, self.beta_slow))
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        # The released code clamps to the features' indices rather than the pairs', and parts bounds that coincide.
+        # The released code clamps to the features' indices rather than the pairs', and separates bounds that coincide.
         low, high = max(low, 0), min(high, rot - 1)
         return low, high + 0.001 if low == high else high
 

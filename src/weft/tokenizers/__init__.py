@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids and back, with exact counts of bytes. They know nothing of models."""
+"""Tokenizers: text to ids and back, with exact counts of bytes. They do not depend on models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every tokenizer is: text to ids, ids to text, and how many bytes of the text each id stands for."""
+"""Base of all tokenizers: text to ids, ids to text, and the bytes of text that each id stands for."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Encoded:
 class Tokenizer(ABC):
     """A map between text and ids below ``vocab_size``.
 
-    Text is any ``str`` that UTF-8 can express; it is never normalised by Weft. ``encode`` adds no begin or end token:
-    where documents begin and end is the data's concern. Special tokens stand for no text: they decode to nothing and
-    have length 0 in bytes, and text that merely spells one is encoded as ordinary text. Only who asks for ``specials``
-    reads them in text (which a chat template wrote) or sees them in it.
+    Text is any ``str`` that UTF-8 can express; it is never normalised by Weft. ``encode`` adds no opening or closing
+    token: documents are delimited by `weft.data`. Special tokens stand for no text: they decode to nothing and have
+    length 0 in bytes, and text that merely spells one is encoded as ordinary text. Only with ``specials=True`` are they
+    recognised in a text (which a chat template wrote) and written into one.
     """
 
     kind: ClassVar[str]
@@ -78,7 +78,7 @@ class Tokenizer(ABC):
 
     @property
     def conventions(self) -> Conventions:
-        """How the vocabulary's makers use it; nothing, for one that was trained here."""
+        """How the vocabulary is meant to be used; empty for one that was trained here."""
         return NO_CONVENTIONS
 
     @property
@@ -106,8 +106,8 @@ class Tokenizer(ABC):
 
         Args:
             text: any text.
-            specials: read the special tokens that the text spells as what they are. Only for text that is trusted: a
-                user's message that spells the end of a turn would end it.
+            specials: recognise the special tokens that the text spells. Only for trusted text: a user's message that
+                spells the end of a turn would end the turn.
         """
         ids: list[int] = (self._encode_specials(text) if specials else self.encode_array(text)).tolist()
         return ids
@@ -117,8 +117,8 @@ class Tokenizer(ABC):
         """The text of ``ids``; bytes that are not UTF-8 (half a character) become U+FFFD.
 
         Args:
-            ids: any ids of the vocabulary; those that its file leaves out are no text.
-            specials: spell special tokens out; else they are left out.
+            ids: any ids of the vocabulary; those missing from its file decode to nothing.
+            specials: write special tokens as they are spelled; by default they are left out.
 
         Raises:
             TokenizerError: an id outside the vocabulary.
@@ -129,7 +129,7 @@ class Tokenizer(ABC):
         """The UTF-8 bytes of text that each id stands for; special tokens count 0.
 
         Raises:
-            TokenizerError: an id outside the vocabulary, or a tokenizer whose ids alone do not say (use ``measure``).
+            TokenizerError: an id outside the vocabulary, or ids that do not determine the bytes (use ``measure``).
         """
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What makes this tokenizer again, as plain JSON values (with ``files``, where there are any)."""
+        """The settings from which, with ``files``, this tokenizer is built again, as plain JSON values."""
 
     def files(self) -> dict[str, bytes]:
         """Further files that belong to this tokenizer: name and content."""
@@ -155,12 +155,12 @@ class Tokenizer(ABC):
 
     def may_join(self, before: str, separator: str) -> bool:
         """Whether one id may stand for text in which ``separator``, a space or a line end, follows the character
-        ``before``. A long text is cut only where none may, see `weft.tokenizers.seams`; a tokenizer that does not say
-        encodes every document whole, whatever memory that takes."""
+        ``before``. A long text is cut only where no id may, see `weft.tokenizers.seams`; with this default, every
+        document is encoded whole, which takes much memory."""
         return True
 
     def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) of all that decides how text becomes ids."""
+        """SHA-256 (hexadecimal) of everything that determines how text becomes ids."""
         parts = {name: hashlib.sha256(content).hexdigest() for name, content in self.files().items()}
         whole = {"kind": self.kind, "settings": self.settings(), "files": parts}
         return digest(whole)
@@ -177,10 +177,10 @@ class Tokenizer(ABC):
         return {SETTINGS_FILE: settings.encode("utf-8"), **self.files()}
 
     def save(self, folder: str | Path) -> None:
-        """Write the tokenizer's files into ``folder``, which is made if need be.
+        """Write the tokenizer's files into ``folder``, which is created if it does not exist.
 
         Raises:
-            OccupiedError: other files of these names are in it.
+            OccupiedError: it holds other files of these names.
         """
         folder, files = Path(folder), self.saved()
         for name, data in files.items():
@@ -190,11 +190,11 @@ class Tokenizer(ABC):
             (folder / name).write_bytes(data)
 
     def require_fits(self, vocab_size: int, *, where: str) -> None:
-        """Refuse a model with fewer ids than this tokenizer can give it. More are lawful: models round theirs up.
+        """Raise unless a model has a row for every id of this tokenizer. More rows are allowed: models round up.
 
         Args:
             vocab_size: the model's.
-            where: what the error names as its place (the model's folder).
+            where: the place that the error names (the model's folder).
 
         Raises:
             TokenizerError: the tokenizer is larger.

@@ -97,7 +97,7 @@ class CharacterTokenizer(Tokenizer):
         array = check_ids(ids, self.vocab_size)
         if self._unknown and (array == self.unknown_id).any():
             raise TokenizerError(
-                "the id of the unknown character does not say how many bytes it stood for.",
+                "the id of the unknown character does not determine how many bytes of text it stands for.",
                 where="ids",
                 remedy="Measure the text itself, with measure(text).",
             )

@@ -25,7 +25,7 @@ from weft.tokenizers.wordpiece import WordPieceTokenizer
 from weft.tokenizers.words import WordTokenizer
 
 USUAL_SIZE = 2048
-"""Ids of a subword vocabulary, unless the configuration says."""
+"""Default size of a subword vocabulary."""
 
 
 class TokenizerConfig(PartConfig):
@@ -40,14 +40,14 @@ class TokenizerConfig(PartConfig):
 
     @abstractmethod
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """The tokenizer, trained on ``texts`` if it learns anything.
+        """Build the tokenizer, trained on ``texts`` if it has anything to learn.
 
         Raises:
             TokenizerError: the texts, or the file named here, cannot give this tokenizer.
         """
 
     def from_file(self) -> Tokenizer | None:
-        """The tokenizer, where a file that is named here holds it; None where there is no such file.
+        """The tokenizer of the file that the configuration names; None where it names none.
 
         Raises:
             TokenizerError: the file cannot be read.
@@ -83,7 +83,7 @@ class CharacterTokenizerConfig(TokenizerConfig):
     """The characters of the training text, and the end of a document.
 
     Attributes:
-        unknown: give characters outside the vocabulary an id of their own; without it they are an error.
+        unknown: encode characters outside the vocabulary as one further id; by default they are an error.
     """
 
     kind: ClassVar[str] = "characters"
@@ -121,7 +121,7 @@ class WordTokenizerConfig(TokenizerConfig):
 
     Attributes:
         vocab_size: ids at most, the most frequent words first; None: no limit.
-        min_count: words that the training text has more rarely are unknown.
+        min_count: rarer words of the training text are unknown.
         end_of_line: every line end is the token ``<eos>``, as in the Penn Treebank protocol.
     """
 
@@ -162,7 +162,7 @@ class WordPieceTokenizerConfig(TokenizerConfig):
 
 @register
 class UnigramTokenizerConfig(TokenizerConfig):
-    """The unigram language model over subwords, learned from the training text, with bytes for what it lacks.
+    """The unigram language model over subwords, learned from the training text, with bytes for characters it lacks.
 
     Attributes:
         vocab_size: number of ids, at least 291.
@@ -228,7 +228,7 @@ class TokenizerFileConfig(TokenizerConfig):
 
     Attributes:
         path: the file, or the folder that has it, such as a checkpoint's.
-        bos: the token that opens a document; by default what the files beside it say.
+        bos: the token that opens a document; by default the one that the files beside it declare.
         eos: the token that closes a document; likewise.
     """
 
@@ -259,6 +259,6 @@ class TokenizerFileConfig(TokenizerConfig):
 
 
 def known_tokenizers() -> Mapping[str, type[Tokenizer]]:
-    """Every class of tokenizer by kind, plugins' included: what ``load_tokenizer`` needs to read them."""
+    """Every class of tokenizer by kind, those of plugins included, for ``load_tokenizer``."""
     configs = [part for part in REGISTRY.parts("tokenizer") if issubclass(part, TokenizerConfig)]
     return {**KINDS, **{config.tokenizer.kind: config.tokenizer for config in configs}}

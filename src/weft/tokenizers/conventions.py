@@ -1,4 +1,4 @@
-"""How the makers of a published vocabulary use it: facts that are read with it, kept, and used by others."""
+"""How a published vocabulary is meant to be used: facts that are read and saved with it, for chat and decoding."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from weft.core.strict_json import Record
 @final
 @dataclass(frozen=True)
 class Conventions(Record):
-    """What the files beside a vocabulary say about its use. Encoding does not depend on any of it.
+    """What the files beside a vocabulary declare about its use. Encoding does not depend on any of it.
 
     Attributes:
-        adds_bos: whether the model expects the opening token before a text; None when nothing says.
+        adds_bos: whether the model expects the opening token before a text; None when no file declares it.
         adds_eos: whether it expects the closing token after one; likewise.
         end_ids: ids besides ``eos_id`` that end a generation (a chat model's end of turn).
         chat_templates: Jinja source by name; the only or usual one is called ``default``.
@@ -27,14 +27,14 @@ class Conventions(Record):
     chat_templates: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; what nothing says is left out."""
+        """Plain JSON values; empty fields are left out."""
         return {name: value for name, value in super().to_json().items() if value not in (None, [], {})}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`; what a later version has added says nothing."""
+        """The inverse of `to_json`; fields that a later version has added are ignored."""
         return super().from_json({field.name: data[field.name] for field in fields(cls) if field.name in data})
 
 
 NO_CONVENTIONS = Conventions()
-"""Of tokenizers that were trained here."""
+"""The conventions of tokenizers that were trained here."""

@@ -1,4 +1,4 @@
-"""What the files beside a published vocabulary declare: special and added tokens, which open and close, and use."""
+"""The files beside a published vocabulary: special and added tokens, opening and closing tokens, conventions."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Declared:
     """The files beside a vocabulary, read but not yet tied to its ids.
 
     Attributes:
-        config: ``tokenizer_config.json``, with what only ``special_tokens_map.json`` says.
+        config: ``tokenizer_config.json``, with entries that only ``special_tokens_map.json`` has.
         added: tokens with declared ids, by id.
-        bos_ids: ids that open a document according to the model's own files, the first that says counts.
+        bos_ids: ids that open a document according to the first of the model's own files that names any.
         eos_ids: ids that end a generation, likewise.
-        model_type: the model's type, which tells what class its tokenizer is.
+        model_type: the model's type, from which the class of its tokenizer follows.
         chat_templates: Jinja source by name.
     """
 
@@ -48,13 +48,13 @@ class Declared:
         return str(self.config.get("tokenizer_class") or "").removesuffix("Fast")
 
     def token(self, name: str) -> str | None:
-        """The spelling of ``bos_token`` and the like."""
+        """The spelling of the token with a role such as ``bos_token``; None where it has none."""
         declared = self.config.get(name)
         text = declared.get("content") if isinstance(declared, dict) else declared
         return str(text) if text else None
 
-    def says(self, name: str) -> bool:
-        """Whether the files say anything about ``name``, be it that there is none."""
+    def declares(self, name: str) -> bool:
+        """Whether the files have an entry for ``name``, even a null one."""
         return name in self.config
 
     @property
@@ -65,23 +65,23 @@ class Declared:
         return tuple(dict.fromkeys(token for token in [*named, *more] if token))
 
     def flag(self, name: str) -> bool | None:
-        """A yes or no of the tokenizer's configuration, or None."""
+        """A boolean of the tokenizer's configuration; None where it is missing or not a boolean."""
         value = self.config.get(name)
         return value if isinstance(value, bool) else None
 
     def conventions(self, adds_bos: bool | None, adds_eos: bool | None) -> Conventions:
-        """The facts on its use; what the files do not say is ``adds_bos`` and ``adds_eos``."""
-        said_bos, said_eos = self.flag("add_bos_token"), self.flag("add_eos_token")
+        """How the vocabulary is used; ``adds_bos`` and ``adds_eos`` stand in where the files have no entry."""
+        declared_bos, declared_eos = self.flag("add_bos_token"), self.flag("add_eos_token")
         return Conventions(
-            adds_bos=adds_bos if said_bos is None else said_bos,
-            adds_eos=adds_eos if said_eos is None else said_eos,
+            adds_bos=adds_bos if declared_bos is None else declared_bos,
+            adds_eos=adds_eos if declared_eos is None else declared_eos,
             end_ids=self.eos_ids,
             chat_templates=self.chat_templates,
         )
 
 
 def read_declared(folder: Path) -> Declared:
-    """The files beside a vocabulary in ``folder``; none of them has to be there.
+    """Read the files beside a vocabulary in ``folder``; all of them are optional.
 
     Raises:
         TokenizerError: a file that is damaged.
@@ -126,7 +126,7 @@ def _ids(name: str, *files: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _templates(declared: Any, folder: Path) -> dict[str, str]:
-    """Templates in the configuration, one or several with names; files of their own count before it."""
+    """The chat templates by name; separate files take precedence over those in the configuration."""
     named = {item["name"]: item["template"] for item in declared} if isinstance(declared, list) else {}
     if isinstance(declared, str):
         named = {DEFAULT_TEMPLATE: declared}

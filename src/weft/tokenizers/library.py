@@ -31,18 +31,18 @@ LIBRARY_FILE = "tokenizer.json"
 
 
 class LibraryTokenizer(Tokenizer):
-    """Whatever algorithm a ``tokenizer.json`` declares.
+    """A tokenizer of any algorithm that a ``tokenizer.json`` declares.
 
     A file may declare a normaliser, or white space that is dropped; then decoding need not give back the text, while
     ``measure`` still counts the bytes of the source exactly, from the spans that the library reports.
 
-    Three things that such files do silently are off here: truncation, padding, and reading special tokens in text.
+    Three things that such files can switch on are off here: truncation, padding, and special tokens in plain text.
 
     Args:
         source: the content of a ``tokenizer.json``.
         bos: the token that opens a document, or None.
         eos: the token that closes a document, or None.
-        conventions: what else is known of its use.
+        conventions: how the vocabulary is meant to be used.
 
     Raises:
         TokenizerError: not a ``tokenizer.json``, or one that lacks ``bos`` or ``eos``.
@@ -126,8 +126,8 @@ class LibraryTokenizer(Tokenizer):
         check_ids(ids, self.vocab_size)
         if not self._exact or self._table is None:
             raise TokenizerError(
-                f"the ids of this {self.name} tokenizer do not say how many bytes of text they stand for, since it "
-                "normalises the text or adds to it.",
+                f"the ids of this {self.name} tokenizer do not determine how many bytes of text they stand for, since "
+                "it normalises the text or adds to it.",
                 where="ids",
                 remedy="Measure the text itself, with measure(text).",
             )
@@ -183,7 +183,7 @@ class LibraryTokenizer(Tokenizer):
 
 @final
 class FileTokenizer(LibraryTokenizer):
-    """A tokenizer of the library that came in a file, of any algorithm."""
+    """A tokenizer of the library that was read from a file, of any algorithm."""
 
     kind: ClassVar[str] = "file"
 
@@ -196,7 +196,7 @@ def parse_library(source: str | bytes) -> tokenizers.Tokenizer:
     """
     try:
         library = tokenizers.Tokenizer.from_str(source if isinstance(source, str) else source.decode("utf-8"))
-    except Exception as error:  # the library raises bare Exception for whatever its parser refuses
+    except Exception as error:  # the library raises bare Exception for all that its parser refuses
         raise TokenizerError(
             f"not a tokenizer of the tokenizers library ({error}).",
             where=LIBRARY_FILE,
@@ -208,22 +208,22 @@ def parse_library(source: str | bytes) -> tokenizers.Tokenizer:
 
 
 def require_size(reached: int, vocab_size: int) -> None:
-    """Refuse a training that gave another size than was asked for: a model's size must not hang on its text.
+    """Raise unless training gave the requested size: a model's size must not depend on its text.
 
     Raises:
         TokenizerError: fewer ids, or more (an alphabet that does not fit).
     """
     if reached < vocab_size:
         raise TokenizerError(
-            f"the training text gives only {reached} ids, received {vocab_size}.",
+            f"the training text gives only {reached} ids, and {vocab_size} are requested.",
             where="vocab_size",
-            remedy=f"Give more text, or ask for at most {reached}.",
+            remedy=f"Give more text, or request at most {reached}.",
         )
     if reached > vocab_size:
         raise TokenizerError(
-            f"the characters of the training text alone take {reached} ids, received {vocab_size}.",
+            f"the characters of the training text alone take {reached} ids, and {vocab_size} are requested.",
             where="vocab_size",
-            remedy=f"Ask for at least {reached}.",
+            remedy=f"Request at least {reached}.",
         )
 
 

@@ -1,4 +1,4 @@
-"""What the ids of a ``tokenizer.json`` stand for, in bytes, where its decoder makes that a matter of looking up."""
+"""The bytes that the ids of a ``tokenizer.json`` stand for, where its decoder treats every id by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.tokenizers.pieces import PieceTable
 
 SPACE = "▁"
 BYTE_SPACE, BYTE_LINE_END = "Ġ", "Ċ"
-"""What stands for a space and a line end in a byte-level vocabulary, see `byte_alphabet`."""
+"""The characters for a space and a line end in a byte-level vocabulary, see `byte_alphabet`."""
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -33,8 +33,8 @@ def piece_table(library: tokenizers.Tokenizer, declared: Mapping[str, Any], voca
     """The bytes of each id, or None when the file's decoder is neither byte-level nor Llama's.
 
     Llama's is SentencePiece's: a mark for the space, bytes for characters that the vocabulary lacks, and (mostly) one
-    space that is taken away from the beginning. Special tokens are no bytes, other added tokens are their own text,
-    ids that the file leaves out are no bytes.
+    space removed from the beginning. Special tokens and ids missing from the file have no bytes; other added tokens
+    have those of their spelling.
     """
     decoder = declared.get("decoder") or {}
     marked = _is_marked(decoder)
@@ -56,10 +56,10 @@ def piece_table(library: tokenizers.Tokenizer, declared: Mapping[str, Any], voca
 
 
 def spelled(library: tokenizers.Tokenizer, table: PieceTable | None) -> Iterator[bytes]:
-    """The text within every id, as far as it says what stands before a space or a line end: by its bytes where they are
-    known, and as the file spells it, the marks for spaces and line ends read as what they mark.
+    """The text of every id, from which follows what may precede a space or a line end within one: its bytes where they
+    are known, and its spelling in the file, with the marks for spaces and line ends replaced.
 
-    An added token that takes the white space behind it is spelled with a space and with a line end there.
+    An added token that includes the white space after it is given once with a space and once with a line end.
     """
     yield from () if table is None else table.contents()
     marks = str.maketrans({SPACE: " ", BYTE_SPACE: " ", BYTE_LINE_END: "\n"})
@@ -71,10 +71,10 @@ def spelled(library: tokenizers.Tokenizer, table: PieceTable | None) -> Iterator
 
 
 def without_specials(declared: Mapping[str, Any]) -> str | None:
-    """A unigram file in which no text is a special token; None for other algorithms, which need no such care.
+    """The file with its special tokens made unmatchable, for unigram models; None for others, which do not need it.
 
-    A unigram model finds every piece of its vocabulary in text, and its file has the special tokens among them. Their
-    spelling is put behind U+FFFF, which is no character and stands in no text; ids stay what they are.
+    A unigram model matches every piece of its vocabulary, special tokens included, even where they are to be ordinary
+    text. Their spelling is prefixed with U+FFFF, a noncharacter that occurs in no text; ids do not change.
     """
     model = declared["model"]
     if model.get("type") != "Unigram":
@@ -86,7 +86,7 @@ def without_specials(declared: Mapping[str, Any]) -> str | None:
 
 
 def lengths_are_exact(declared: Mapping[str, Any]) -> bool:
-    """Whether the ids of a text are exactly its bytes: byte-level, nothing normalised, nothing added or stripped."""
+    """Whether the bytes of the ids are exactly those of the text: byte-level, nothing normalised, added or stripped."""
     byte_level = (declared.get("decoder") or {}).get("type") == "ByteLevel"
     added = (token for token in declared.get("added_tokens") or () if not token["special"])
     stripping = any(token["lstrip"] or token["rstrip"] for token in added)
@@ -95,7 +95,7 @@ def lengths_are_exact(declared: Mapping[str, Any]) -> bool:
 
 
 def mostly_restores(declared: Mapping[str, Any]) -> bool:
-    """Whether decoding gives most texts back: nothing is normalised but the space, or what few texts have."""
+    """Whether decoding restores most texts: only the space is normalised, or characters that few texts have."""
     if (declared.get("decoder") or {}).get("type") == "ByteLevel" and _prefixes(declared.get("pre_tokenizer")):
         return False
     normalizer = declared.get("normalizer") or {"type": "Sequence", "normalizers": []}

@@ -1,4 +1,4 @@
-"""The few facts of a SentencePiece model file that its library does not tell, read from the file's protocol buffer.
+"""The few facts of a SentencePiece model file that its library does not expose, read from its protocol buffer.
 
 Field numbers are those of ``sentencepiece_model.proto``: ModelProto 3 normalizer_spec, 5 denormalizer_spec;
 NormalizerSpec 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces.
@@ -16,7 +16,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 @final
 @dataclass(frozen=True)
 class ModelFacts:
-    """What decoding has to know.
+    """The settings of a model on which decoding depends.
 
     Attributes:
         add_dummy_prefix: a space is put before every text.

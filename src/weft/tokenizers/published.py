@@ -1,4 +1,4 @@
-"""Vocabularies as they are published: find what a folder holds, and read it with all that lies beside it."""
+"""Published vocabularies: recognise the tokenizer of a folder, and read it with the files beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from weft.tokenizers.declared import Declared, read_declared, read_file
 from weft.tokenizers.files import load_tokenizer
 from weft.tokenizers.library import LIBRARY_FILE, FileTokenizer, parse_library
 from weft.tokenizers.rwkv_world import END_ID, WORLD_FILE, RWKVWorldTokenizer
-from weft.tokenizers.sentence_piece import MODEL_FILE, Prefix, SentencePieceTokenizer
+from weft.tokenizers.sentence_piece import Prefix, SentencePieceTokenizer
+from weft.tokenizers.sentence_piece_model import MODEL_FILE
 from weft.tokenizers.specials import END_OF_DOCUMENT, AddedToken
 from weft.tokenizers.vocabulary_files import pair_library, word_piece_file
 
@@ -25,37 +26,37 @@ CLASS_ADDS: Mapping[str, tuple[bool, bool]] = MappingProxyType(
         "T5Tokenizer": (False, True),
     }
 )
-"""Whether the opening and the closing token are added by the classes whose files need not say it."""
+"""Whether classes whose files may omit it add the opening and the closing token."""
 
 USUAL_SPECIALS = (END_OF_DOCUMENT, "<s>", "</s>", "<pad>", "<mask>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Special tokens of vocabularies from before their files named them."""
+"""Special tokens of older vocabularies, whose files do not name them."""
 
 USUAL_ENDS = ((END_OF_DOCUMENT, END_OF_DOCUMENT), ("<s>", "</s>"))
 """The opening and the closing token of such vocabularies."""
 
 
 def read_tokenizer(path: str | Path, *, bos: str | None = None, eos: str | None = None) -> Tokenizer:
-    """The tokenizer that lies in a folder, or in a file of such a name.
+    """Read the tokenizer of a folder, or of a file with one of these names.
 
         weft_tokenizer.json                     saved by Weft
         tokenizer.json                          the tokenizers library
         tokenizer.model, spiece.model           SentencePiece
-        vocab.json and merges.txt               GPT-2's BPE and its kin (also encoder.json and vocab.bpe)
+        vocab.json and merges.txt               BPE as of GPT-2 (also encoder.json and vocab.bpe)
         vocab.txt                               BERT's WordPiece
         rwkv_vocab_v20230424.txt                RWKV World
 
-    The first that is there counts. ``tokenizer_config.json``, ``special_tokens_map.json``, ``added_tokens.json``,
+    The first that exists is read. ``tokenizer_config.json``, ``special_tokens_map.json``, ``added_tokens.json``,
     ``generation_config.json``, ``config.json`` and chat templates beside it are read as well: they name the special
     tokens and give the `Conventions`.
 
     Args:
-        path: a folder, or one of these files (the others are looked for beside it); any ``*.json`` and ``*.model``
-            will do.
-        bos: the token that opens a document, instead of what the files say.
+        path: a folder, or one of these files (the others are read from its folder); any ``*.json`` or ``*.model`` is
+            accepted.
+        bos: the token that opens a document, instead of the one that the files declare.
         eos: the token that closes a document, likewise.
 
     Raises:
-        TokenizerError: nothing of the kind, or a file that is damaged.
+        TokenizerError: there is no such file, or one is damaged.
         CheckpointError: a damaged ``weft_tokenizer.json``.
         MissingExtra: a SentencePiece model without its library.
     """
@@ -74,7 +75,7 @@ def read_tokenizer(path: str | Path, *, bos: str | None = None, eos: str | None 
 
 
 def read_tokenizer_json(path: str | Path, *, bos: str | None = None, eos: str | None = None) -> FileTokenizer:
-    """The tokenizer of a ``tokenizer.json``, or of a folder that has one; see `read_tokenizer`.
+    """Read the tokenizer of a ``tokenizer.json``, or of a folder that has one; see `read_tokenizer`.
 
     Raises:
         TokenizerError: no such file, or not a tokenizer of the library.
@@ -93,7 +94,7 @@ def read_tokenizer_json(path: str | Path, *, bos: str | None = None, eos: str | 
 def read_sentence_piece(
     path: str | Path, *, bos: str | None = None, eos: str | None = None
 ) -> SentencePieceTokenizer:
-    """The tokenizer of a SentencePiece model, or of a folder that has one; see `read_tokenizer`.
+    """Read the tokenizer of a SentencePiece model, or of a folder that has one; see `read_tokenizer`.
 
     Raises:
         TokenizerError: no such file, or not a SentencePiece model.
@@ -121,7 +122,7 @@ def read_sentence_piece(
 
 
 def _prefix(declared: Declared) -> Prefix:
-    """Where the class of `transformers` puts the model's own space."""
+    """Where the class of `transformers` puts the space that the model adds to a text."""
     if declared.tokenizer_class not in PREFIX_ONCE:
         return "always"
     if declared.flag("add_prefix_space") is False:
@@ -130,7 +131,7 @@ def _prefix(declared: Declared) -> Prefix:
 
 
 PREFIX_ONCE = frozenset({"LlamaTokenizer", "CodeLlamaTokenizer"})
-"""Classes that put it before the text alone, and not behind special tokens, unless they are told otherwise."""
+"""Classes that by default put the space before the text only, and not after special tokens."""
 
 MODEL_FILES = (MODEL_FILE, "spiece.model")
 """Names of SentencePiece models."""
@@ -159,7 +160,7 @@ def _vocabulary(file: Path, declared: Declared, bos: str | None, eos: str | None
         library = _guarded(lambda: word_piece_file(file, declared), file)
     else:
         raise TokenizerError(
-            f"{file.name!r} is no kind of tokenizer file that is known: {LIBRARY_FILE}, *.model, {', '.join(PAIRS)}, "
+            f"{file.name!r} is not a known tokenizer file: {LIBRARY_FILE}, *.model, {', '.join(PAIRS)}, "
             f"vocab.txt, {WORLD_FILE}.",
             where=str(file),
             remedy="Give such a file, or a folder that has one.",
@@ -167,31 +168,31 @@ def _vocabulary(file: Path, declared: Declared, bos: str | None, eos: str | None
     _add(library, declared)
     opening, closing = _roles(library, declared, bos, eos)
     usual = [pair for pair in USUAL_ENDS if None not in map(library.token_to_id, pair)]
-    if opening is None and closing is None and usual and not declared.says("bos_token"):
+    if opening is None and closing is None and usual and not declared.declares("bos_token"):
         opening, closing = usual[0]
     adds = CLASS_ADDS.get(declared.tokenizer_class, (False, False))
     return FileTokenizer(library.to_str(), bos=opening, eos=closing, conventions=declared.conventions(*adds))
 
 
 def _guarded(build: Callable[[], tokenizers.Tokenizer], file: Path) -> tokenizers.Tokenizer:
-    """What the library builds from the files, or why it refuses them."""
+    """Build a tokenizer with the library; its errors become a `TokenizerError`."""
     try:
         return build()
     except TokenizerError:
         raise
-    except Exception as error:  # the library raises bare Exception for tokens that do not fit together
+    except Exception as error:  # the library raises bare Exception for inconsistent files
         raise TokenizerError(
-            f"the vocabulary does not fit together ({error}).",
+            f"the files of the vocabulary are inconsistent ({error}).",
             where=str(file),
             remedy="Copy the tokenizer's folder again, whole.",
         ) from None
 
 
 def _add(library: tokenizers.Tokenizer, declared: Declared) -> bool:
-    """Make known what the files beside the vocabulary add to it: new tokens, and which of the old are special.
+    """Add to the library what the files beside the vocabulary declare: new tokens, and which old ones are special.
 
     Returns:
-        whether anything was new.
+        whether anything was added.
 
     Raises:
         TokenizerError: a token that cannot get the id it was declared with.
@@ -219,7 +220,7 @@ def _add(library: tokenizers.Tokenizer, declared: Declared) -> bool:
 
 
 def _adds(library: tokenizers.Tokenizer, opening: str | None, closing: str | None) -> tuple[bool, bool]:
-    """Whether the file's own template puts the opening token before a text and the closing one after it."""
+    """Whether the file's post-processor puts the opening token before a text and the closing one after it."""
     bare = library.encode("a", add_special_tokens=False).tokens
     whole = library.encode("a", add_special_tokens=True).tokens
     extra = len(whole) - len(bare)
@@ -230,7 +231,7 @@ def _adds(library: tokenizers.Tokenizer, opening: str | None, closing: str | Non
 def _roles(
     library: tokenizers.Tokenizer, declared: Declared, bos: str | None, eos: str | None
 ) -> tuple[str | None, str | None]:
-    """The opening and the closing token: what the caller says, or the tokenizer's files, or the model's."""
+    """The opening and the closing token: the caller's, or else those of the tokenizer's files, or the model's."""
     return (
         bos or _role("bos_token", declared, declared.bos_ids, library),
         eos or _role("eos_token", declared, declared.eos_ids, library),
@@ -238,7 +239,7 @@ def _roles(
 
 
 def _role(name: str, declared: Declared, ids: Sequence[int], library: tokenizers.Tokenizer) -> str | None:
-    if declared.says(name):
+    if declared.declares(name):
         return declared.token(name)
     token: str | None = library.id_to_token(ids[0]) if ids else None
     return token

@@ -4,15 +4,16 @@ A library needs more than a hundred bytes for each byte that it encodes at once,
 stretches. They end behind a letter or digit that a space or a line end follows, and behind that another letter or
 digit, and only where both of this holds:
 
-* **Nothing joins there.** No id of the vocabulary stands for that character and the separator behind it. Merges (BPE),
-  paths (unigram) and longest matches (WordPiece, RWKV World) make nothing but ids of the vocabulary, so none crosses
-  the place, and both sides are decided apart.
-* **What cuts the text before that is not disturbed.** A run of letters or digits ends there for every expression made
-  of classes of characters. Where a normaliser puts a space before each text, the separating space is left out and the
-  normaliser's own takes its place. That a tokenizer does one of the two is asked of itself, at every seam: the text
-  around it, encoded whole, must give the tokens and bytes of its two sides.
+* **No token crosses the place.** No id of the vocabulary stands for that character followed by the separator. Merges
+  (BPE), paths (unigram) and longest matches (WordPiece, RWKV World) produce only ids of the vocabulary, so none crosses
+  the place, and the two sides are encoded independently.
+* **Pre-tokenisation is the same.** A run of letters or digits ends there for every expression made of character
+  classes. Where a normaliser puts a space before each text, the separating space is left out and the normaliser's own
+  replaces it. Which of the two a tokenizer does is tested at every seam: the text around it, encoded whole, must give
+  the tokens and bytes of its two sides.
 
-Where no such place is found the text goes on, up to its end if need be: tokens are exact in any case, memory is not.
+Without such a place the stretch is extended, to the end of the text if necessary: tokens are always exact, only memory
+is not bounded then.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ if TYPE_CHECKING:
     from weft.tokenizers.base import Encoded, Tokenizer
 
 STRETCH = 1 << 18
-"""Characters of a stretch: a library holds some 40 MB for them."""
+"""Characters of a stretch, for which a library takes about 40 MB."""
 
 CONTEXT = 256
-"""Characters on either side of a seam that are encoded whole and apart."""
+"""Characters on either side of a seam that are encoded both together and separately."""
 
 CLOSE = 1 << 12
-"""Characters before the wanted end that are searched first."""
+"""Characters before the intended end that are searched first."""
 
 MOST_TRIED = 16
-"""Places that are asked of the tokenizer before the text goes on without a seam."""
+"""Places that are tested before the stretch is extended."""
 
 SEPARATORS = (" ", "\n")
 SEAM = re.compile(r"(?<=[^\W_])[ \n](?=[^\W_])")
 SPACE_SEAM = re.compile(r"(?<=[^\W_]) (?=[^\W_])")
 
 Joined: TypeAlias = Mapping[str, frozenset[int]]
-"""For each separator, the bytes that stand before it within an id."""
+"""For each separator, the bytes that precede it within an id."""
 
 
 @final
@@ -58,8 +59,8 @@ class Stretch:
 
     Attributes:
         text: the part.
-        skipped: bytes of text before it that are left out, since the tokenizer puts them there by itself; they belong
-            to its first token.
+        skipped: bytes of text before it that are left out, since the tokenizer inserts them itself; they count as
+            bytes of its first token.
     """
 
     text: str
@@ -75,29 +76,29 @@ class Seam(NamedTuple):
 
 
 def stretches(tokenizer: Tokenizer, parts: Iterable[str], *, size: int = STRETCH) -> Iterator[Stretch]:
-    """A text in stretches that the tokenizer may encode apart; none is empty.
+    """Cut a text into stretches that the tokenizer may encode separately; none is empty.
 
     Args:
-        tokenizer: what encodes them.
+        tokenizer: the tokenizer that encodes them.
         parts: the text, cut anywhere.
         size: characters of a stretch, if it can be cut there.
     """
-    held, skipped, wanted = "", 0, size
+    held, skipped, limit = "", 0, size
     for part in parts:
         held += part
-        while len(held) >= wanted + CONTEXT:
-            seam = _seam(tokenizer, held, wanted)
+        while len(held) >= limit + CONTEXT:
+            seam = _seam(tokenizer, held, limit)
             if seam is None:
-                wanted *= 2
+                limit *= 2
                 continue
             yield Stretch(held[:seam.end], skipped)
-            held, skipped, wanted = held[seam.start:], seam.start - seam.end, size
+            held, skipped, limit = held[seam.start:], seam.start - seam.end, size
     if held:
         yield Stretch(held, skipped)
 
 
 def measured(tokenizer: Tokenizer, batch: list[Stretch]) -> list[Encoded]:
-    """The ids of each stretch, with the bytes that each stands for in the text that they are of."""
+    """The ids of each stretch, with the bytes of the original text that each id stands for."""
     found = tokenizer.measure_many([stretch.text for stretch in batch])
     for stretch, encoded in zip(batch, found, strict=True):
         encoded.byte_lengths[:1] += stretch.skipped
@@ -105,7 +106,7 @@ def measured(tokenizer: Tokenizer, batch: list[Stretch]) -> list[Encoded]:
 
 
 class PartedTexts(Sequence[str], ABC):
-    """Texts that can be read in parts, so that a long one need not be held as a ``str``."""
+    """Texts that can be read in parts, so that a long one need not be in memory as one ``str``."""
 
     @abstractmethod
     def parted(self) -> Iterator[Iterator[str]]:
@@ -113,11 +114,11 @@ class PartedTexts(Sequence[str], ABC):
 
 
 def words_apart(texts: Iterable[str], *, skip: bool = False, size: int = STRETCH) -> Iterator[str]:
-    """Texts in stretches that have the same words, for what learns from words: cut at a seam, wherever it lies.
+    """Cut texts into stretches with the same words, for training on words; every seam is as good as another.
 
     Args:
         texts: whole documents.
-        skip: leave the separating space out, since a space is put before every text.
+        skip: leave the separating space out, for a tokenizer that puts a space before every text.
         size: characters of a stretch, if it can be cut there.
     """
     for parts in parted(texts):
@@ -144,7 +145,7 @@ def sliced(text: str, size: int = STRETCH) -> Iterator[str]:
 
 
 def joined(pieces: Iterable[bytes]) -> Joined:
-    """What stands before a separator within the pieces of a vocabulary."""
+    """The bytes that precede a separator within the pieces of a vocabulary."""
     found: dict[str, set[int]] = {separator: set() for separator in SEPARATORS}
     for piece in pieces:
         for separator, before in found.items():
@@ -156,15 +157,15 @@ def joined(pieces: Iterable[bytes]) -> Joined:
 
 
 def joins(known: Joined, before: str, separator: str) -> bool:
-    """Whether a vocabulary has an id for ``before``, however it is normalised, and the separator behind it."""
+    """Whether a vocabulary has an id in which the separator follows ``before`` in any of its normal forms."""
     forms = {before, before.lower(), *(unicodedata.normalize(form, before) for form in ("NFKC", "NFKD"))}
     return any(form.encode()[-1] in known[separator] for form in forms if form)
 
 
-def _seam(tokenizer: Tokenizer, text: str, wanted: int) -> Seam | None:
-    """The last place up to ``wanted`` where the text may be cut."""
-    near = max(CONTEXT, wanted - CLOSE, wanted // 2)
-    places = list(SEAM.finditer(text, near, wanted)) or list(SEAM.finditer(text, max(CONTEXT, wanted // 2), wanted))
+def _seam(tokenizer: Tokenizer, text: str, limit: int) -> Seam | None:
+    """The last place up to ``limit`` where the text may be cut."""
+    near = max(CONTEXT, limit - CLOSE, limit // 2)
+    places = list(SEAM.finditer(text, near, limit)) or list(SEAM.finditer(text, max(CONTEXT, limit // 2), limit))
     tried = 0
     for found in reversed(places):
         end = found.start()
@@ -180,12 +181,12 @@ def _seam(tokenizer: Tokenizer, text: str, wanted: int) -> Seam | None:
 
 
 def _agree(tokenizer: Tokenizer, text: str, seam: Seam) -> bool:
-    """Whether the text around a seam gives the same tokens whole and in two, and to those before it the same bytes."""
+    """Whether the text around a seam gives the same tokens whole and in two parts, with the same bytes before it."""
     first, last = seam.end - CONTEXT, seam.end + CONTEXT
     sides = [Stretch(text[first:seam.end]), Stretch(text[seam.start:last], seam.start - seam.end)]
     try:
         whole, left, right = measured(tokenizer, [Stretch(text[first:last]), *sides])
-    except TokenizerError:  # encoding the text will say what is wrong, and where
+    except TokenizerError:  # encoding the text itself raises the error that names the place
         return False
     if not len(left.ids) or not len(right.ids):
         return False

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, final
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.errors import MissingExtra, TokenizerError
+from weft.core.errors import TokenizerError
 from weft.core.strict_json import plain
 from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.library_pieces import SPACE
-from weft.tokenizers.model_proto import ModelFacts, read_model_facts
-from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
-from weft.tokenizers.seams import Joined, joined, joins, parted
+from weft.tokenizers.pieces import Ids, IdsLike, check_ids
+from weft.tokenizers.seams import Joined, joined, joins
+from weft.tokenizers.sentence_piece_model import MODEL_FILE, learned_model, opened, table_of
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
 
-if TYPE_CHECKING:
-    from sentencepiece import SentencePieceProcessor
-
-MODEL_FILE = "tokenizer.model"
-
 Prefix: TypeAlias = Literal["always", "first", "never"]
-"""Where the space stands that a model puts before a text: before every stretch between special or added tokens (the
-library), before one that opens the text, or nowhere."""
+"""Where a model inserts its space: before every stretch between special or added tokens (as the library does), before
+the text only, or nowhere."""
 
 WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
 """normalizer_spec {add_dummy_prefix: false}. Protocol buffers that follow each other merge; the last value counts."""
@@ -40,18 +34,18 @@ WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
 class SentencePieceTokenizer(Tokenizer):
     """The ids that the ``sentencepiece`` library gives, for BPE and unigram models (Kudo and Richardson 2018).
 
-    Control symbols are special tokens; user-defined symbols are text. Whether decoding gives back the text is the
-    model's affair: many normalise (NFKC, white space), and ``measure`` counts the bytes of the source all the same.
-    Decoding differs from the library in one point: a broken run of bytes becomes U+FFFD as everywhere in Weft, one for
-    each unfinished character instead of one for each byte.
+    Control symbols are special tokens; user-defined symbols are text. Whether decoding restores the text depends on the
+    model: many normalise (NFKC, white space); ``measure`` counts the bytes of the source in any case. Decoding differs
+    from the library in one point: invalid bytes become U+FFFD as everywhere in Weft, one for each unfinished character
+    instead of one for each byte.
 
     Args:
         model: the content of a ``.model`` file.
         bos: the token that opens a document; None: the model's own, if it has one.
         eos: the token that closes a document; likewise.
-        added: tokens beside the model; those that are not special are found in every text.
-        conventions: what else is known of its use.
-        prefix: where the model's own space goes.
+        added: tokens beside the model; those that are not special are matched in every text.
+        conventions: how the vocabulary is meant to be used.
+        prefix: where the model inserts its space.
 
     Raises:
         TokenizerError: not a SentencePiece model, one that rewrites what it decodes, or one without such a token.
@@ -72,12 +66,12 @@ class SentencePieceTokenizer(Tokenizer):
     ) -> None:
         self._model, self._bos, self._eos = model, bos, eos
         self._added, self._conventions, self._prefix = tuple(added), conventions, prefix
-        self._library, facts = _open(model + (WITHOUT_PREFIX if prefix == "never" else b""))
-        self._inner = _open(model + WITHOUT_PREFIX)[0] if prefix == "first" else self._library
+        self._library, facts = opened(model + (WITHOUT_PREFIX if prefix == "never" else b""))
+        self._inner = opened(model + WITHOUT_PREFIX)[0] if prefix == "first" else self._library
         size = self._library.get_piece_size()
         self._special = {self._library.id_to_piece(i): i for i in range(size) if self._library.is_control(i)}
         self._special.update({token.content: token.id for token in self._added if token.special})
-        self._table = _table(self._library, self._added, facts)
+        self._table = table_of(self._library, self._added, facts)
         self._known = {self._library.id_to_piece(i): i for i in range(size)}
         self._known.update({token.content: token.id for token in self._added})
         own = (self._library.bos_id(), self._library.eos_id())
@@ -106,7 +100,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def unknown(self) -> str:
-        """The piece for what the vocabulary lacks."""
+        """The piece for characters that the vocabulary lacks."""
         return str(self._library.id_to_piece(self._library.unk_id()))
 
     @property
@@ -132,8 +126,8 @@ class SentencePieceTokenizer(Tokenizer):
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
         check_ids(ids, self.vocab_size)
         raise TokenizerError(
-            "the ids of a SentencePiece model do not say how many bytes of text they stand for, since it normalises "
-            "the text or adds to it.",
+            "the ids of a SentencePiece model do not determine how many bytes of text they stand for, since it "
+            "normalises the text or adds to it.",
             where="ids",
             remedy="Measure the text itself, with measure(text).",
         )
@@ -184,12 +178,12 @@ class SentencePieceTokenizer(Tokenizer):
         return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
 
     def _encoded(self, piece: str, *, opens: bool) -> Ids:
-        """A stretch of text without tokens; ``opens``: the text begins with it."""
+        """Encode a stretch of text without added tokens; ``opens``: whether the text begins with it."""
         library = self._library if opens else self._inner
         return np.array(library.encode(piece, out_type="numpy"), dtype=np.int32)
 
     def _measure_pieces(self, text: str) -> Encoded:
-        """A text that added tokens cut; a stretch without tokens (white space) belongs to the token after it."""
+        """Measure a text split by added tokens; the bytes of a stretch without ids (white space) go to the next id."""
         ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
         ends: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
         place = 0
@@ -227,7 +221,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: str) -> SentencePieceTokenizer:
-    """A SentencePiece model learned from the lines of ``texts``: nothing normalised, a byte for what it lacks.
+    """A SentencePiece model learned from the lines of ``texts``, without normalisation, with bytes for rare characters.
 
     Args:
         texts: the training text.
@@ -238,89 +232,4 @@ def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: st
         TokenizerError: a size that the text cannot fill, or that its characters exceed.
         MissingExtra: the library is not installed.
     """
-    library = _import()
-    written = io.BytesIO()
-    try:
-        library.SentencePieceTrainer.train(
-            sentence_iterator=_lines(texts),
-            model_writer=written,
-            vocab_size=vocab_size,
-            model_type=algorithm,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            max_sentence_length=1 << 20,
-            num_threads=1,
-            minloglevel=3,
-        )
-    except (RuntimeError, OSError) as error:
-        raise TokenizerError(
-            f"SentencePiece cannot learn {vocab_size} pieces from the training text "
-            f"({str(error).rpartition('] ')[2] or 'it is empty'}).",
-            where="vocab_size",
-            remedy="Ask for another number, or give more text.",
-        ) from None
-    return SentencePieceTokenizer(written.getvalue())
-
-
-def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """Every line that is not empty."""
-    for parts in parted(texts):
-        begun = ""
-        for part in parts:
-            utf8(part)
-            *lines, begun = (begun + part).split("\n")
-            yield from filter(None, lines)
-        if begun:
-            yield begun
-
-
-def _import() -> Any:
-    try:
-        import sentencepiece
-    except ImportError:
-        raise MissingExtra("sentencepiece", "sentencepiece", "a SentencePiece model") from None
-    return sentencepiece
-
-
-def _open(model: bytes) -> tuple[SentencePieceProcessor, ModelFacts]:
-    processor: SentencePieceProcessor = _import().SentencePieceProcessor()
-    try:
-        processor.load_from_serialized_proto(model)
-        facts = read_model_facts(model)
-    except (RuntimeError, OSError, ValueError) as error:
-        raise TokenizerError(
-            f"not a SentencePiece model ({str(error).rpartition('] ')[2] or 'its bytes cannot be parsed'}).",
-            where=MODEL_FILE,
-            remedy="Give the .model file whole; where a tokenizer.json lies beside a file of another format, use that.",
-        ) from None
-    if facts.denormalizes:
-        raise TokenizerError(
-            "the model rewrites what it decodes (a denormalizer_spec), which Weft does not do.",
-            where=MODEL_FILE,
-            remedy="Train the model without denormalization rules.",
-        )
-    return processor, facts
-
-
-def _table(library: SentencePieceProcessor, added: Sequence[AddedToken], facts: ModelFacts) -> PieceTable:
-    size = max([library.get_piece_size(), *(1 + token.id for token in added)])
-    pieces, specials, opening = [b""] * size, {}, {}
-    for place in range(library.get_piece_size()):
-        piece: str = library.id_to_piece(place)
-        if library.is_control(place):
-            specials[place] = piece.encode()
-        elif library.is_byte(place):
-            pieces[place] = bytes([int(piece[3:5], 16)])
-        elif library.is_unknown(place):
-            pieces[place] = library.decode([place]).encode()
-        else:
-            pieces[place] = piece.replace(SPACE, " ").encode()
-            if piece.startswith(SPACE) and (facts.add_dummy_prefix or facts.remove_extra_whitespaces):
-                opening[place] = pieces[place][1:]
-    for token in added:
-        pieces[token.id] = b"" if token.special else token.content.encode()
-        opening.pop(token.id, None)
-        if token.special:
-            specials[token.id] = token.content.encode()
-    return PieceTable(pieces, specials, opening=opening, patient=facts.remove_extra_whitespaces)
+    return SentencePieceTokenizer(learned_model(texts, vocab_size, algorithm))

@@ -1,4 +1,4 @@
-"""Special tokens in text: where a text spells one of them, for tokenizers whose library does not look."""
+"""Special tokens in text: where a text spells one of them, for tokenizers whose library does not search."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ END_OF_DOCUMENT = "<|endoftext|>"
 @final
 @dataclass(frozen=True)
 class AddedToken:
-    """A token beside the vocabulary proper, found in text as a whole before anything else is.
+    """A token beside the vocabulary proper, matched in text before everything else.
 
     Attributes:
         content: its spelling.
         id: its id.
-        special: whether it stands for no text; one that is not special is ordinary text with an id of its own.
-        lstrip: whether it swallows the white space before it.
-        rstrip: whether it swallows the white space after it.
+        special: whether it stands for no text; one that is not special stands for its spelling.
+        lstrip: whether it includes the white space before it.
+        rstrip: whether it includes the white space after it.
     """
 
     content: str
@@ -33,10 +33,10 @@ class AddedToken:
 
 @final
 class Splitter:
-    """Cuts a text at the tokens it spells; of several that begin at one place the longest counts.
+    """Splits a text at the tokens it spells; of several that begin at one place the longest matches.
 
     Args:
-        tokens: none means that no text is ever cut.
+        tokens: the tokens to match; without any, no text is split.
     """
 
     def __init__(self, tokens: Iterable[AddedToken]) -> None:

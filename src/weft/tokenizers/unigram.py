@@ -31,7 +31,7 @@ SPACING = 1e-4
 
 @final
 class UnigramTokenizer(LibraryTokenizer):
-    """The most probable of all ways to cut a text into pieces, each with a probability of its own, learned by
+    """The most probable of all ways to cut a text into pieces, each with a probability learned by
     expectation maximisation and pruning (Kudo 2018, section 3.2), with SentencePiece's conventions.
 
     A space is the mark U+2581 and belongs to the word after it; one is put before the text and taken away again by

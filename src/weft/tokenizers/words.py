@@ -1,4 +1,4 @@
-"""Words as tokens: what stands between white space, as in the classical language-model benchmarks."""
+"""Words as tokens: text split at white space, as in the classical language-model benchmarks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ LARGEST_SPACE = 0x3000
 class WordTokenizer(Tokenizer):
     """One id per white-space-separated word; ``<eos>`` is 0 and ``<unk>``, for every other word, is 1.
 
-    A text that contains the word ``<unk>``, as the Penn Treebank's files do, means the unknown word by it. Decoding
-    puts one space between words, so it gives back a text of known words that is spaced so; ``measure`` counts the
+    A text that contains the word ``<unk>``, as the Penn Treebank's files do, uses it for the unknown word. Decoding
+    puts one space between words, so it restores a text of known words with single spaces; ``measure`` counts the
     bytes of any text exactly: a word's own and those of the white space before it.
 
     Args:
@@ -42,7 +42,7 @@ class WordTokenizer(Tokenizer):
             without it a line end is white space, and ``<eos>`` only stands between documents.
 
     Raises:
-        TokenizerError: no words, a word twice, one with white space in it, or ``<unk>``, which is always there.
+        TokenizerError: no words, a word twice, one with white space in it, or ``<unk>``, which is always present.
     """
 
     kind: ClassVar[str] = "words"
@@ -121,7 +121,7 @@ class WordTokenizer(Tokenizer):
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
         check_ids(ids, self.vocab_size)
         raise TokenizerError(
-            "words do not say how many bytes of text they stand for: white space and unknown words are not in them.",
+            "words do not determine how many bytes of text they stand for: they lack white space and unknown words.",
             where="ids",
             remedy="Measure the text itself, with measure(text).",
         )
@@ -174,7 +174,7 @@ class _WordStream(StreamDecoder):
 
 @cache
 def _is_space() -> NDArray[np.bool_]:
-    """Of each code point up to the last white space, and of one beyond for all others."""
+    """Whether a code point is white space, up to the last that is; one entry more stands for all others."""
     return np.array([chr(point).isspace() for point in range(LARGEST_SPACE + 2)])
 
 
@@ -189,8 +189,8 @@ def _check_words(words: Sequence[str]) -> None:
     wrong = [word for word in words if word.split() != [word] or counts[word] > 1 or word == UNKNOWN]
     if wrong:
         raise TokenizerError(
-            f"{wrong[0]!r} cannot be a word of the vocabulary: each stands there once, is free of white space and is "
-            f"not {UNKNOWN}.",
+            f"{wrong[0]!r} cannot be a word of the vocabulary: each occurs once, has no white space and is not "
+            f"{UNKNOWN}.",
             where="words",
             remedy="Remove it.",
         )

@@ -13,8 +13,8 @@ from weft.core.part import kept_dtypes, wide_in_training
 
 
 def narrowed(model: Model, dtype: torch.dtype) -> Model:
-    """A copy of the model in ``dtype``, except for what parts declare `exact` or `wide_in_training`, which is in float32
-    or wider in it. No second copy in the model's own dtype is made on the way."""
+    """A copy of the model in ``dtype``, except for what parts declare `exact` or `wide_in_training`, which is in
+    float32 or wider in it. No second copy in the model's own dtype is made on the way."""
     exact, wide = kept_dtypes(model).exact, wide_in_training(model)
     weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
                                    requires_grad=p.requires_grad) for p in model.parameters()}

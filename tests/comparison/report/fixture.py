@@ -9,9 +9,9 @@ import math
 import random
 from dataclasses import dataclass
 
-from weft.comparison.detectable import detectable_difference
 from weft.comparison.results import CurvePoint, DecodePoint, Entry, LengthPoint, PositionPoint, RunResult, Sample, Trial
-from weft.comparison.statistics import Interval, SeedTest
+from weft.comparison.statistics import Interval
+from weft.comparison.student import SeedTest, detectable_difference
 from weft.comparison.study_result import Budget, CorpusFacts, Detectable, GapPoint, Machine, Matched, StudyResult
 from weft.comparison.verdict import judged
 

@@ -13,8 +13,8 @@ import pytest
 from comparison.report.fixture import SHAPES, study
 from comparison.report.reading import Node, read, rows
 from weft.comparison.report import render
-from weft.comparison.report.curves import mean_curve, thinned
 from weft.comparison.report.gaps import gaps
+from weft.comparison.report.training import mean_curve, thinned
 from weft.comparison.report.view import View
 from weft.comparison.study_result import StudyResult
 from weft.drawing.axes import linear, logarithmic, logarithmic_ticks, powers_of_two

@@ -53,7 +53,7 @@ def test_an_unknown_family(tmp_path: Path) -> None:
 def test_no_family(tmp_path: Path) -> None:
     write(tmp_path)
     change_config(tmp_path, model_type=None, architectures=["Nobody"])
-    assert "the model names no model_type" in message(tmp_path)
+    assert "the model has no model_type" in message(tmp_path)
 
 
 def test_the_class_names_the_family_where_nothing_else_does(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_rotary_positions_that_cannot_be_read(parameters: object, said: str, tmp
 @pytest.mark.parametrize(("values", "said"), [
     ({"layer_types": ["full_attention", "chunked"]}, "layer_types: chunked, but only full_attention and sliding"),
     ({"layer_types": ["full_attention"]}, "layer_types: 1 types for 2 layers"),
-    ({"layer_types": ["sliding_attention"] * 2}, "some are sliding_attention, but no sliding_window says how wide")])
+    ({"layer_types": ["sliding_attention"] * 2}, "some are sliding_attention, but sliding_window, their width, is")])
 def test_layer_types_that_cannot_be_read(values: dict[str, object], said: str, tmp_path: Path) -> None:
     write(tmp_path, "qwen2")
     change_config(tmp_path, **values)
@@ -112,7 +112,7 @@ def test_code_in_the_folder_is_never_run(tmp_path: Path, caplog: pytest.LogCaptu
     change_config(tmp_path, auto_map={"AutoModelForCausalLM": "modeling.Model"})
     with caplog.at_level(logging.WARNING):
         api.load(tmp_path)
-    assert "auto_map: the folder brings Python code of its own, which is never run" in caplog.text
+    assert "auto_map: the folder contains Python code, which is never run" in caplog.text
 
 
 def test_no_weights(tmp_path: Path) -> None:

@@ -1,19 +1,21 @@
-"""What context is worth: bits per byte by position, and bits per byte and perplexity by length of evaluation."""
+"""What context is worth, and what a token costs: bits per byte by position and by length of evaluation, time and state
+of decoding against context, speed and memory of training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from weft.comparison.report.view import View
-from weft.comparison.results import Entry, LengthPoint
+from weft.comparison.results import DecodePoint, Entry, LengthPoint, RunResult
 from weft.drawing.axes import Axis, Logarithmic, linear, logarithmic, powers_of_two
-from weft.drawing.marks import Label, line, marker
-from weft.drawing.markup import Markup, join, tag
-from weft.drawing.numbers import brief, fixed, integer, known, significant
+from weft.drawing.marks import Label, Style, line, marker
+from weft.drawing.markup import Markup, join, listed, tag
+from weft.drawing.numbers import brief, duration, fixed, integer, known, octets, si, significant
 from weft.drawing.panel import Box, Hover, Panel, Series, draw
-from weft.drawing.table import Column, folded, table
+from weft.drawing.table import ROW, Column, at, folded, rule, scale, strip, table
 
 Curve: TypeAlias = list[tuple[float, float]]
 """Values at positions or lengths, ascending."""
@@ -77,10 +79,8 @@ def trained_lengths(view: View) -> tuple[int, ...]:
 def _panel(view: View, curves: dict[str, Curve], name: str, heading: str, x_label: str,
            write: Callable[[float], str], trained: Sequence[int] | None) -> Markup:
     box = Box()
-    xs = [place for curve in curves.values() for place, _ in curve]
-    values = [value for curve in curves.values() for _, value in curve]
-    x = powers_of_two([round(place) for place in xs], *box.x, lambda value: integer(round(value)))
-    y = _height(values, box)
+    x = _lengths(curves, box)
+    y = _height([value for curve in curves.values() for _, value in curve], box)
     if x is None or y is None:
         return Markup("")
     series = [_series(view, entry, curves[entry.name], x, y, write) for entry in view.result.entries
@@ -92,6 +92,12 @@ def _panel(view: View, curves: dict[str, Curve], name: str, heading: str, x_labe
                       heading, series, box, _trained_marks(trained or (), x, box),
                       "trained length marked \u25bc" if trained
                       else "bits per byte of the targets behind so many tokens"))
+
+
+def _lengths(curves: Mapping[str, Curve], box: Box) -> Logarithmic | None:
+    """The axis of positions or lengths, in tokens."""
+    return powers_of_two([round(place) for curve in curves.values() for place, _ in curve], *box.x,
+                         lambda value: integer(round(value)))
 
 
 def _height(values: Iterable[float], box: Box) -> Axis | None:
@@ -154,3 +160,109 @@ def _both(bits: float | None, perplexity: float | None) -> str:
     if not known(bits):
         return "out of reach"
     return f"{fixed(bits, 3)} ({significant(perplexity)})" if perplexity is not None else fixed(bits, 3)
+
+
+def decoding(view: View) -> Markup:
+    """Two charts, both axes logarithmic, and their numbers."""
+    charts = [_decoding_panel(view, "decode-seconds", "Time per decoded token", lambda point: point.seconds, duration),
+              _decoding_panel(view, "decode-state", "State of one row", lambda point: float(point.state_bytes), octets)]
+    drawn = [chart for chart in charts if chart]
+    if not drawn:
+        return Markup("")
+    return join(drawn)
+
+
+def cost_lead(view: View) -> Markup:
+    """Whose state grows with the context, and whose does not."""
+    grows: list[Markup] = []
+    level: list[Markup] = []
+    for entry in view.result.entries:
+        sizes = {point.state_bytes for point in entry.decode}
+        if len(entry.decode) > 1:
+            (grows if len(sizes) > 1 else level).append(view.name(entry))
+    parts = [join("the state of ", listed(names), f" {verb}") for names, verb in (
+        (grows, "grows with the context"), (level, "stays level")) if names]
+    rest = join(" When decoding, ", listed(parts), ".") if parts else Markup("")
+    return join("Decoding one row behind a context, and training.", rest)
+
+
+def decoding_numbers(view: View) -> Markup:
+    """The numbers of both charts, folded; nothing when nothing was measured."""
+    contexts = sorted({point.context for entry in view.result.entries for point in entry.decode})
+    if not contexts:
+        return Markup("")
+    columns = [Column("Model", number=False), *(Column(integer(context)) for context in contexts)]
+    rows = []
+    for entry in view.result.entries:
+        found = {point.context: f"{duration(point.seconds)}, {octets(point.state_bytes)}" for point in entry.decode}
+        rows.append([view.name(entry), *(found.get(context, "\u2013") for context in contexts)])
+    return folded("Decoding: the numbers", table(
+        "Median time per token and bytes of state of one row, behind so many tokens", columns, rows,
+        name="decode-numbers"))
+
+
+def _decoding_panel(view: View, name: str, heading: str, read: Callable[[DecodePoint], float | None],
+           write: Callable[[float], str]) -> Markup:
+    box = Box(left=56)
+    curves = {entry.name: sorted((float(point.context), value) for point in entry.decode
+                                 if (value := read(point)) is not None) for entry in view.result.entries}
+    x = _lengths(curves, box)
+    y = logarithmic([value for curve in curves.values() for _, value in curve], *box.y, brief(write), count=6,
+                    at_least=2.0)
+    if x is None or y is None:
+        return Markup("")
+    series = [_series(view, entry, curves[entry.name], x, y, write) for entry in view.result.entries]
+    shown = [each for each in series if each.points]
+    spoken = "; ".join(f"{each.name}: {each.points[0].value} to {each.points[-1].value}" for each in shown)
+    absent = [each.name for each in series if not each.points]
+    return draw(Panel(name, heading, f"{heading} against context", f"Both axes logarithmic. {spoken}.", x, y,
+                      "context, tokens", heading, shown, box, note=_absent(absent)))
+
+
+def _absent(names: Sequence[str]) -> str:
+    return f"not drawn (none or zero): {', '.join(names)}" if names else "against context, both axes logarithmic"
+
+
+def dots(view: View) -> Markup:
+    """Tokens a second and memory; counting is too fast for the scale of training, and its speed is in the table."""
+    trained = [entry for entry in view.ranked if entry.trainable]
+    speed = _dots_chart(view, trained, "Training speed",
+                        "tokens a second, median of the runs; lines: slowest to fastest run",
+                        lambda run: run.tokens_per_second, si, "dots-speed")
+    memory = _dots_chart(view, view.ranked, "Peak memory of training", "median of the runs",
+                         lambda run: float(run.peak_memory_bytes), octets, "dots-memory")
+    return tag("div", {"class": "stack"}, speed, memory) if speed or memory else Markup("")
+
+
+def _dots_chart(view: View, entries: Sequence[Entry], title: str, note: str, read: Callable[[RunResult], float],
+                write: Callable[[float], str], name: str) -> Markup:
+    rows = []
+    for entry in entries:
+        values = [read(run) for run in entry.finished if known(read(run))]
+        if values:
+            rows.append((entry.name, statistics.median(values), min(values), max(values)))
+    axis = linear([value for _, *values in rows for value in values], 0, 1, brief(write), include=(0.0,), count=3,
+                  margin=0.0)
+    if axis is None:
+        return Markup("")
+    axis = type(axis)(0.0, axis.high * 1.06, 0, 1, tuple(tick for tick in axis.ticks if tick >= 0), axis.write)
+    spoken = "; ".join(f"{model}: {write(middle)}" for model, middle, _, _ in rows)
+    body = [_dots_row(view, model, view.styles[model], axis, (low, middle, high), write) for model, middle, low,
+            high in rows]
+    head = tag("tr", None, tag("th", {"scope": "col"}, "Model"),
+               tag("td", {"class": "strip-cell"}, scale(axis, title, f"{note}. {spoken}.", name)),
+               tag("th", {"scope": "col", "class": "number"}, "Median"))
+    return tag("div", {"class": "panel"}, tag("table", {"class": "strips"},
+               tag("caption", None, tag("strong", None, title), " ", tag("span", {"class": "panel-note"}, note)),
+               tag("thead", None, head), tag("tbody", None, body)))
+
+
+def _dots_row(view: View, model: str, style: Style, axis: Axis, values: Sequence[float],
+              write: Callable[[float], str]) -> Markup:
+    low, middle, high = values
+    stem = rule(axis, axis.low, middle, ROW / 2, "stem")
+    ends = rule(axis, low, high, ROW / 2, "outer") if not math.isclose(low, high) else Markup("")
+    return tag("tr", {"data-model": str(style.index)}, tag("th", {"scope": "row"}, view.key(model, 16)),
+               tag("td", {"class": f"strip-cell {style.colour}"},
+                   strip(axis, stem, ends, at(axis, middle, marker(0, 0, style, 4)))),
+               tag("td", {"class": "number"}, write(middle)))

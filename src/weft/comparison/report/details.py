@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from weft.comparison.findings import TEST_NAMES
-from weft.comparison.report.bowls import remark
+from weft.comparison.report.training import remark
 from weft.comparison.report.view import View
 from weft.comparison.results import Entry, RunResult, Sample
 from weft.comparison.study_result import CorpusFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.course import Stretch, order_of, orders, words
+from weft.comparison.findings import Stretch, order_of, orders, words
 from weft.comparison.report.view import View, half_width
 from weft.comparison.results import Entry
 from weft.comparison.statistics import Interval

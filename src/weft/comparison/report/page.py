@@ -10,14 +10,12 @@ from importlib import resources
 from typing import final
 
 from weft.comparison.report import (
-    bowls,
     context,
-    costs,
-    curves,
     details,
     differences,
     gaps,
     ranking,
+    training,
     verdict,
 )
 from weft.comparison.report.view import View
@@ -49,14 +47,14 @@ SECTIONS = (
     Section("results", "Results", "Results", "Lower bits per byte are better. Two models share a letter exactly where "
             "the study does not tell them apart.", ranking.ranking),
     Section("differences", "Differences", "How sure are the differences?", differences.lead, differences.forest),
-    Section("training", "Training", "Training", curves.lead, curves.curves),
+    Section("training", "Training", "Training", training.curves_lead, training.curves),
     Section("gaps", "Order", "Does the order change during training?", gaps.lead, gaps.gaps),
-    Section("tuning", "Tuning", "Learning rates", bowls.lead, bowls.bowls),
+    Section("tuning", "Tuning", "Learning rates", training.rates_lead, training.rates),
     Section("context", "Context", "What context is worth",
             "How well a token is predicted by the number of tokens before it, and how the figure changes with the "
             "length of the window in evaluation.", context.context),
-    Section("cost", "Cost", "What it costs", costs.lead, lambda view: join(
-        tag("div", {"class": "panels"}, costs.decoding(view), costs.dots(view)), costs.decoding_numbers(view))),
+    Section("cost", "Cost", "What it costs", context.cost_lead, lambda view: join(
+        tag("div", {"class": "panels"}, context.decoding(view), context.dots(view)), context.decoding_numbers(view))),
     Section("samples", "Samples", "Samples", "Unselected, and no measure of quality: they show what the figures feel "
             "like.", details.samples),
     Section("runs", "Runs", "Runs", "", details.runs),

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import GENERATION, ORIGIN, OTHER_HEADS, RUNNING, divided_heads
+from weft.families.configurations import Nested
 from weft.families.family import Family, Native, Size
-from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Nested, Raw, Read, Together
+from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
 from weft.families.weights import Rule, rename
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.model_proto import read_model_facts
-from weft.tokenizers.sentence_piece import MODEL_FILE, SentencePieceTokenizer
+from weft.tokenizers.sentence_piece import SentencePieceTokenizer
+from weft.tokenizers.sentence_piece_model import MODEL_FILE
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor

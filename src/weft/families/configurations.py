@@ -1,0 +1,85 @@
+"""A whole Hugging Face configuration, or one nested in another, read and written by the rules for its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from weft.core.errors import nearest
+from weft.families.keys import KeyProblem, KeyRule, Raw, typed
+from weft.families.template import Facts
+
+
+@final
+@dataclass(frozen=True)
+class Nested(KeyRule):
+    """A key whose value is a configuration with separate rules; a missing key is an empty configuration. Inner rules
+    get only the facts of earlier rules of the same configuration."""
+
+    key: str
+    rules: tuple[KeyRule, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key,)
+
+    def read(self, raw: Raw, facts: Facts) -> Facts:
+        found, problems = read_keys(self.rules, typed(self.key, raw.get(self.key), dict) or {})
+        if problems:
+            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
+        return found
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        found, problems = write_keys(self.rules, facts)
+        if problems:
+            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
+        return {self.key: found}
+
+    def notes(self, raw: Raw) -> list[str]:
+        return [f"{self.key}.{note}" for note in notes_on(self.rules, raw.get(self.key) or {})]
+
+
+def read_keys(rules: Sequence[KeyRule], raw: Raw) -> tuple[Facts, list[str]]:
+    """The facts of a foreign configuration, and every problem with it, unknown keys included."""
+    facts: Facts = {}
+    problems: list[str] = []
+    known = {key for rule in rules for key in rule.keys}
+    for rule in rules:
+        try:
+            facts.update(rule.read(raw, facts))
+        except KeyProblem as problem:
+            problems.append(_placed(rule, str(problem)))
+        except KeyError as missing:
+            # The fact is missing because its own key had a problem, which is listed.
+            assert problems, f"the rule of {rule.keys[0]} needs {missing}, which no rule before it reads"
+    problems += [f"{key}: unknown key. {_close(key, known)}".rstrip() for key in raw if key not in known]
+    return facts, problems
+
+
+def write_keys(rules: Sequence[KeyRule], facts: Facts) -> tuple[dict[str, Any], list[str]]:
+    """The foreign configuration that expresses the facts, and a line for each that it cannot express."""
+    raw: dict[str, Any] = {}
+    problems: list[str] = []
+    for rule in rules:
+        try:
+            raw.update(rule.write(facts))
+        except KeyProblem as problem:
+            problems.append(_placed(rule, str(problem)))
+    return raw, problems
+
+
+def notes_on(rules: Sequence[KeyRule], raw: Raw) -> list[str]:
+    """Notes for the user about keys that are ignored."""
+    return [note for rule in rules for note in rule.notes(raw)]
+
+
+def _placed(rule: KeyRule, problem: str) -> str:
+    """The problem, preceded by its key unless it names one of the rule's keys already."""
+    placed = not rule.keys or problem.startswith(tuple(f"{key}{end}" for key in rule.keys for end in ":."))
+    return problem if placed else f"{rule.keys[0]}: {problem}"
+
+
+def _close(key: str, known: set[str]) -> str:
+    hint = nearest(key, known)
+    return hint if hint.startswith("Did you mean") else ""

@@ -1,0 +1,133 @@
+"""The key/value cache of attention under a window: a rolling buffer of the last W tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from weft.core.clock import Clock, Keys, Ticks
+from weft.core.history import held_orders
+from weft.core.layer import LayerState
+from weft.core.span import Span
+from weft.core.state import fact_field, tensor_field
+from weft.mixers.key_value import KeyValueShape, Slots, Stored, buffers, positions, write
+
+
+@dataclass(frozen=True)
+class RollingState(LayerState):
+    """Keys and values of the current document's first n tokens and of the last W: the document's token i is in slot
+    i < n, and besides, the token of order i is in slot n + i mod W.
+
+    Attributes:
+        first: n, for masks that always allow a document's first tokens.
+    """
+
+    keys: Float[Tensor, "B K n+W E"] = tensor_field()
+    values: Float[Tensor, "B K n+W F"] = tensor_field()
+    first: int = fact_field()
+
+    @property
+    def window(self) -> int:
+        """W."""
+        return self.keys.shape[2] - self.first
+
+
+def start_rolling(clock: Clock, shape: KeyValueShape, window: int, dtype: torch.dtype, first: int = 0) -> RollingState:
+    """The state before the first token: n + W empty slots."""
+    return RollingState(clock, *buffers(clock, shape, first + window, dtype), first)
+
+
+def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stored:
+    """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read."""
+    ticks, after = span.ticks, span.after
+    slots = _rolling_slots(state, span, k.shape[1])
+    # Read before the buffers are written to.
+    earlier = None if k.shape[1] == 1 or span.fresh else _earlier(state, k, v, span)
+    keys, values = write((state.keys, state.values), (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
+    new = replace(state, clock=after, keys=keys, values=values)
+    if span.fresh:
+        return Stored(k, v, Keys.of(ticks), new)
+    if earlier is not None:
+        return Stored(*earlier, new)
+    # The slot that was overwritten held the token that has just left the window.
+    return Stored(keys.transpose(1, 2), values.transpose(1, 2), _rolling_keys(span, state.window, state.first), new)
+
+
+def _rolling_slots(state: RollingState, span: Span, steps: int) -> Slots:
+    """Slot n + s takes the newest token whose order is s modulo W."""
+    ticks, after, window, first = span.ticks, span.after, state.window, state.first
+    level = steps == 1 and span.full and span.uniform and span.bound is not None
+    past = span.full and span.uniform and span.bound is not None and span.bound - steps >= first
+
+    def index() -> Tensor:
+        return first + torch.remainder(ticks.order, window)
+
+    def source() -> Tensor:
+        held = held_orders(after, window, first)
+        place = held - span.before.seen[:, None]
+        return place if first == 0 else place.where(held < after.seen[:, None], -1)
+
+    name = ("rolling", window, first)
+    return Slots(first + (span.bound - 1) % window if level and span.bound is not None else None,
+                 partial(ticks.once, (name, "slots"), index), partial(ticks.once, (name, "source"), source), name,
+                 0 if past else first, window)
+
+
+def _rolling_keys(span: Span, window: int, first: int) -> Keys:
+    """The facts about the n + W slots after one token."""
+    ticks, after, name = span.ticks, span.after, ("rolling", window, first)
+
+    def known() -> Keys:
+        order = held_orders(after, window, first)
+        return Keys(order, positions(after, order, first), None, _held(order, after, window, first), name)
+
+    return ticks.once(name, known)
+
+
+def _held(order: Tensor, clock: Clock, window: int, first: int) -> Tensor:
+    """[B,n+W]: which slots hold a token that is to be read; the first n only once the window no longer holds it too."""
+    recent = order[:, first:] >= 0
+    return recent if first == 0 else torch.cat([order[:, :first] < clock.seen[:, None] - window, recent], 1)
+
+
+def _earlier(state: RollingState, k: Tensor, v: Tensor, span: Span) -> tuple[Tensor, Tensor, Keys]:
+    """The document's first tokens and those of the window before a chunk of several tokens, in their order, and the
+    chunk's own."""
+    window, first = state.window, state.first
+    index, known = _earlier_keys(span, window, first)
+
+    def rows(buffer: Tensor, chunk: Tensor) -> Tensor:
+        held = buffer.gather(2, index[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3]))
+        return torch.cat([held.transpose(1, 2), chunk.to(buffer.dtype)], 1)
+
+    return rows(state.keys, k), rows(state.values, v), known
+
+
+def _earlier_keys(span: Span, window: int, first: int) -> tuple[Tensor, Keys]:
+    """The slots [B,n+W] of the tokens before a chunk, in order, and the facts about these and the chunk's own."""
+    ticks, before, name = span.ticks, span.before, ("earlier", window, first)
+
+    def known() -> tuple[Tensor, Keys]:
+        recent = before.seen[:, None] - window + torch.arange(window, device=before.seen.device)
+        early = torch.arange(first, device=recent.device).expand(len(recent), -1)
+        order = torch.cat([before.begin[:, None] + early, recent], 1)
+        own = torch.ones_like(ticks.order, dtype=torch.bool) if ticks.valid is None else ticks.valid
+        position = positions(before, order, first)
+        return (torch.cat([early, first + torch.remainder(recent, window)], 1),
+                Keys(torch.cat([order, ticks.order], 1), _joined(position, ticks), None,
+                     torch.cat([_held(order, before, window, first), own], 1), name, first + window))
+
+    return ticks.once(name, known)
+
+
+def _joined(position: Tensor, ticks: Ticks) -> Tensor:
+    """Positions of earlier keys and of a chunk's. Where no layer needs positions their ranks differ, and orders, which
+    nothing reads, take their place."""
+    own = ticks.position
+    if own.dim() != position.dim():
+        return torch.cat([position, ticks.order], 1)
+    return torch.cat([position, own.expand(len(position), *own.shape[1:])], 1)
