@@ -1,5 +1,4 @@
-"""Every ```bash and ```python block of docs/*.md runs, in the order of its page; those of README.md run in
-`test_docs_shell`."""
+"""Every ```bash and ```python block of README.md and docs/*.md runs, in the order of its page."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES[1:] if blocks(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_every_block_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     done = fresh(run_blocks, blocks(page), folder=tmp_path)
