@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from weft import api
 from weft.api import config_path
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, run_study
 from weft.core.config import parse
@@ -39,3 +40,8 @@ def run(study: StudyConfig, out: Path, on_progress: StudyListener | None = None)
     """Run a study in this process."""
     return run_study(study, out, config_path, Options(threads=1, own_processes=False, command="weft compare test"),
                      on_progress)
+
+
+def compare(file: str, out: str) -> None:
+    """Run the study of a file, each of its runs in a process of its own, and print its progress."""
+    api.compare(study=file, out=out, threads=1, on_progress=lambda progress: print(progress.line()))
