@@ -49,9 +49,10 @@ def environment(folder: Path) -> Path:
 
 
 def shell(clone: Path, lines: list[str]) -> subprocess.CompletedProcess[str]:
-    """Lines in a shell of their own that knows nothing of this process's environment."""
+    """Lines in a shell of their own that knows nothing of this process's environment. Torch takes one thread there:
+    several would wait for the cores that other tests hold, and burn what is left of them."""
     return subprocess.run(["sh", "-e"], input="\n".join([*lines, ""]), cwd=clone, text=True, capture_output=True,
-                          env={"PATH": SYSTEM_PATH, "HOME": str(clone)}, check=False)
+                          env={"PATH": SYSTEM_PATH, "HOME": str(clone), "OMP_NUM_THREADS": "1"}, check=False)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
