@@ -36,8 +36,10 @@ figures: run
 	$(BIN)/python recipes/six_ages/record.py runs/six_ages
 
 # Processes of one thread each: threads that fight over the cores cost more than they give on tiny tensors. Modules are
-# compiled once, also where the environment says otherwise: the tests start many processes.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# compiled once, also where the environment says otherwise: the tests start many processes. A file's tests run in one
+# process, one after the other, so that what they share is made once; files in their order, for the long ones are not
+# those of the most tests, and would come last.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	$(PYTEST)
 

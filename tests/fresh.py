@@ -8,8 +8,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +46,26 @@ class Fresh:
                  environment: Mapping[str, str] | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        self._written = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory()
+        self._files = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
+        for file in self._files:
+            file.touch()
         self._process = context.Process(target=_work, args=(work, arguments, folder, dict(environment or {}),
-                                                            Path(self._written.name)))
+                                                            *self._files))
         self._process.start()
+
+    def wait_for(self, text: str, seconds: float = 240) -> None:
+        """Wait until it has written ``text`` to its standard output."""
+        last = time.monotonic() + seconds
+        while text not in self._files[0].read_text("utf-8"):
+            if not self._process.is_alive() or time.monotonic() > last:
+                assert text in self._files[0].read_text("utf-8"), f"no {text!r} in\n{self.end(0)}"
+            time.sleep(0.01)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process.pid is not None, "it has been started"
+        os.kill(self._process.pid, number)
 
     def end(self, seconds: float = 240) -> Ended:
         """Wait for it, and kill it when it takes longer than that."""
@@ -56,8 +74,8 @@ class Fresh:
             self._process.kill()
             self._process.join()
         assert self._process.exitcode is not None, "it has been waited for"
-        texts = [(Path(self._written.name) / name).read_text("utf-8") for name in ("stdout", "stderr")]
-        self._written.cleanup()
+        texts = [file.read_text("utf-8") for file in self._files]
+        self._folder.cleanup()
         return Ended(self._process.exitcode, *texts)
 
 
@@ -67,10 +85,11 @@ def fresh(work: Callable[..., None], *arguments: object, folder: Path) -> Ended:
 
 
 def _work(work: Callable[..., None], arguments: tuple[object, ...], folder: Path, environment: dict[str, str],
-          written: Path) -> None:
-    for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
-        with (written / name).open("w") as file:
+          stdout: Path, stderr: Path) -> None:
+    for stream, path in ((sys.stdout, stdout), (sys.stderr, stderr)):
+        with path.open("w") as file:
             os.dup2(file.fileno(), stream.fileno())
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # `wait_for` reads it
     os.environ.update(environment)
     os.chdir(folder)
     work(*arguments)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from architecture.sources import parsed, walked
+
 ROOT = Path(__file__).parents[2] / "src" / "weft"
 FOLDERS = ("laws", "analysis", "training", "tasks", "evaluation", "decoding")
 KINDS = frozenset({"norms", "mixers", "feedforward", "blocks", "models", "heads"})
@@ -39,11 +41,11 @@ def classes_in(node: ast.AST) -> Iterator[ast.AST]:
 
 def violations(tree: ast.Module) -> Iterator[str]:
     """Imports of parts, and tests against classes of others."""
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [node for node in walked(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     known = {name: package for node in imports for package, name in source_of(node)}
     yield from (f"line {node.lineno}: imports {package}" for node in imports for package, _ in source_of(node)
                 if package in KINDS)
-    for node in ast.walk(tree):
+    for node in walked(tree):
         for place in classes_in(node):
             yield from (f"line {node.lineno}: tests for {name.id}" for name in ast.walk(place)  # type: ignore[attr-defined]
                         if isinstance(name, ast.Name) and known.get(name.id) in OTHERS)
@@ -52,7 +54,7 @@ def violations(tree: ast.Module) -> Iterator[str]:
 @pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for folder in FOLDERS
                                   for path in sorted((ROOT / folder).rglob("*.py"))])
 def test_parts_are_asked_what_they_declare(path: Path) -> None:
-    assert list(violations(ast.parse(path.read_text(encoding="utf-8")))) == []
+    assert list(violations(parsed(path))) == []
 
 
 @pytest.mark.parametrize("source", [

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+
+from architecture.sources import parsed, walked
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = sorted((REPOSITORY / "src").rglob("*.py"))
@@ -35,7 +36,7 @@ def weights_only(node: ast.AST) -> bool:
 
 def forbidden(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Calls that look up or run what a reader cannot see, and files that run code when they are read."""
-    nodes = list(ast.walk(tree))
+    nodes = walked(tree)
     safe = {id(node.func) for node in nodes if isinstance(node, ast.Call) and weights_only(node)}
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
@@ -50,15 +51,10 @@ def forbidden(tree: ast.Module) -> Iterator[tuple[int, str]]:
                         if str(node.module).split(".")[0] in MODULES or f"{node.module}.{alias.name}" == "torch.load")
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def foreign(tree: ast.Module) -> set[str]:
     """Packages that are neither Weft's nor Python's."""
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
+    names = {alias.name for node in walked(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in walked(tree) if isinstance(node, ast.ImportFrom) and not node.level}
     return {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"weft"}
 
 

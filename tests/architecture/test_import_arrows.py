@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from architecture.sources import parsed, walked
+
 ROOT = Path(__file__).parents[2] / "src" / "weft"
 
 LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
@@ -38,9 +40,9 @@ EARLIER = {ROOT / "families" / name for name in ("columns.py", "with_code.py")}
 
 def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and package (or module directly in weft) of every import of Weft's own."""
-    fronts = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+    fronts = {alias.asname or alias.name for node in walked(tree) if isinstance(node, ast.Import)
               for alias in node.names if alias.name == "weft"}
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.split(".")[1]) for alias in node.names
                         if alias.name.startswith("weft."))
@@ -88,7 +90,7 @@ def violations(importer: str, imports: Iterable[tuple[int, str]]) -> list[str]:
 
 @cache
 def imported_by(path: Path) -> tuple[tuple[int, str], ...]:
-    return tuple(imported(ast.parse(path.read_text(encoding="utf-8"))))
+    return tuple(imported(parsed(path)))
 
 
 def files() -> list[Path]:
@@ -118,7 +120,7 @@ def test_wanted_exceptions_are_used_and_go_one_way() -> None:
 
 def test_nothing_imports_what_stands_for_earlier_files() -> None:
     earlier = {f"weft.families.{path.stem}" for path in EARLIER}
-    used = {node.module for path in files() for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    used = {node.module for path in files() for node in walked(parsed(path))
             if isinstance(node, ast.ImportFrom)}
     assert not used & earlier
 
@@ -126,16 +128,16 @@ def test_nothing_imports_what_stands_for_earlier_files() -> None:
 def test_families_are_data() -> None:
     """They describe: nothing there reads or writes a file, and nothing is a module of a model."""
     for path in sorted((ROOT / "families").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        modules |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        tree = parsed(path)
+        modules = {alias.name for node in walked(tree) if isinstance(node, ast.Import) for alias in node.names}
+        modules |= {str(node.module) for node in walked(tree) if isinstance(node, ast.ImportFrom)}
         assert not modules & {"pathlib", "os", "io", "shutil", "json", "safetensors", "torch.nn"}, path
-        assert not {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)
+        assert not {node.func.id for node in walked(tree) if isinstance(node, ast.Call)
                     and isinstance(node.func, ast.Name)} & {"open"}, path
 
 
 def test_weft_itself_exports_only_the_api_and_its_version() -> None:
-    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    tree = parsed(ROOT / "__init__.py")
     assert {target for _, target in imported(tree)} <= {"api", "core"}
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from architecture.sources import parsed, walked
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 
@@ -19,7 +21,7 @@ def name_of(path: Path, source: Path) -> str:
 
 def imported(tree: ast.Module, known: set[str]) -> Iterator[str]:
     """The modules among ``known`` that a file imports; of ``from package import name`` the submodule if it is one."""
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module in known:
@@ -31,7 +33,7 @@ def imported(tree: ast.Module, known: set[str]) -> Iterator[str]:
 def graph(source: Path) -> dict[str, set[str]]:
     """Every module with the modules that it imports."""
     files = {name_of(path, source): path for path in sorted(source.rglob("*.py"))}
-    return {name: set(imported(ast.parse(path.read_text(encoding="utf-8")), set(files))) - {name}
+    return {name: set(imported(parsed(path), set(files))) - {name}
             for name, path in files.items()}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from architecture.sources import parsed, walked
 from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 
@@ -43,7 +44,7 @@ def files() -> list[Path]:
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
@@ -56,7 +57,7 @@ def test_no_file_has_more_than_400_lines() -> None:
 
 def test_functions_are_short_and_exceptions_are_listed() -> None:
     found = {f"{path.relative_to(REPOSITORY)}:{name}": lines for path in files()
-             for name, lines in functions(ast.parse(path.read_text(encoding="utf-8"))) if lines > WANTED_LINES}
+             for name, lines in functions(parsed(path)) if lines > WANTED_LINES}
     assert {name: lines for name, lines in found.items() if lines > FUNCTION_LINES} == {}
     assert set(found) == set(LONG_FUNCTIONS), "list a long function with its reason, or take a short one off the list"
 
@@ -95,8 +96,7 @@ def undocumented(tree: ast.Module, module: object) -> Iterator[str]:
 @pytest.mark.parametrize("name", modules())
 def test_everything_public_says_what_it_is(name: str) -> None:
     module = importlib.import_module(name)
-    source = Path(str(module.__file__)).read_text(encoding="utf-8")
-    tree = ast.parse(source)
+    tree = parsed(Path(str(module.__file__)))
     assert ast.get_docstring(tree) or not tree.body
     assert list(undocumented(tree, module)) == []
 

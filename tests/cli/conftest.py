@@ -19,7 +19,8 @@ MODEL: dict[str, Any] = {
     "blocks": [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "position": "rope"},
                                           {"kind": "mlp", "d_ff": 16}]}]}
 RUN: dict[str, Any] = {"model": MODEL, "tokenizer": "bytes", "data": {"path": "text.txt"},
-                       "training": {"steps": 3, "batch_size": 2}, "report": {"eval_batches": 1}}
+                       "training": {"steps": 3, "batch_size": 2, "compute": {"matmul": "default"}},
+                       "report": {"eval_batches": 1}}
 
 
 @dataclass(frozen=True)

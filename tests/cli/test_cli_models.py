@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 import weft as library
+from fresh import Fresh
+from fresh import weft as command
 
 
 def test_train_prints_progress_and_where_the_checkpoint_is(weft: Any, workplace: Path, tmp_path: Path) -> None:
@@ -42,19 +41,15 @@ def test_train_options_stand_for_keys_of_the_configuration(weft: Any, workplace:
 def test_ctrl_c_saves_and_resume_goes_on_from_there(weft: Any, workplace: Path, tmp_path: Path) -> None:
     arguments = ["train", str(workplace / "tiny.yaml"), "training.steps=500", "report.log_every=1",
                  "report.eval_every=500", "--out", str(tmp_path / "run")]
-    process = subprocess.Popen([sys.executable, "-m", "weft", *arguments], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("step 3/500"):
-            process.send_signal(signal.SIGINT)
-            break
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert err == "interrupted\n"
+    process = Fresh(command, *arguments, folder=tmp_path)
+    process.wait_for("step 3/500")
+    process.send(signal.SIGINT)
+    ended = process.end()
+    assert ended.returncode == 130, ended.stderr
+    assert ended.stderr == "interrupted\n"
     saved, = (tmp_path / "run/checkpoints").iterdir()
     step = int(saved.name)
-    assert 3 <= step < 500 and f"saved {saved}" in out
+    assert 3 <= step < 500 and f"saved {saved}" in ended.stdout
     told = weft(*arguments, "--resume")
     assert told.code == 0, told
     assert f"from step {step:,}" in told.out and "after 500 steps" in told.out

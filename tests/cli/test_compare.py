@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from fresh import Fresh, fresh
+from fresh import weft as command
 from weft.cli.compare import _given
 from weft.comparison import read_study
 
@@ -39,9 +38,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def done(study: Path) -> str:
     """What a study of two runs tells, in the plain."""
-    made = subprocess.run([sys.executable, "-m", "weft", "compare", "--study", str(study / "study.yaml"), "--seeds",
-                           "2", "--threads", "1", "--out", str(study / "out")], capture_output=True, text=True,
-                          timeout=300)
+    made = fresh(command, "compare", "--study", str(study / "study.yaml"), "--seeds", "2", "--threads", "1", "--out",
+                 str(study / "out"), folder=study)
     assert made.returncode == 0, made.stderr
     return made.stdout
 
@@ -113,15 +111,11 @@ def test_a_study_without_a_finished_run_fails(study: Path, tmp_path: Path, weft:
 
 def test_ctrl_c_is_passed_on_and_the_study_can_go_on(study: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = subprocess.Popen([sys.executable, "-m", "weft", "compare", "--study", str(study / "study.yaml"),
-                                "length={steps: 3000}", "--threads", "1", "--out", str(out)], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "step" in line:
-            break
-    os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert (process.returncode, errors.strip()) == (130, "interrupted")
+    process = Fresh(command, "compare", "--study", str(study / "study.yaml"), "length={steps: 3000}", "--threads", "1",
+                    "--out", str(out), folder=tmp_path)
+    process.wait_for("step")
+    process.send(signal.SIGINT)
+    ended = process.end()
+    assert (ended.returncode, ended.stderr.strip()) == (130, "interrupted")
     assert list((out / "runs" / "lstm" / "0" / "run" / "checkpoints").iterdir()), "the run saved itself"
     assert not (out / "runs" / "lstm" / "0" / "result.json").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from weft import api
 from weft.api import config_path
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, run_study
 from weft.core.config import parse
@@ -27,11 +28,12 @@ def write_text(folder: Path, lines: int = 300) -> Path:
 
 
 def study_of(text: Path, models: dict[str, Any], **changes: Any) -> StudyConfig:
-    """A study of a few steps, without trials unless it says so."""
+    """A study of a few steps, without trials unless it says so. Which products are fastest is not
+    measured, which takes longer than the steps."""
     plain: dict[str, Any] = {
         "models": models, "data": {"path": str(text)}, "tokenizer": "bytes", "length": {"steps": 4},
-        "training": {"batch_size": 2, "optimizer": {"lr": 1e-2}}, "trials": {"count": 1}, "seeds": 1,
-        "measure": MEASURE}
+        "training": {"batch_size": 2, "optimizer": {"lr": 1e-2}, "compute": {"matmul": "default"}},
+        "trials": {"count": 1}, "seeds": 1, "measure": MEASURE}
     return parse(StudyConfig, {**plain, **changes})
 
 
@@ -39,3 +41,8 @@ def run(study: StudyConfig, out: Path, on_progress: StudyListener | None = None)
     """Run a study in this process."""
     return run_study(study, out, config_path, Options(threads=1, own_processes=False, command="weft compare test"),
                      on_progress)
+
+
+def compare(file: str, out: str) -> None:
+    """Run the study of a file, each of its runs in a process of its own, and print its progress."""
+    api.compare(study=file, out=out, threads=1, on_progress=lambda progress: print(progress.line()))

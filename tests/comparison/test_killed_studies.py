@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from comparison.studies import ATTENTION, LSTM, run, study_of, write_text
+from comparison.studies import ATTENTION, LSTM, compare, run, study_of, write_text
+from fresh import Fresh
 from weft.comparison import StudyConfig
 from weft.comparison.jobs import Job, Outcome
 from weft.comparison.launch import OwnProcesses, done
@@ -22,33 +22,17 @@ from weft.core.errors import ConfigError
 from weft.disk.lock import held
 from weft.training import parse_run
 
-SCRIPT = """
-import sys
-from weft import api
-api.compare(study=sys.argv[1], out=sys.argv[2], threads=1, on_progress=lambda p: print(p.line(), flush=True))
-"""
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[OwnProcesses]:
+    """Processes forked by one that serves several tests, since its start takes seconds."""
+    with OwnProcesses() as launch:
+        yield launch
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> StudyConfig:
     return study_of(write_text(tmp_path), {"a": {"config": ATTENTION}, "b": {"config": LSTM}}, length={"steps": 6})
-
-
-def _start(study: StudyConfig, folder: Path, out: Path) -> subprocess.Popen[str]:
-    file = folder / "study.yaml"
-    file.write_text(yaml.safe_dump(study.model_dump(mode="json", exclude_none=True)))
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(file), str(out)], stdout=subprocess.PIPE, text=True,
-                            stderr=subprocess.STDOUT)
-
-
-def _wait_for(process: subprocess.Popen[str], text: str) -> None:
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if text in line:
-            return
-    raise AssertionError(f"the study ended before it said {text!r}:\n{''.join(lines)}")
 
 
 def _free(out: Path) -> None:
@@ -63,10 +47,11 @@ def _free(out: Path) -> None:
 
 
 def test_a_study_that_is_killed_goes_on_to_the_same_figures(study: StudyConfig, tmp_path: Path) -> None:
-    process = _start(study, tmp_path, tmp_path / "killed")
-    _wait_for(process, "b, run 1 of 1: step 3/6")
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study.model_dump(mode="json", exclude_none=True)))
+    process = Fresh(compare, str(tmp_path / "study.yaml"), str(tmp_path / "killed"), folder=tmp_path)
+    process.wait_for("b, run 1 of 1: step 3/6")
+    process.send(signal.SIGKILL)
+    assert process.end().returncode == -signal.SIGKILL
     _free(tmp_path / "killed")
     told: list[str] = []
     resumed = run(study, tmp_path / "killed", lambda progress: told.append(progress.line()))
@@ -95,27 +80,25 @@ def _write(job: Job) -> None:
     (job.folder / "job.json").write_text(json.dumps({"key": job.key(), **job.to_json()}))
 
 
-def test_a_process_that_is_killed_is_no_verdict_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_is_no_verdict_and_is_tried_again(tmp_path: Path,
+                                                                   shared: OwnProcesses) -> None:
     job = _job(tmp_path)
     _write(job)
-    with OwnProcesses() as launch:
-        others = _children(os.getpid())
-        outcome = launch(job, lambda line, step, steps: _kill(*_children(*set(_children(os.getpid())) - set(others))))
-        assert outcome == Outcome("interrupted", "its process was ended by SIGKILL, perhaps for want of memory")
-        assert not (job.folder / "result.json").exists()
-        assert done(job, launch, lambda line, step, steps: None).status == "finished"
+    outcome = shared(job, lambda line, step, steps: _kill(*_children(*_servers())))
+    assert outcome == Outcome("interrupted", "its process was ended by SIGKILL, perhaps for want of memory")
+    assert not (job.folder / "result.json").exists()
+    assert done(job, shared, lambda line, step, steps: None).status == "finished"
 
 
-def test_a_process_that_cannot_begin_says_why(tmp_path: Path) -> None:
+def test_a_process_that_cannot_begin_says_why(tmp_path: Path, shared: OwnProcesses) -> None:
     job = _job(tmp_path, plugins=(str(tmp_path / "missing.py"),))
     _write(job)
-    with OwnProcesses() as launch:
-        outcome = launch(job, lambda line, step, steps: None)
+    outcome = shared(job, lambda line, step, steps: None)
     assert outcome.status == "interrupted"
     assert "its process ended with code 1" in outcome.note and "missing.py" in outcome.note
 
 
-def test_a_full_disk_is_told_and_is_no_verdict(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_and_is_no_verdict(tmp_path: Path, shared: OwnProcesses) -> None:
     """The limit lies above everything but the weights of a checkpoint, as with a quota."""
     job = _job(tmp_path, steps=3, d_model=64)
     _write(job)
@@ -129,17 +112,16 @@ def test_a_full_disk_is_told_and_is_no_verdict(tmp_path: Path) -> None:
     assert outcome.status == "interrupted"
     assert "there is no space for the checkpoint, which takes" in outcome.note and "Free space" in outcome.note
     assert not (job.folder / "result.json").exists()
-    with OwnProcesses() as launch:
-        assert done(job, launch, lambda line, step, steps: None).status == "finished"
+    assert done(job, shared, lambda line, step, steps: None).status == "finished"
 
 
 def test_work_outlives_the_process_that_forked_it_and_another_takes_its_place(tmp_path: Path) -> None:
     job = _job(tmp_path, steps=3)
     _write(job)
-    others = set(_children(os.getpid()))
+    before = _servers()
 
     def servers() -> list[int]:
-        return sorted(set(_children(os.getpid())) - others)
+        return sorted(_servers() - before)
 
     with OwnProcesses() as launch:
         assert launch(job, lambda line, step, steps: _kill(*servers())).status == "finished"
@@ -156,13 +138,13 @@ def test_work_outlives_the_process_that_forked_it_and_another_takes_its_place(tm
 def test_where_a_fork_is_not_safe_each_process_does_one_job_and_ends(tmp_path: Path) -> None:
     job = _job(tmp_path, steps=3, device="cpu:0")  # a device by number, as GPUs have them
     _write(job)
-    others, seen = set(_children(os.getpid())), set[int]()
+    before, seen = _servers(), set[int]()
     with OwnProcesses() as launch:
         for _ in range(2):
-            assert launch(job, lambda line, step, steps: seen.update(_children(os.getpid()))).status == "finished"
-            assert set(_children(os.getpid())) <= others
+            assert launch(job, lambda line, step, steps: seen.update(_servers())).status == "finished"
+            assert _servers() <= before
             (job.folder / "result.json").unlink()
-    assert len(seen - others) == 1, "the second time all was done, and nothing to tell"
+    assert len(seen - before) == 1, "the second time all was done, and nothing to tell"
 
 
 def _children(*parents: int) -> list[int]:
@@ -170,6 +152,12 @@ def _children(*parents: int) -> list[int]:
     wanted = {f"PPid:\t{parent}\n" for parent in parents}
     return [int(entry.name) for entry in Path("/proc").iterdir()
             if entry.name.isdigit() and any(line in _status(entry) for line in wanted)]
+
+
+def _servers() -> set[int]:
+    """The processes of this one that fork those which do the work."""
+    return {child for child in _children(os.getpid())
+            if b"weft.comparison.worker" in Path(f"/proc/{child}/cmdline").read_bytes()}
 
 
 def _kill(*processes: int) -> None:

@@ -34,12 +34,14 @@ def run_line(line: str) -> None:
 
 
 def run_blocks(blocks: list[tuple[str, str]]) -> None:
-    """All blocks, each its language and code, in order."""
+    """All blocks, each its language and code, in order. A command that has run in this folder is not run again."""
+    ran = {ACTIVATE, ""}  # `test_docs_shell` gives the activation to a shell
     for language, code in blocks:
         if language == "bash":
-            for line in filter(None, code.splitlines()):
-                if line != ACTIVATE:  # `test_docs_shell` gives it to a shell
+            for line in code.splitlines():
+                if line not in ran:
                     run_line(line)
+                    ran.add(line)
         else:
             namespace: dict[str, Any] = {"__name__": "__block__"}
             exec(compile(code, "block", "exec"), namespace)

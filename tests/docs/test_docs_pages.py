@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from sphinx.cmd.build import main
 
 from fresh import fresh
 from weft.cli.main import COMMANDS
@@ -19,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 def build(*arguments: str) -> None:
     """``sphinx-build ARGUMENTS``."""
+    from sphinx.cmd.build import main  # takes a second, and only the process that builds needs it
+
     sys.exit(main(list(arguments)))
 
 

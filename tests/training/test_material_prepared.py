@@ -7,8 +7,7 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fresh import fresh
 from training.tiny_runs import LSTM, write_text
 from weft.core.errors import CheckpointError, ConfigError, DataError, OccupiedError
 from weft.data import SequentialBatches, ShuffledBatches
@@ -237,24 +237,19 @@ def test_a_full_disk_leaves_nothing_half_made_and_keeps_what_was_there(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-KILLED = """
-import os, signal, sys
-from weft.data.settings import DataSettings
-from weft.tokenizers.config import ByteTokenizerConfig
-from weft.training.material import prepare_folder
+def prepare_until_killed(out: str) -> None:
+    """Prepare the library, and die when its second part begins."""
+    def die(progress: Progress) -> None:
+        if progress.part == "validation":
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def die(progress):
-    if progress.part == "validation":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-prepare_folder(DataSettings(max_bytes=60_000), ByteTokenizerConfig(), sys.argv[1], on_progress=die)
-"""
+    prepare_folder(library(), ByteTokenizerConfig(), out, on_progress=die)
 
 
 def test_a_killed_preparation_leaves_nothing_in_place_and_starts_again(tmp_path: Path) -> None:
     out = tmp_path / "d"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(out)], capture_output=True, timeout=120)
-    assert done.returncode == -9, done.stderr
+    done = fresh(prepare_until_killed, str(out), folder=tmp_path)
+    assert done.returncode == -signal.SIGKILL, done.stderr
     drafts = list(tmp_path.iterdir())
     assert not out.exists() and len(drafts) == 1 and drafts[0].name.startswith(".d.")
     result = prepare_folder(library(), ByteTokenizerConfig(), out)
