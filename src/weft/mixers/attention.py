@@ -100,6 +100,9 @@ class AttentionConfig(MixerConfig):
         if "embeddings" in scheme.acts_on:
             raise dims.problem("position", f"{self.position.kind!r} acts on embeddings, not inside attention.",
                                "Put it in the model's `position`.")
+        if "values" in scheme.acts_on and self.d_value not in (None, size):
+            raise dims.problem("d_value", f"{self.position.kind!r} adds vectors of the keys' size {size} to values of "
+                               f"size {self.d_value}.", "Leave d_value out.")
         return scheme
 
     @classmethod
@@ -269,6 +272,13 @@ class Attention(Layer):
         q, k = self.position.rotate(both, ticks).split_with_sizes([sizes.heads, sizes.kv_heads], 2)
         return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 
+    def content(self, x: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
+        """Queries [N,H,E] and keys [N,K,E] of vectors that are no tokens: projected as tokens are, not rotated."""
+        sizes, clip = self.sizes, self.config.clip
+        qkv = self.qkv(x) if clip is None else self.qkv(x).clamp(-clip, clip)
+        q, k = (part.unflatten(-1, (-1, sizes.d_head)) for part in qkv.split_with_sizes(sizes.split(), -1)[:2])
+        return (q, k) if self.q_norm is None or self.k_norm is None else (self.q_norm(q), self.k_norm(k))
+
     def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
         """Keep the chunk's keys and values, and give those that its queries may look at."""
         return store(state, k, v, span)
@@ -291,7 +301,8 @@ class Attention(Layer):
         """What is added to the scaled scores."""
         if "scores" not in self.position.acts_on:
             return ()
-        return (PositionTerm(self.position, q, stored.k, span.ticks, stored.keys),)
+        bias = self.position.prepared(self.content)
+        return (PositionTerm(self.position, q, stored.k, span.ticks, stored.keys, bias),)
 
     def mix(self, y: Float[Tensor, "B T H F"]) -> Float[Tensor, "B T D"]:
         """The output of what the heads have gathered."""

@@ -29,7 +29,7 @@ from weft.models.stack import Blocks, build_stack
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
 from weft.ops.dropout import Dropout
-from weft.positions.base import PositionConfig, PositionScheme
+from weft.positions.base import PositionConfig, PositionScheme, least_limit
 from weft.positions.none import NoPositionConfig
 
 
@@ -216,7 +216,7 @@ class Decoder(LanguageModel):
         return Output(y, after, out.losses)
 
     def limit(self) -> int | None:
-        return self.embedding.position.limit
+        return least_limit(self)
 
 
 def build_embedding(config: StackedConfig, dims: Dims) -> tuple[Embedding, SharedParts, Dims]:
