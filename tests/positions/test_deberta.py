@@ -98,10 +98,10 @@ def test_a_shared_table_is_one_for_layers_with_projections_of_their_own() -> Non
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"position.table: 7 rows are not as many on both sides of a query. Give"):
+    with pytest.raises(ConfigError, match=r"position.table: 7 rows are not as many on both sides of a"):
         attention(deberta(7))
-    with pytest.raises(ConfigError, match=r"position.longest: 5 tokens leave no distance for logarithmic buckets: 4 have "
-                                          r"a row each. Give at least 6, or fewer rows."):
+    with pytest.raises(ConfigError, match=r"position.longest: 5 tokens leave no distance for logarithmic buckets: 4 "
+                                          r"have a row each. Give at least 6, or fewer rows."):
         attention(deberta(16, longest=5))
     with pytest.raises(ConfigError, match=r"'deberta' acts on scores, so it has no place outside attention."):
         DebertaConfig().build(Dims(8))

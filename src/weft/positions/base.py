@@ -27,6 +27,10 @@ from weft.ops.score_terms import ScoreTerm, slid
 
 Point = Literal["embeddings", "queries_keys", "scores", "values"]
 
+POINTS: Mapping[Point, str] = MappingProxyType({"embeddings": "embeddings", "queries_keys": "queries and keys",
+                                                "scores": "scores", "values": "values"})
+"""The points in words, in the order in which they come."""
+
 Bias: TypeAlias = Callable[[Tensor, Tensor, Ticks, Keys], Tensor]
 """`PositionScheme.bias`, with whatever one call has prepared for it."""
 
@@ -101,6 +105,18 @@ class PositionConfig(PartConfig):
     embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """What token embeddings need under this scheme: fields of the model's ``embedding`` and their values, for those
     that the configuration leaves out."""
+
+    @classmethod
+    def acts(cls) -> str:
+        built = [config.build_for_heads(Dims(8, 11, 32), 2, 4) for config in cls.examples()]
+        points = [words for point, words in POINTS.items() if any(point in scheme.acts_on for scheme in built)]
+        if not points:
+            return "nowhere"
+        where, learns = " and ".join(points), any(parameter.requires_grad for parameter in built[0].parameters())
+        if where == POINTS["embeddings"]:
+            return f"{where}, once"
+        weights = " (one set of weights each, or one for all under `shared`)" if learns else ""
+        return f"{where}, in every layer{weights}"
 
     def build(self, dims: Dims) -> PositionScheme:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
