@@ -46,16 +46,19 @@ def test_distances_may_be_fractions() -> None:
 
 
 @pytest.mark.parametrize("clamp", [None, 3])
-def test_a_window_keeps_the_memory_of_earlier_segments(clamp: int | None) -> None:
-    """Segments of three tokens, the state holding the four keys before the newest: the released code's same_length."""
-    layer = attention({"kind": "transformer_xl", "clamp": clamp}, mask="causal & window(5)")
+@pytest.mark.parametrize(("mask", "least"), [("causal & window(5)", lambda i: i - 4),
+                                             ("segments(3, 4)", lambda i: i // 3 * 3 - 4)])
+def test_a_state_is_the_memory_of_earlier_segments(clamp: int | None, mask: str, least: Any) -> None:
+    """Segments of three tokens with the four keys before each query (the released code's same_length), and before each
+    segment."""
+    layer = attention({"kind": "transformer_xl", "clamp": clamp}, mask=mask)
     scheme: Any = layer.position
     x, state, found = vectors(12), layer.init_state(1), []
     for segment in x.split(3, 1):
         out = layer(segment, state)
         found.append(out.y)
         state = out.state
-    window = np.array([[i - 5 < j <= i for j in range(12)] for i in range(12)])
+    window = np.array([[least(i) <= j <= i for j in range(12)] for i in range(12)])
     arguments = [x, layer.qkv.weight, layer.output.weight, scheme.u, scheme.v, scheme.r.weight]
     require_agreement(torch.cat(found, 1), arguments, reference(range(12), window, clamp, 10000.0))
 
