@@ -27,7 +27,6 @@ from torch import nn
 
 from weft.core.config import parse_part
 from weft.core.part_config import Dims
-from weft.core.registry import load_plugin
 from weft.ops.processor import processor_name
 
 ROOT = Path(__file__).parents[1]
@@ -58,8 +57,8 @@ WINDOWS: dict[str, dict[str, Any]] = {
 BOUND = {"window 128": {"time": 1.0, "memory": 2.0}}
 GROUPS = {
     "narrow windows": Group(8192, 64, 4, 1, WINDOWS, BOUND),
-    "biases": Group(1024, 512, 8, 4, {"none": {}, "t5": {"position": "t5_bias"}, "alibi": {"position": "alibi"},
-                                      "t5, dense": {"position": "t5_bias", "backend": "reference"}},
+    "biases": Group(1024, 512, 8, 4, {"none": {}, "t5": {"position": "t5"}, "alibi": {"position": "alibi"},
+                                      "t5, dense": {"position": "t5", "backend": "reference"}},
                     {"t5": {"time": 1.5}}),
     "windows": Group(8192, 512, 8, 1, WINDOWS, BOUND)}
 
@@ -143,7 +142,6 @@ def main() -> None:
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    load_plugin(ROOT / "examples" / "t5_bias.py")
     if given.peak is not None:
         print(peak(GROUPS[given.peak[0]], given.peak[1]))
         return

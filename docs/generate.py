@@ -23,6 +23,7 @@ EDGE = (" Edge: the best learning rate of some run was the lowest or highest of 
         "may lie beyond.")
 HELP_WIDTH = 78
 ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), "positions": ("position",),
+        "position tables": ("position_table",),
         "rotary scalings": ("rope_scaling",), "feed-forwards": ("feedforward",), "blocks": ("block",),
         "norms": ("norm",), "readouts": ("readout",), "heads": ("head",), "rewrites": ("rewrite",), "tasks": ("task",),
         "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",)}

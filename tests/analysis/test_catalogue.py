@@ -52,6 +52,18 @@ def test_a_group_a_kind_and_masks() -> None:
     assert [entry.kind for entry in catalogue("mask")] == sorted(mask.kind for mask in known_masks())
 
 
+def test_position_schemes_say_where_they_act_and_how_often() -> None:
+    found = {entry.kind: entry.acts_on for entry in catalogue("position")}
+    shared = ", in every layer (one set of weights each, or one for all under `shared`)"
+    assert found["none"] == "nowhere"
+    assert {found[kind] for kind in ("sinusoidal", "learned", "integer")} == {"embeddings, once"}
+    assert {found[kind] for kind in ("rope", "axial_rope")} == {"queries and keys, in every layer"}
+    assert found["alibi"] == "scores, in every layer"
+    assert {found[kind] for kind in ("t5", "tupe", "deberta", "transformer_xl")} == {f"scores{shared}"}
+    assert found["shaw"] == f"scores and values{shared}"
+    assert catalogue("attention")[0].acts_on == ""
+
+
 def test_traits_come_from_the_parts_themselves() -> None:
     assert list(catalogue("ngram")[0].traits) == ["not_differentiable", "tokens_only"]
     assert list(catalogue("batchnorm")[0].traits) == ["batch_statistics"]

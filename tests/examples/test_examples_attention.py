@@ -1,4 +1,4 @@
-"""Mixers and positions from outside that override single stages of attention: against oracles, and under the laws."""
+"""Mixers from outside that override single stages of attention: against oracles, and under the laws."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.testing import assert_close
 
 from by_hand import fused_attention, randomise, require_agreement
 from oracles import attention as oracle
-from oracles import masks, rope, rope_frequencies, t5_bias
+from oracles import masks, rope, rope_frequencies
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY, load_plugin
 from weft.laws import LAWS, examine
 from weft.laws.subject import layer_subject
-from weft.mixers.attention import Attention, AttentionConfig
+from weft.mixers.attention import Attention
 from weft.mixers.key_value import KeyValueState
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -32,7 +31,7 @@ CAUSAL = masks.dense(masks.causal, range(T), range(T))
 def plugins() -> Iterator[None]:
     """The parts, known while these tests run."""
     before = {group: dict(kinds) for group, kinds in REGISTRY._parts.items()}
-    files = [EXAMPLES / f"{name}.py" for name in ("t5_bias", "sink_attention", "latent_attention")]
+    files = [EXAMPLES / f"{name}.py" for name in ("sink_attention", "latent_attention")]
     for file in files:
         load_plugin(file)
     yield
@@ -45,14 +44,6 @@ def build(module: str, name: str, **fields: Any) -> Attention:
     config = getattr(sys.modules[f"weft_plugin_{module}"], name)
     layer = config.model_validate({"n_heads": 2, **fields}).build(Dims(D)).double().eval()
     assert isinstance(layer, Attention)
-    randomise(layer)
-    return layer
-
-
-def with_t5(heads: int, **fields: Any) -> Attention:
-    config = AttentionConfig.model_validate({"n_heads": heads, "position": {"kind": "t5_bias", "buckets": 8,
-                                                                            "longest": 5}, **fields})
-    layer = config.build(Dims(D)).double().eval()
     randomise(layer)
     return layer
 
@@ -71,18 +62,6 @@ def test_sinks_are_the_oracle_s(backend: str) -> None:
         return fused_attention(2, 2, 3, mask=CAUSAL, sinks=sinks)(x[0], qkv, out)[None]
 
     require_agreement(layer(x).y, [x, layer.qkv.weight, layer.output.weight, sinks], run)
-
-
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "banded"])
-def test_the_bias_of_t5_is_the_oracle_s(backend: str) -> None:
-    layer, x = with_t5(3, backend=backend), vectors()
-    table: Any = layer.position.table
-
-    def run(x: Any, qkv: Any, out: Any, table: Any) -> Any:
-        bias = t5_bias.bias(table, range(T), range(T), bidirectional=False, max_distance=5)
-        return fused_attention(3, 3, 2, mask=CAUSAL, bias=bias, scale=1.0)(x[0], qkv, out)[None]
-
-    require_agreement(layer(x).y, [x, layer.qkv.weight, layer.output.weight, table.weight], run)
 
 
 def test_latents_are_heads_with_keys_and_values_of_their_own() -> None:
@@ -108,22 +87,9 @@ def test_latents_are_kept_once() -> None:
     assert (state.keys.shape[1:], state.values.numel()) == ((1, T, 7), 0)
 
 
-@pytest.mark.parametrize("name", ["sink_attention", "latent_attention", "t5_bias"])
+@pytest.mark.parametrize("name", ["sink_attention", "latent_attention"])
 def test_the_laws_hold(name: str) -> None:
     torch.manual_seed(0)
-    if name == "t5_bias":
-        layer = with_t5(2, d_head=3, mask="causal & window(4)")
-    else:
-        config: type[PartConfig] = REGISTRY.get(("mixer",), name)
-        layer = config.examples()[0].build(Dims(8)).double()
-    report = examine(layer_subject(name, layer, layer.qkv.in_features), laws=LAWS)
+    config: type[PartConfig] = REGISTRY.get(("mixer",), name)
+    report = examine(layer_subject(name, config.examples()[0].build(Dims(8)).double(), 8), laws=LAWS)
     assert report.holds, "\n".join(str(finding) for finding in report.broken()[:10])
-
-
-def test_a_learned_bias_by_blocks_is_that_of_all_pairs() -> None:
-    """Past the border of a block, where one block's biases serve all."""
-    x = vectors(300)
-    layers = [with_t5(2, backend=backend) for backend in ("banded", "reference")]
-    found = [torch.autograd.grad(layer(x).y.square().sum(), [x, *layer.parameters()]) for layer in layers]
-    for one, other in zip(*found, strict=True):
-        assert_close(one, other, rtol=1e-9, atol=1e-10)

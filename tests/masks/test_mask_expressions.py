@@ -30,6 +30,7 @@ from weft.masks import (
     PerHead,
     Prefix,
     Query,
+    Segments,
     Strided,
     SymmetricWindow,
     Window,
@@ -40,6 +41,7 @@ from weft.masks import (
 
 LEAVES = st.one_of(
     st.sampled_from([Causal(), Bidirectional(), Prefix(), Documents(), Padding()]),
+    st.tuples(st.integers(1, 9), st.integers(0, 9)).map(lambda two: Segments(*two)),
     st.integers(1, 99).map(Window), st.integers(1, 9).map(Strided), st.integers(1, 9).map(Block),
     st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda two: SymmetricWindow(*two)),
     st.tuples(st.integers(1, 9), st.integers(1, 9)).map(lambda two: Dilated(*two)),

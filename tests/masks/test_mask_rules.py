@@ -29,6 +29,7 @@ from weft.masks import (
     Pattern,
     PerHead,
     Prefix,
+    Segments,
     Strided,
     SymmetricWindow,
     Window,
@@ -38,7 +39,7 @@ from weft.masks import (
 
 LEAVES = [Causal(), Bidirectional(), Prefix(), Documents(), Padding(), Window(1), Window(3), SymmetricWindow(2, 1),
           SymmetricWindow(1, 0), Dilated(3, 2), Dilated(2, 1), Strided(1), Strided(3), Block(3), Fixed(3, 1),
-          Fixed(4, 2, 1), GlobalTokens(0), GlobalTokens(1, 3)]
+          Fixed(4, 2, 1), GlobalTokens(0), GlobalTokens(1, 3), Segments(3, 2), Segments(2, 0)]
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ def expected(mask: Mask, i: int, j: int, head: int, row: Row) -> bool:
             return oracle.strided(i, j, stride)
         case Block(stride):
             return oracle.fixed_local(own, other, stride)
+        case Segments(size, memory):
+            return oracle.segments(own, other, size, memory)
         case Fixed(stride, summary, number):
             return oracle.fixed(own, other, stride, summary, number)
         case GlobalTokens(indices=indices):
@@ -208,7 +211,8 @@ def spelt(pattern: Pattern) -> Mask:
     ("causal", None, "none"), ("causal & window(128)", 128, "none"), ("window(4) | window(7)", 7, "none"),
     ("window(4) | causal", None, "none"), ("~window(4)", None, "any"), ("causal & ~window(4)", None, "none"),
     ("symmetric_window(3, 2)", 4, "any"), ("symmetric_window(3, 0)", 4, "none"), ("dilated(3, 4)", 9, "none"),
-    ("block(5)", 5, "none"), ("causal | prefix", None, "prefix"), ("bidirectional", None, "any"),
+    ("segments(4, 3)", 7, "none"), ("block(5)", 5, "none"), ("causal | prefix", None, "prefix"),
+    ("bidirectional", None, "any"),
     ("per_head(window(4), window(6))", 6, "none"), ("per_head(window(4), strided(4))", None, "none"),
     ("window(4) & (causal | prefix)", 4, "none"), ("prefix & symmetric_window(2, 2)", 3, "prefix"),
     ("causal & (window(4) | global(0))", None, "none"), ("window(4) | global(0)", None, "any"),
@@ -314,6 +318,8 @@ def test_a_compiled_call_equals_the_plain_one() -> None:
     (lambda: Dilated(2, 0), r"dilated: dilation is 0, but keys are at least one token apart\. Give 1 or more\."),
     (lambda: Strided(0), r"strided: stride is 0, but keys are at least one token apart"),
     (lambda: Block(0), r"block: stride is 0, but a block holds at least the query's own key"),
+    (lambda: Segments(0, 1), r"segments: size is 0, but a segment holds at least the query's own key"),
+    (lambda: Segments(1, -1), r"segments: memory is -1, but a number of keys cannot be negative"),
     (lambda: Fixed(0, 1), r"fixed: stride is 0, but a block holds at least one token"),
     (lambda: Fixed(4, 0), r"fixed: summary is 0, but a block has at least one summary column"),
     (lambda: Fixed(4, 1, -1), r"fixed: head is -1, but heads are counted from 0"),
@@ -322,7 +328,7 @@ def test_a_compiled_call_equals_the_plain_one() -> None:
     (lambda: GlobalTokens(0, -1), r"global: indices is -1, but tokens are counted from the begin of their document"),
     (lambda: PerHead(Causal()), r"per_head: 1 masks, and heads differ only with two or more\. Give one"),
     (lambda: PerHead(Causal(), 3), r"per_head: 3 is not a mask\. Give one mask for each head"),
-], ids=range(17))
+], ids=range(19))
 def test_wrong_arguments_are_refused(make: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator]

@@ -53,6 +53,11 @@ def window_dilated_symmetric(i: int, j: int, width: int, dilation: int) -> bool:
     return abs(i - j) in [step * dilation for step in range(width // 2 + 1)]
 
 
+def segments(i: int, j: int, size: int, memory: int) -> bool:
+    """j <= i and j in i's segment of `size` tokens or among the `memory` tokens before it; Dai et al. 2019, 3.2."""
+    return j <= i and j >= (i // size) * size - memory
+
+
 def prefix(i: int, j: int, length: int) -> bool:
     """j <= i, or key j lies in the prefix of `length` tokens, which all may see (causal included); Raffel 2020."""
     return j <= i or j < length

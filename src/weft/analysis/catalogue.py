@@ -37,6 +37,7 @@ class Entry(Record):
         state_size: the contents of its state per row, in words; empty for parts without a state.
         traits: the traits of its examples, which replace laws by weaker ones, with their reasons.
         defined_in: the module that defines it, which may be a plugin's.
+        acts_on: where a position scheme acts and how often, in words; empty for other parts.
     """
 
     group: str
@@ -47,6 +48,7 @@ class Entry(Record):
     state_size: str
     traits: dict[str, str]
     defined_in: str
+    acts_on: str
 
 
 def catalogue(only: str | None = None) -> list[Entry]:
@@ -73,7 +75,7 @@ def catalogue(only: str | None = None) -> list[Entry]:
 def _entry(part: type[PartConfig]) -> Entry:
     modules = list(_built(part))
     return Entry(part.group, part.kind, part.kind, summary_of(part), part.source, part.state_size or _fields(modules),
-                 _traits(modules), part.__module__)
+                 _traits(modules), part.__module__, part.acts())
 
 
 def _built(part: type[PartConfig]) -> Iterator[nn.Module]:
@@ -93,7 +95,7 @@ def _fields(modules: Iterable[nn.Module]) -> str:
 
 def _masks() -> Iterator[Entry]:
     for mask in known_masks():
-        yield Entry(MASK, mask.kind, usage(mask), summary_of(mask), mask.source, "", {}, mask.__module__)
+        yield Entry(MASK, mask.kind, usage(mask), summary_of(mask), mask.source, "", {}, mask.__module__, "")
 
 
 def summary_of(described: type) -> str:

@@ -79,8 +79,8 @@ def _group(entries: list[Entry]) -> None:
     for entry in entries:
         out.print(entry.usage, style="bold")
         facts = table("name", "value", header=False)
-        lines = {"": _plain(entry.summary), "state": entry.state_size, "traits": ", ".join(entry.traits),
-                 "source": entry.source}
+        lines = {"": _plain(entry.summary), "acts": _plain(entry.acts_on), "state": entry.state_size,
+                 "traits": ", ".join(entry.traits), "source": entry.source}
         for name, value in lines.items():
             if value:
                 facts.add_row(f"  {name:6}", value)
@@ -95,7 +95,8 @@ def _page(page: Description) -> None:
     for field in page.fields:
         rows.add_row(field.name, field.type, field.default)
     section(out, "fields", rows)
-    facts = [("state", entry.state_size or "none"), ("source", entry.source), ("defined in", entry.defined_in)]
+    facts = [("acts on", _plain(entry.acts_on)), ("state", entry.state_size or "none"),
+             ("source", entry.source), ("defined in", entry.defined_in)]
     facts += [(f"trait {name}", reason) for name, reason in entry.traits.items()]
     for name, value in facts:
         if value:

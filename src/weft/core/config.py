@@ -28,7 +28,7 @@ from weft.core.registry import REGISTRY
 
 M = TypeVar("M", bound=BaseModel)
 
-SHAREABLE = ("position", "mixer", "feedforward", "norm")
+SHAREABLE = ("position", "position_table", "mixer", "feedforward", "norm")
 """Groups of parts that may be declared under ``shared:``."""
 
 PART_KEYWORD = "x-weft-part"

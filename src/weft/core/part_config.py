@@ -97,6 +97,11 @@ class PartConfig(Settings):
         """Tiny configurations that together use every option; the laws run on each."""
         return [cls()]
 
+    @classmethod
+    def acts(cls) -> str:
+        """Where in a model the part acts, and how often, in words; empty where its group alone says it."""
+        return ""
+
     def giver(self) -> PartConfig | None:
         """For a layer that takes a channel (`weft.core.channels`), the configuration of one that gives it; the laws run
         this layer behind it. None for a layer that takes nothing."""

@@ -91,6 +91,8 @@ def _host(config: PartConfig) -> PartConfig | None:
                 block = {"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2}]}
                 return _part("model", kind="decoder", position=config, blocks=[block], readout=_untied())
             return _part("mixer", kind="attention", n_heads=2, position=config)
+        case "position_table":
+            return _part("mixer", kind="attention", n_heads=2, position={"kind": "deberta", "table": config})
         case "rope_scaling":
             return _part("mixer", kind="attention", n_heads=2, position={"kind": "rope", "scaling": config})
         case "norm":

@@ -9,6 +9,7 @@ from weft.masks.facts import Globals, SameType
 from weft.masks.field import MaskField
 from weft.masks.heads import PerHead
 from weft.masks.registry import known_masks, register_mask
+from weft.masks.segments import Segments
 from weft.masks.sparse import Block, Fixed, GlobalTokens, Strided
 from weft.masks.terms import Band, Key, Lookahead, Pattern, Query
 from weft.masks.windows import Dilated, SymmetricWindow, Window
@@ -36,6 +37,7 @@ __all__ = [
     "Prefix",
     "Query",
     "SameType",
+    "Segments",
     "Strided",
     "SymmetricWindow",
     "Window",

@@ -84,6 +84,9 @@ class AttentionConfig(MixerConfig):
         if "embeddings" in scheme.acts_on:
             raise dims.problem("position", f"{self.position.kind!r} acts on embeddings, not inside attention.",
                                "Put it in the model's `position`.")
+        if "values" in scheme.acts_on and self.d_value not in (None, size):
+            raise dims.problem("d_value", f"{self.position.kind!r} adds vectors of the keys' size {size} to values of "
+                               f"size {self.d_value}.", "Leave d_value out.")
         return scheme
 
     @classmethod
@@ -200,6 +203,13 @@ class Attention(Layer):
         q, k = position.rotate(both, ticks).split_with_sizes([sizes.heads, sizes.kv_heads], 2)
         return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 
+    def content(self, x: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
+        """Queries [N,H,E] and keys [N,K,E] of vectors that are no tokens: projected as tokens are, not rotated."""
+        sizes, clip = self.sizes, self.config.clip
+        qkv = self.qkv(x) if clip is None else self.qkv(x).clamp(-clip, clip)
+        q, k = (part.unflatten(-1, (-1, sizes.d_head)) for part in qkv.split_with_sizes(sizes.split(), -1)[:2])
+        return (q, k) if self.q_norm is None or self.k_norm is None else (self.q_norm(q), self.k_norm(k))
+
     def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
         """Keep the chunk's keys and values in the state, and return those that its queries may read."""
         if isinstance(state, RollingState):
@@ -228,7 +238,7 @@ class Attention(Layer):
         position: Any = self._modules["position"]
         if "scores" not in position.acts_on:
             return ()
-        return (PositionTerm(position, q, stored.k, span.ticks, stored.keys),)
+        return (PositionTerm(position, q, stored.k, span.ticks, stored.keys, position.prepared(self.content)),)
 
     def mix(self, y: Float[Tensor, "B T H F"]) -> Float[Tensor, "B T D"]:
         """The output of what the heads have gathered."""

@@ -32,7 +32,7 @@ from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
 from weft.ops.dropout import Dropout
 from weft.ops.embedding import embedding
-from weft.positions.base import PositionConfig, PositionScheme
+from weft.positions.base import PositionConfig, PositionScheme, least_limit
 from weft.positions.none import NoPositionConfig
 
 
@@ -241,7 +241,7 @@ class Decoder(LanguageModel):
         return Output(y, None if state is None else DecoderState(span.after, state.owner, out.state), out.losses)
 
     def limit(self) -> int | None:
-        return self.embedding.position.limit
+        return least_limit(self)
 
 
 def build_embedding(config: StackedConfig, dims: Dims) -> tuple[Embedding, SharedParts, Dims]:

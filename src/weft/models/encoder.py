@@ -19,6 +19,7 @@ from weft.linear.rewrite import rewritten
 from weft.masks.facts import GLOBALS, TYPES
 from weft.models.decoder import StackedConfig, build_embedding, looked_up
 from weft.models.stack import build_stack
+from weft.positions.base import least_limit
 
 
 @register
@@ -78,7 +79,7 @@ class TokenEncoder(Encoder):
         return Output(span.clean(self.norm(out.y, span.ticks.valid)), None, out.losses)
 
     def limit(self) -> int | None:
-        return self.embedding.position.limit
+        return least_limit(self)
 
     def reads(self) -> dict[str, int]:
         sizes = {"tokens": self.embedding.tokens.num_embeddings}

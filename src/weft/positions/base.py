@@ -12,12 +12,12 @@ Schemes see positions (`Ticks.position`, `Keys.position`), masks see order. Each
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.clock import OWN, Keys, Ticks
 from weft.core.layer import Part
@@ -26,6 +26,16 @@ from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
 from weft.ops.score_terms import ScoreTerm, slid
 
 Point = Literal["embeddings", "queries_keys", "scores", "values"]
+
+POINTS: Mapping[Point, str] = MappingProxyType({"embeddings": "embeddings", "queries_keys": "queries and keys",
+                                                "scores": "scores", "values": "values"})
+"""The points in words, in the order in which they come."""
+
+Bias: TypeAlias = Callable[[Tensor, Tensor, Ticks, Keys], Tensor]
+"""`PositionScheme.bias`, with whatever one call has prepared for it."""
+
+Content: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""The queries [N,H,E] and keys [N,K,E] that an attention layer projects from vectors [N,D]."""
 
 
 class PositionScheme(Part):
@@ -73,6 +83,14 @@ class PositionScheme(Part):
         """
         raise NotImplementedError(f"{type(self).__name__} acts on scores and does not say how")
 
+    def prepared(self, content: Content) -> Bias:
+        """`bias` for one call. A scheme with vectors to project projects them here, once for all parts of the scores.
+
+        Args:
+            content: the layer's own projections, for schemes that share them.
+        """
+        return self.bias
+
     def value_terms(self, weights: Tensor, ticks: Ticks, keys: Keys) -> Tensor | None:
         """What is added to the attention's output, [B,T,H,E], from its weights [B,H,T,S]; None for nothing."""
         return None
@@ -88,12 +106,32 @@ class PositionConfig(PartConfig):
     """What token embeddings need under this scheme: fields of the model's ``embedding`` and their values, for those
     that the configuration leaves out."""
 
+    @classmethod
+    def acts(cls) -> str:
+        built = [config.build_for_heads(Dims(8, 11, 32), 2, 4) for config in cls.examples()]
+        points = [words for point, words in POINTS.items() if any(point in scheme.acts_on for scheme in built)]
+        if not points:
+            return "nowhere"
+        where, learns = " and ".join(points), any(parameter.requires_grad for parameter in built[0].parameters())
+        if where == POINTS["embeddings"]:
+            return f"{where}, once"
+        weights = " (one set of weights each, or one for all under `shared`)" if learns else ""
+        return f"{where}, in every layer{weights}"
+
     def build(self, dims: Dims) -> PositionScheme:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
     def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> PositionScheme:
         """The scheme for an attention of ``n_heads`` query heads of size ``d_head``."""
         return self.build(dims)
+
+
+def least_limit(module: nn.Module) -> int | None:
+    """The most tokens a document may have under every position scheme in ``module``, those of an encoder beside a
+    decoder left out; None when any length will do."""
+    inside = [child for child in module.children() if not (isinstance(child, Part) and child.own_law)]
+    limits = [module.limit if isinstance(module, PositionScheme) else None, *map(least_limit, inside)]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 @final
@@ -106,10 +144,13 @@ class PositionTerm(ScoreTerm):
         k: keys [B,S,K,E].
         ticks: of the queries.
         keys: of the keys.
+        bias: the scheme's, prepared for the call; None: as it is.
     """
 
-    def __init__(self, scheme: PositionScheme, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> None:
-        self.scheme, self.q, self.k, self.ticks, self.keys = scheme, q, k, ticks, keys
+    def __init__(self, scheme: PositionScheme, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys,
+                 bias: Bias | None = None) -> None:
+        self.q, self.k, self.ticks, self.keys = q, k, ticks, keys
+        self.bias = scheme.bias if bias is None else bias
         # Of the chunk's own tokens, whose distances are those of their orders.
         self.by_distance = scheme.relative and keys.layout == OWN and ticks.coordinates is None
         learned = any(parameter.requires_grad for parameter in scheme.parameters())
@@ -120,11 +161,11 @@ class PositionTerm(ScoreTerm):
         steps, keys = self.q.shape[1], self.k.shape[1]
         if self.by_distance and steps > 1:
             return slid(self._by_distance(1 - steps, steps + keys - 1), steps, keys)
-        return self.scheme.bias(self.q, self.k, self.ticks, self.keys)
+        return self.bias(self.q, self.k, self.ticks, self.keys)
 
     def at(self, queries: slice, keys: Parts) -> Tensor:
-        return self.scheme.bias(self.q[:, queries], picked(self.k, 1, keys), ticks_at(self.ticks, queries),
-                                keys_at(self.keys, keys))
+        return self.bias(self.q[:, queries], picked(self.k, 1, keys), ticks_at(self.ticks, queries),
+                         keys_at(self.keys, keys))
 
     def same(self, grid: Grid) -> Tensor | None:
         if not self.by_distance or grid.first:
@@ -136,4 +177,4 @@ class PositionTerm(ScoreTerm):
         order = torch.arange(count, device=self.ticks.order.device)[None]
         zero = torch.zeros_like(order[:, :1])
         ticks = Ticks(zero - least, zero, zero, zero + count, None, None, packed=False)
-        return self.scheme.bias(self.q[:, :1], self.k[:, :1], ticks, Keys(order, order))[:, :, 0]
+        return self.bias(self.q[:, :1], self.k[:, :1], ticks, Keys(order, order))[:, :, 0]

@@ -23,16 +23,27 @@ def one_dimensional(position: Tensor, scheme: str) -> Tensor:
                            remedy="Give coordinates of shape [B,T], or use an n-dimensional position scheme.")
 
 
+def whole(position: Tensor, scheme: str) -> Tensor:
+    """``position`` [#B,T], refused unless it is one whole number for each token.
+
+    Raises:
+        UnsupportedError: for n-dimensional coordinates [B,T,n].
+        InputError: for coordinates that are not whole numbers.
+    """
+    position = one_dimensional(position, scheme)
+    if position.is_floating_point():
+        raise InputError(f"{scheme} needs whole positions, got coordinates of {position.dtype}.",
+                         where="span.coordinates", remedy="Give integer coordinates.")
+    return position
+
+
 def counted_position(ticks: Ticks, scheme: str) -> Tensor:
     """The positions as whole numbers [#B,T]; tokens beyond a row's count stand at 0, so that they fit any table.
 
     Raises:
         InputError: for coordinates that are not whole numbers.
     """
-    position = one_dimensional(ticks.position, scheme)
-    if position.is_floating_point():
-        raise InputError(f"{scheme} needs whole positions, got coordinates of {position.dtype}.",
-                         where="span.coordinates", remedy="Give integer coordinates.")
+    position = whole(ticks.position, scheme)
     return position if ticks.valid is None else torch.where(ticks.valid, position, 0)
 
 

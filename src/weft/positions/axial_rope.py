@@ -1,0 +1,102 @@
+"""Rotary positions on a grid: each axis turns features of its own."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from weft.core.clock import Ticks
+from weft.core.errors import UnsupportedError
+from weft.core.part_config import Dims
+from weft.core.registry import register
+from weft.ops.rotary import Layout, Turns, turn, turns
+from weft.positions.base import Point, PositionConfig, PositionScheme
+from weft.positions.constants import Constant, angle_dtype
+from weft.positions.frequencies import base_frequencies
+
+
+@register
+class AxialRopeConfig(PositionConfig):
+    """Rotary positions of n coordinates a token: the pairs of each head are shared out equally among the axes.
+
+    Attributes:
+        grid: sizes of all axes but the first, so that n = 1 + their number. Without coordinates of the call, tokens
+            lie on that grid row by row: ``[14]`` for an image of 14 patches a row, ``[14, 14]`` for a film of these.
+        base: of the wavelengths along each axis; smaller than for text, since axes are short.
+        layout: which features make a pair, as in ``rope``.
+    """
+
+    kind: ClassVar[str] = "axial_rope"
+    also_called: ClassVar[tuple[str, ...]] = ("rope_2d", "rope_nd")
+    source: ClassVar[str] = "Su et al. 2021, section 3.4.1; Heo et al. 2024, section 3.1 (RoPE-Axial)"
+    grid: tuple[int, ...] = Field(default=(14,), min_length=1)
+    base: float = Field(default=100.0, gt=1, allow_inf_nan=False)
+    layout: Layout = "interleaved"
+
+    def build(self, dims: Dims) -> PositionScheme:
+        raise dims.problem("", "'axial_rope' turns queries and keys, so it has no place outside attention.",
+                           "Put it in the attention's `position`.")
+
+    def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> AxialRope:
+        axes = len(self.grid) + 1
+        if min(self.grid) < 1:
+            raise dims.problem("grid", f"an axis of {min(self.grid)} tokens.", "Give positive sizes.")
+        if d_head % (2 * axes):
+            raise dims.problem("grid", f"the {d_head} features of a head do not make as many pairs for each of {axes} "
+                               "axes.", f"Choose a d_head among the multiples of {2 * axes}.")
+        return AxialRope(self, d_head)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(grid=(3,)), cls(grid=(5,), base=50.0, layout="half_split")]
+
+
+class AxialRope(PositionScheme):
+    """Pair i of axis a turned by the angle p_a theta_i, theta_i = base^(-2i n/d_head).
+
+    Rotations of different axes commute, so scores depend on the differences along each axis alone. The pairs of an axis
+    lie together, as in the released code; the paper's formula alternates them, the same with permuted weights.
+    Coordinates may be fractions and may be negative.
+    """
+
+    acts_on: ClassVar[frozenset[Point]] = frozenset({"queries_keys"})
+
+    def __init__(self, config: AxialRopeConfig, d_head: int) -> None:
+        super().__init__()
+        self.grid, self.layout = config.grid, config.layout
+        self.theta = Constant(base_frequencies(d_head // (len(config.grid) + 1), config.base))
+
+    def borders(self) -> tuple[int, ...]:
+        return (math.prod(self.grid),)
+
+    def rotate(self, x: Float[Tensor, "B T H E"], ticks: Ticks) -> Float[Tensor, "B T H E"]:
+        """Queries or keys, turned.
+
+        Raises:
+            UnsupportedError: another number of coordinates.
+        """
+        dtype = angle_dtype(x)
+        key = (AxialRope, self.grid, self.theta.key(), self.layout, dtype)
+        return turn(x, ticks.once(key, lambda: self._turns(ticks, dtype)))
+
+    def _turns(self, ticks: Ticks, dtype: torch.dtype) -> Turns:
+        angles = (self.places(ticks).to(dtype)[..., None] * self.theta.at(dtype)).flatten(-2)
+        return turns(angles.cos(), angles.sin(), self.layout)
+
+    def places(self, ticks: Ticks) -> Float[Tensor, "#B T n"]:
+        """Coordinates of each token: those of the call, else of its index on the grid."""
+        axes = len(self.grid) + 1
+        if ticks.coordinates is None:
+            index, inner = ticks.position, [math.prod(self.grid[axis:]) for axis in range(axes)]
+            rest = [index // inner[0], *(index // inner[axis] % self.grid[axis - 1] for axis in range(1, axes))]
+            return torch.stack(rest, -1)
+        if ticks.coordinates.dim() == 3 and ticks.coordinates.shape[-1] == axes:
+            return ticks.coordinates
+        given = 1 if ticks.coordinates.dim() == 2 else ticks.coordinates.shape[-1]
+        raise UnsupportedError(f"axial_rope takes {axes} coordinates per token, got {given}.", where="span.coordinates",
+                               remedy=f"Give coordinates of shape [B,T,{axes}], or none for a grid's row order.")

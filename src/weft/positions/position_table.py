@@ -1,0 +1,60 @@
+"""A table of position vectors that score terms project: one for all layers where it is shared."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import PartField
+from weft.core.layer import Part
+from weft.core.part_config import Dims, PartConfig
+from weft.core.registry import register
+
+
+@register
+class PositionTableConfig(PartConfig):
+    """A vector of d_model features for each position or distance, which a scheme projects (`deberta`).
+
+    Declared under ``shared:`` it is one table for all layers that name it.
+
+    Attributes:
+        rows: vectors in the table.
+        norm: normalises each vector before it is projected (DeBERTa v2 and v3: layernorm).
+        std: standard deviation of the normal distribution that the vectors start from.
+    """
+
+    group: ClassVar[str] = "position_table"
+    kind: ClassVar[str] = "position_table"
+    source: ClassVar[str] = "He et al. 2021 (DeBERTa), section 3.1"
+    rows: int = Field(default=512, ge=2)
+    norm: Annotated[PartConfig, PartField("norm", shares=False)] | None = None
+    std: float = Field(default=0.02, gt=0)
+
+    def build(self, dims: Dims) -> PositionTable:
+        return PositionTable(self.rows, dims.d_model, self.std,
+                             None if self.norm is None else self.norm.build(dims.at("norm")))
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls.model_validate({"rows": 8, "std": 0.5, "norm": "layernorm"})]
+
+
+class PositionTable(Part):
+    """The vectors [rows, D], normalised where so declared."""
+
+    def __init__(self, rows: int, d_model: int, std: float, norm: nn.Module | None) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.empty(rows, d_model))
+        self.norm = norm
+        nn.init.normal_(self.vectors, std=std)
+
+    def forward(self) -> Float[Tensor, "rows D"]:
+        """All vectors."""
+        if self.norm is None:
+            return self.vectors
+        normalised: Tensor = self.norm(self.vectors)
+        return normalised

@@ -1,0 +1,112 @@
+"""T5's relative bias: a learned number for each score, by a logarithmic bucket of the distance."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self
+
+import torch
+from jaxtyping import Float, Int64
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from weft.core.clock import Keys, Ticks
+from weft.core.config import rule
+from weft.core.part_config import Dims
+from weft.core.registry import register
+from weft.positions.base import Point, PositionConfig, PositionScheme
+from weft.positions.relative import distances
+
+
+def log_buckets(distance: Int64[Tensor, "..."], buckets: int, longest: int) -> Int64[Tensor, "..."]:
+    """Bucket of distances from 0: each of the first ``buckets``/2 has its own, the others grow with the logarithm of
+    the distance up to ``longest`` tokens, from where on all share the last. The logarithm is taken in float32 and
+    truncated, as in the released code."""
+    exact = buckets // 2
+    far = (distance.float().clamp(min=exact) / exact).log() / math.log(longest / exact) * (buckets - exact)
+    return torch.where(distance < exact, distance, (exact + far.long()).clamp(max=buckets - 1))
+
+
+@register
+class T5Config(PositionConfig):
+    """Relative bias b[bucket(j - i), h], added to the score of query i and key j in head h.
+
+    T5 has one table for all layers: declare it under ``shared:`` and write ``position: {shared: NAME}`` in each layer.
+    A part written out in each layer has a table in each (as in PaLM's ablations).
+
+    Attributes:
+        buckets: rows of the table.
+        longest: distance in tokens from which on all keys share a bucket.
+        bidirectional: half of the buckets for later keys, the other half for the key itself and earlier ones (T5's
+            encoder); otherwise all are for earlier ones, and later keys share that of distance 0 (its decoder).
+        scaled: scores are divided by the root of d_head, as other models have them; T5 has them unscaled.
+        std: standard deviation of the normal distribution that the table starts from.
+    """
+
+    kind: ClassVar[str] = "t5"
+    also_called: ClassVar[tuple[str, ...]] = ("t5_bias", "relative_attention_bias")
+    source: ClassVar[str] = "Raffel et al. 2020, section 2.1, and its released code (relative_position_bucket)"
+    buckets: int = Field(default=32, ge=2)
+    longest: int = Field(default=128, ge=2)
+    bidirectional: bool = False
+    scaled: bool = False
+    std: float = Field(default=0.02, gt=0)
+
+    @model_validator(mode="after")
+    def _require_room(self) -> Self:
+        least = 4 if self.bidirectional else 2
+        if self.buckets % least:
+            raise rule("buckets", f"{self.buckets} buckets do not divide into {least} equal parts.",
+                       f"Give a multiple of {least}.")
+        exact = self.buckets // least
+        if self.longest <= exact:
+            raise rule("longest", f"{self.longest} tokens leave no distance for buckets beyond the {exact} that have "
+                       "one each.", f"Give more than {exact}, or fewer buckets.")
+        return self
+
+    def build(self, dims: Dims) -> PositionScheme:
+        raise dims.problem("", "'t5' acts on scores, so it has no place outside attention.",
+                           "Put it in the attention's `position`.")
+
+    def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> T5:
+        return T5(self, n_heads)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(buckets=8, longest=20, std=0.5),
+                cls(buckets=8, longest=6, bidirectional=True, scaled=True, std=0.5)]
+
+
+class T5(PositionScheme):
+    """The bias, from a table [buckets, H].
+
+    The distance counts positions, so documents and coordinates are respected; the published code counts indices.
+    """
+
+    acts_on: ClassVar[frozenset[Point]] = frozenset({"scores"})
+    relative = True
+
+    def __init__(self, config: T5Config, n_heads: int) -> None:
+        super().__init__()
+        self.config = config
+        self.table = nn.Parameter(torch.empty(config.buckets, n_heads))
+        nn.init.normal_(self.table, std=config.std)
+
+    def scale(self, d_head: int) -> float | None:
+        return None if self.config.scaled else 1.0
+
+    def borders(self) -> tuple[int, ...]:
+        return (self.config.longest,)
+
+    def bias(self, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> Float[Tensor, "#B H T S"]:
+        bucket = self.bucket(distances(ticks, keys, "t5"))
+        return F.embedding(bucket, self.table).permute(0, 3, 1, 2).to(q.dtype)
+
+    def bucket(self, distance: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+        """Row of the table for query position less key position."""
+        buckets, longest = self.config.buckets, self.config.longest
+        if not self.config.bidirectional:
+            return log_buckets(distance.clamp(min=0), buckets, longest)
+        half = buckets // 2
+        return log_buckets(distance.abs(), half, longest) + half * (distance < 0)

@@ -1,0 +1,117 @@
+"""Transformer-XL's relative positions: sinusoids of the distance, projected, and two learned biases for queries."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.clock import Keys, Ticks
+from weft.core.part_config import Dims
+from weft.core.registry import register
+from weft.linear.linear import Linear
+from weft.positions.base import Bias, Content, Point, PositionConfig, PositionScheme
+from weft.positions.constants import Constant, angle_dtype
+from weft.positions.coordinates import one_dimensional
+from weft.positions.relative import distances, of_pairs
+
+
+@register
+class TransformerXlConfig(PositionConfig):
+    """q_i . k_j + q_i . W_r R_(i-j) + u . k_j + v . W_r R_(i-j), all divided by the root of d_head.
+
+    Segment memory is the mask and the state: ``causal & window(w)`` keeps the keys of the last w tokens whatever the
+    segments (the released code's ``same_length``), ``segments(t, m)`` is the paper's, whose queries see their segment
+    of t tokens and m before it.
+
+    Attributes:
+        clamp: distances beyond it, in tokens, count as it (the released code's ``clamp_len``); None: none.
+        base: of the wavelengths, which run from 2 pi to about 2 pi base tokens.
+        std: standard deviation of the normal distribution that u and v start from.
+    """
+
+    kind: ClassVar[str] = "transformer_xl"
+    also_called: ClassVar[tuple[str, ...]] = ("txl", "xlnet")
+    source: ClassVar[str] = "Dai et al. 2019, section 3.3; sinusoids in halves, as in its released code"
+    clamp: int | None = Field(default=None, ge=1)
+    base: float = Field(default=10000.0, gt=1)
+    std: float = Field(default=0.02, gt=0)
+
+    def build(self, dims: Dims) -> PositionScheme:
+        raise dims.problem("", "'transformer_xl' acts on scores, so it has no place outside attention.",
+                           "Put it in the attention's `position`.")
+
+    def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> TransformerXl:
+        if dims.d_model % 2:
+            raise dims.problem("", f"sinusoids come in pairs of features, d_model is {dims.d_model}.",
+                               "Choose an even d_model.")
+        return TransformerXl(self, dims.d_model, n_heads, d_head)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(std=0.5), cls(clamp=20, base=100.0, std=0.5)]
+
+
+class TransformerXl(PositionScheme):
+    """The three terms beside q_i . k_j.
+
+    R_d = [sin d theta, cos d theta]. Since i theta and j theta are angles, R_(i-j) . a is a rotated a, of the query's
+    position alone, times R_j: the scores are one product of queries with codes of the keys' positions, of d_model
+    features a head. No row is made for each distance, keys may stand anywhere (fractions too), and nothing of T x S
+    but the scores is made. With ``clamp`` the rows of its distances are projected once and read, as published. Keys of
+    earlier segments are kept as they were projected; the released code keeps the layer's input and projects it anew,
+    the same until weights change.
+    """
+
+    acts_on: ClassVar[frozenset[Point]] = frozenset({"scores"})
+
+    def __init__(self, config: TransformerXlConfig, d_model: int, n_heads: int, d_head: int) -> None:
+        super().__init__()
+        self.clamp = config.clamp
+        self.frequencies = Constant([config.base ** (-2 * i / d_model) for i in range(d_model // 2)])
+        # Its matrix is read from the other side, by the queries.
+        self.r = Linear(d_model, n_heads * d_head, bias=False, allows=frozenset())
+        self.u, self.v = (nn.Parameter(torch.empty(n_heads, d_head)) for _ in range(2))
+        for each in (self.u, self.v):
+            nn.init.normal_(each, std=config.std)
+
+    def scale(self, d_head: int) -> float:
+        return float(d_head ** -0.5)
+
+    def borders(self) -> tuple[int, ...]:
+        return () if self.clamp is None else (self.clamp,)
+
+    def prepared(self, content: Content) -> Bias:
+        matrix = self.r.weight.unflatten(0, self.u.shape)
+        if self.clamp is None:
+            return partial(self._bias, partial(self._by_angles, matrix))
+        distance = torch.arange(-self.clamp, self.clamp + 1, device=matrix.device)
+        rows = torch.einsum("ld,hed->lhe", self._waves(distance, matrix).to(matrix.dtype), matrix)
+        return partial(self._bias, partial(self._by_rows, rows))
+
+    def _bias(self, by_position: Bias, q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], ticks: Ticks,
+              keys: Keys) -> Float[Tensor, "B H T S"]:
+        of_keys = torch.einsum("bske,kge->bkgs", k.to(q.dtype), self.u.unflatten(0, (k.shape[2], -1))).flatten(1, 2)
+        return (by_position(q + self.v, k, ticks, keys) + of_keys[:, :, None]) * self.scale(q.shape[3])
+
+    def _by_rows(self, rows: Float[Tensor, "L H E"], q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> Tensor:
+        assert self.clamp is not None
+        row = distances(ticks, keys, "transformer_xl with clamp").clamp(-self.clamp, self.clamp) + self.clamp
+        return of_pairs(torch.einsum("bthe,lhe->bhtl", q, rows), row)
+
+    def _by_angles(self, matrix: Float[Tensor, "H E D"], q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> Tensor:
+        i, j = (self._waves(one_dimensional(part.position, "transformer_xl"), q).to(q.dtype) for part in (ticks, keys))
+        sines, cosines = torch.einsum("bthe,hed->bthd", q, matrix).chunk(2, dim=-1)
+        sin, cos = i[:, :, None].chunk(2, dim=-1)
+        turned = torch.cat([sin * cosines - cos * sines, sin * sines + cos * cosines], -1)
+        return torch.einsum("bthd,bsd->bhts", turned, j.expand(len(q), -1, -1))
+
+    def _waves(self, position: Tensor, like: Tensor) -> Tensor:
+        """[..., D]: the sines, then the cosines."""
+        dtype = angle_dtype(like)
+        angles = position.to(dtype)[..., None] * self.frequencies.at(dtype)
+        return torch.cat([angles.sin(), angles.cos()], -1)
