@@ -28,7 +28,9 @@ MANY_FIELDS: dict[str, str] = {
 
 LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/interop/convert.py:convert": "half of it says what its nine arguments mean",
+    "src/weft/cli/extend.py:extend": "half of it is the options of the command",
     "src/weft/cli/generate.py:generate": "half of it is the options of the command",
+    "src/weft/extending/extend.py:extend": "half of it says what its arguments mean and what it raises",
     "src/weft/core/state.py:map_together": "each of its branches is one kind of field",
     "src/weft/decoding/generate.py:stream": "half of it says what its eleven arguments mean",
     "src/weft/training/train.py:train": "half of it says what its arguments mean and what it raises",
