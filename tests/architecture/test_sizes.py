@@ -29,8 +29,10 @@ MANY_FIELDS: dict[str, str] = {
 
 LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/interop/convert.py:convert": "half of it says what its nine arguments mean",
+    "src/weft/cli/extend.py:extend": "half of it is the options of the command",
     "src/weft/cli/generate.py:generate": "half of it is the options of the command",
     "src/weft/core/tree.py:map_together": "each of its branches is one kind of field",
+    "src/weft/extending/extend.py:extend": "half of it says what its arguments mean and what it raises",
     "src/weft/decoding/generate.py:stream": "half of it says what its eleven arguments mean",
     "src/weft/training/train.py:train": "half of it says what its arguments mean and what it raises",
     "tests/oracles/attention.py:multi_head_attention": "a signature of 20 lines, so that each stage can be left out",

@@ -13,6 +13,7 @@ from weft.checkpoints import Loaded
 from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
+from weft.data import TokenStream
 from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling, for_decoding
 from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
@@ -150,16 +151,24 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
         part: without ``data``: which of the texts that the run held out.
     """
     loaded, causal = load_language_model(model, "perplexity")
+    tokens = evaluation_text(loaded, data, part)
+    return evaluate_stream(causal, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size)
+
+
+def evaluation_text(loaded: Loaded, data: str | Path | None, part: HeldOut) -> TokenStream:
+    """A text as a model's tokens: the one given, or what the model's run held out.
+
+    Raises:
+        InputError: no text is given, and there was no run.
+    """
     tokenizer = _tokenizer(loaded)
     settings = None if loaded.run is None else DataSettings.model_validate(loaded.run["data"])
     if data is not None:
-        tokens = text_stream(data, tokenizer, settings)
-    elif settings is not None:
-        tokens = held_out_text(settings, tokenizer, part)
-    else:
-        raise InputError("the checkpoint knows no run, so it has no text of its own.", where="data",
-                         remedy="Give the path of a text.")
-    return evaluate_stream(causal, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size)
+        return text_stream(data, tokenizer, settings)
+    if settings is not None:
+        return held_out_text(settings, tokenizer, part)
+    raise InputError("the checkpoint knows no run, so it has no text of its own.", where="data",
+                     remedy="Give the path of a text.")
 
 
 def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "validation",

@@ -51,7 +51,7 @@ def evaluate(checkpoint: Checkpoint,
     from weft import api
     from weft.tasks.next_token import NextTokenConfig
 
-    held_out, sizes = _part(part, data), _contexts(context)
+    held_out, sizes = held_out_part(part, data), numbers_of(context, "--context")
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     if api.task_kind(loaded) != NextTokenConfig.kind:
         _measured(loaded, data, held_out, sizes, stride, batch_size, documents=documents, json=json)
@@ -84,7 +84,8 @@ def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int 
     typer.echo(f"protocol: {found.protocol}")
 
 
-def _part(name: str | None, data: Path | None) -> HeldOut:
+def held_out_part(name: str | None, data: Path | None) -> HeldOut:
+    """Which held-out text ``--part`` names."""
     from weft.core.errors import InputError
 
     if name is not None and data is not None:
@@ -98,7 +99,8 @@ def _part(name: str | None, data: Path | None) -> HeldOut:
                      remedy="Give validation or test.")
 
 
-def _contexts(text: str | None) -> list[int | None]:
+def numbers_of(text: str | None, option: str) -> list[int | None]:
+    """The positive numbers of ``N,N,...``; one None where the option is not given."""
     from weft.core.errors import InputError
 
     if text is None:
@@ -106,7 +108,7 @@ def _contexts(text: str | None) -> list[int | None]:
     sizes: list[int | None] = []
     for part in text.split(","):
         if not part.strip().isdecimal() or int(part) < 1:
-            raise InputError(f"{part!r} is not a positive number of tokens.", where="--context",
+            raise InputError(f"{part!r} is not a positive number of tokens.", where=option,
                              remedy="Give numbers such as 128 or 128,512.")
         sizes.append(int(part))
     return sizes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class Constant(Part):
             return self.numbers
         return torch.tensor(self.values, dtype=dtype, device=self.numbers.device)
 
-    def key(self) -> Hashable:
+    def key(self) -> tuple[Any, ...]:
         """A hashable key, equal for equal numbers."""
         return tuple(tuple(row) if isinstance(row, Sequence) else row for row in self.values)
 

@@ -1,0 +1,96 @@
+"""``weft extend``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.config import Overrides
+from weft.cli.evaluate import held_out_part, numbers_of
+from weft.cli.generate import Checkpoint
+from weft.cli.options import (
+    AllowPickles,
+    Device,
+    Json,
+    Offline,
+    Plugin,
+    Revision,
+    Seed,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from weft.extending import Extended
+
+DEFAULT_METHOD = "yarn"
+
+
+@guarded
+def extend(checkpoint: Checkpoint, overrides: Overrides = None,
+           context: Annotated[int, typer.Option("--context", min=1, help="Tokens of the new context.")] = ...,  # type: ignore[assignment]
+           method: Annotated[str, typer.Option("--method", help="How rotary positions are rescaled: linear (position "
+                                               "interpolation), ntk, yarn or longrope (which searches for its "
+                                               "factors).")] = DEFAULT_METHOD,
+           out: Annotated[Path, typer.Option("--out", help="A new folder.")] = Path("runs/extended"),
+           data: Annotated[Path | None, typer.Option("--data", help="A text of long documents to measure perplexity "
+                                                     "on; by default what the model's run held out.")] = None,
+           part: Annotated[str | None, typer.Option("--part", help="Which of the run's held-out texts: validation or "
+                                                    "test; validation.")] = None,
+           lengths: Annotated[str | None, typer.Option("--lengths", help="Context lengths to measure, N,N,...; by "
+                                                       "default from half the model's context on, doubling.")] = None,
+           tokens: Annotated[int, typer.Option("--tokens", min=2, help="Measure on the last so many tokens of the "
+                                               "text.")] = 65536,
+           steps: Annotated[int | None, typer.Option("--steps", min=1, help="Train for so many steps after the "
+                                                     "rescaling, as the model's run did, at a tenth of its learning "
+                                                     "rate; OVERRIDES change that training.")] = None,
+           search: Annotated[int | None, typer.Option("--search", min=3, help="longrope: how many lists of factors are "
+                                                      "tried; 48.")] = None,
+           seed: Seed = 0, device: Device = "cpu", threads: Threads = None, plugin: Plugin = None, json: Json = False,
+           revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+    """Extend a model with rotary positions to a longer context.
+
+    Its perplexity is measured against the length of the context: before, after the rescaling, and after brief training
+    where --steps asks for it.
+    """
+    prepare(plugin, threads)
+    from weft import api
+    from weft.cli.live import showing
+
+    held_out = held_out_part(part, data)
+    sizes = None if lengths is None else tuple(size for size in numbers_of(lengths, "--lengths") if size is not None)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, purpose="perplexity")
+    with showing(quiet=json) as listener:
+        found = api.extend(loaded, out, context=context, method=method, data=data, part=held_out, steps=steps,
+                           measuring=api.Measuring(tokens=tokens, lengths=sizes, search=search, seed=seed),
+                           overrides=overrides or (), on_event=listener)
+    if json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def _print(found: Extended) -> None:
+    from weft.cli.text import console, table
+
+    out = console()
+    rows = table(">context", *(f">{stage.name}" for stage in found.stages))
+    for index, length in enumerate(found.lengths):
+        rows.add_row(f"{length:,}", *(f"{stage.evaluations[index].perplexity:,.2f}" for stage in found.stages))
+    numbers = ", ".join(f"{name} {value}" for name, value in found.scaling.items()
+                        if name != "kind" and isinstance(value, int | float) and not isinstance(value, bool))
+    out.print(f"{found.method}: {numbers}; trained context {found.trained:,} tokens, now {found.context:,}")
+    out.print("perplexity per token by context:")
+    out.print(rows)
+    if found.tuning:
+        out.print(f"tuned: {found.tuning['steps']:,} steps of {found.tuning['tokens_per_step']:,} tokens at a "
+                  f"learning rate of {found.tuning['learning_rate']:g}")
+    first = found.stages[0].evaluations[0]
+    out.print(f"measured on {first.protocol.corpus}; windows of each length advance by half of it; "
+              f"{found.beyond:.0%} of the tokens stand beyond the trained context in their document")
+    typer.echo(f"use {found.checkpoint}")

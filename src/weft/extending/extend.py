@@ -1,0 +1,187 @@
+"""`extend`: a trained model made to read longer contexts, with its perplexity at every length before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from weft.checkpoints import Loaded
+from weft.checkpoints.save import save_checkpoint
+from weft.core.errors import InputError
+from weft.core.model import LanguageModel, language_model
+from weft.core.strict_json import Record, dumps
+from weft.data import TokenStream
+from weft.disk.atomic import write_file
+from weft.disk.ownership import require_free
+from weft.evaluation import evaluate
+from weft.extending.lengths import Stage, doubled, measure, part_of, require_lengths, require_long
+from weft.extending.scaling import (
+    FIXED,
+    SEARCHED,
+    built,
+    frequencies,
+    longrope,
+    require_extensible,
+    rescaled,
+    with_weights,
+)
+from weft.extending.search import Factors, search
+from weft.extending.tuning import run_with, tuning_run
+from weft.positions.frequencies import RopeScalingConfig
+from weft.training import Event, Notice, RunConfig, train
+
+RESCALED, TUNED, RESULT = "rescaled", "tuned", "result.json"
+"""What ``out`` holds: a checkpoint, a run, and what was measured."""
+EVALUATIONS = 48
+"""Lists of factors that a search tries, where nothing else is said."""
+SEARCH_TOKENS = 8192
+"""Tokens, at least, of the text on which factors are searched for."""
+
+Listener = Callable[[Event], None]
+
+
+@final
+@dataclass(frozen=True)
+class Extended(Record):
+    """What was made and measured.
+
+    Attributes:
+        path: the folder, with the checkpoint ``rescaled`` and, after training, the run ``tuned``.
+        checkpoint: the model to use: the trained one where there is one.
+        method: by which rotary positions were rescaled, and ``scaling`` with its numbers.
+        trained: tokens of context that the model had, and ``context`` that it has now.
+        beyond: share of the measured tokens that stand farther than ``trained`` tokens into their document.
+        lengths: tokens of context at which the stages were measured.
+        stages: before, rescaled and, after training, tuned.
+        tuning: steps of training and their tokens, or None.
+    """
+
+    path: Path
+    checkpoint: Path
+    method: str
+    scaling: dict[str, Any]
+    trained: int
+    context: int
+    beyond: float
+    lengths: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    tuning: dict[str, Any] | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Measuring:
+    """How perplexity is measured.
+
+    Attributes:
+        tokens: of the text that count, or fewer where there are fewer.
+        lengths: of context; None: from half of the model's context on, doubled up to the new one.
+        search: evaluations of perplexity in LongRoPE's search for factors; None: 48.
+        batch_tokens: tokens that are run together.
+        seed: of the search.
+    """
+
+    tokens: int = 65536
+    lengths: tuple[int, ...] | None = None
+    search: int | None = None
+    batch_tokens: int = 8192
+    seed: int = 0
+
+
+def extend(loaded: Loaded, text: TokenStream, out: str | Path, *, context: int, method: str = "yarn",
+           measuring: Measuring | None = None, tuning: Sequence[str] | None = None,
+           on_event: Listener | None = None) -> Extended:
+    """Rescale a model's rotary positions for a longer context, and measure it.
+
+    Args:
+        loaded: the model.
+        text: what perplexity is measured on: its last tokens. A search for factors reads those before them.
+        out: a folder that does not exist yet, or is empty.
+        context: tokens of the new context, N.
+        method: ``linear`` (position interpolation), ``ntk``, ``yarn`` or ``longrope``.
+        measuring: how perplexity is measured.
+        tuning: ``key=value`` changes to the run that made the model, such as ``training.steps=100``, for training it
+            on; None: it is not trained on.
+        on_event: called with notices, and with the events of training.
+
+    Raises:
+        InputError: a method, context or lengths that cannot be.
+        UnsupportedError: no language model, or one without rotary positions to rescale.
+        ConfigError: changes to the run that are wrong.
+        DataError: a text that shows nothing of longer contexts.
+        OccupiedError: something stands at ``out``.
+    """
+    how, tell = measuring or Measuring(), on_event or _silent
+    folder, model = Path(out), language_model(loaded.model, "perplexity", where=str(loaded.path))
+    _require_possible(model, folder, context, method, how)
+    if tuning is not None:
+        tuning_run(loaded, loaded.path, context, tuning)  # an error in it is reported before anything is computed
+    counted = part_of(text, max(len(text) - how.tokens, 0), len(text))
+    trained, start = model.config.context, len(text) - len(counted)
+    lengths = require_lengths(how.lengths or doubled(trained, context), len(counted))
+    share = require_long(counted, trained)
+
+    def measured(name: str, model: LanguageModel) -> Stage:
+        tell(Notice(0, f"perplexity {name}, at {', '.join(f'{length:,}' for length in lengths)} tokens of context"))
+        return measure(name, model, counted, lengths, how.batch_tokens)
+
+    before = measured("before", model)
+    scaling = _scaling(model, text, start, context, method, how, tell)
+    config = rescaled(model.config, context, scaling)
+    longer = with_weights(config, model)
+    saved = save_checkpoint(folder / RESCALED, longer, loaded.tokenizer, run=run_with(loaded, config),
+                            facts={"extended": {"from": str(loaded.path), "method": method, "trained": trained}})
+    stages, facts = [before, measured("rescaled", longer)], None
+    if tuning is not None:
+        run = tuning_run(loaded, saved, context, tuning)
+        result = train(run, folder / TUNED, on_event=on_event)
+        saved, facts = result.checkpoint, _tuning_facts(run, result.steps)
+        stages.append(measured("tuned", language_model(result.model, "perplexity")))
+    found = Extended(folder, saved, method, scaling.dump(), trained, context, share, lengths, tuple(stages), facts)
+    write_file(folder / RESULT, dumps(found, indent=1) + "\n")
+    return found
+
+
+def _require_possible(model: LanguageModel, folder: Path, context: int, method: str, how: Measuring) -> None:
+    """Refuse what cannot be done, before anything is computed or written; `extend` lists the errors."""
+    require_extensible(model, context, method)
+    if how.search is not None and method != SEARCHED:
+        raise InputError(f"{how.search} evaluations of a search, and {method!r} searches for nothing.", where="search",
+                         remedy=f"Leave it out, or use the method {SEARCHED!r}.")
+    require_free(folder)
+
+
+def _tuning_facts(run: RunConfig, steps: int) -> dict[str, Any]:
+    return {"steps": steps, "tokens_per_step": run.training.batch_size * run.context,
+            "learning_rate": run.training.optimizer.lr}
+
+
+def _scaling(model: LanguageModel, text: TokenStream, start: int, context: int, method: str, how: Measuring,
+             tell: Listener) -> RopeScalingConfig:
+    """The scaling of a method; LongRoPE's factors are searched for on the tokens before ``start``."""
+    trained = model.config.context
+    if method in FIXED:
+        return FIXED[method](trained, context)
+    own, pieces = frequencies(model), max(-(-SEARCH_TOKENS // context), 1)
+    sample = part_of(text, max(start - pieces * context - 1, 0), start)
+    require_long(sample, trained)
+    done, evaluations = 0, how.search or EVALUATIONS
+
+    def cost(factors: Factors) -> float:
+        nonlocal done
+        done += 1
+        made = with_weights(rescaled(model.config, context, longrope(trained, context, factors)), model)
+        found = evaluate(made, sample, context=context, batch_size=max(how.batch_tokens // context, 1)).loss
+        tell(Notice(done, f"search for factors, {done} of {evaluations}: {found:.4f} nats per token"))
+        return found
+
+    seeds = [tuple(theta / other for theta, other in zip(own, others, strict=True)) for others in
+             (frequencies(built(rescaled(model.config, context, FIXED[name](trained, context)))) for name in FIXED)]
+    best = search(seeds, context / trained, cost, evaluations=evaluations, seed=how.seed)
+    return longrope(trained, context, best.factors)
+
+
+def _silent(event: Event) -> None:
+    del event

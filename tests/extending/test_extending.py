@@ -1,0 +1,193 @@
+"""Extension to longer contexts: what is rescaled, what is measured, what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from weft import api
+from weft.checkpoints import Loaded
+from weft.core.config import parse_part
+from weft.core.errors import DataError, InputError, OccupiedError, UnsupportedError
+from weft.core.model import LanguageModel, ModelConfig, parse_model
+from weft.core.span import Span
+from weft.data import TokenStream
+from weft.evaluation import evaluate
+from weft.extending.extend import Measuring, extend
+from weft.extending.lengths import beyond, doubled, part_of
+from weft.extending.scaling import FIXED, METHODS, frequencies, longrope, rescaled, with_weights
+from weft.extending.search import search
+from weft.tokenizers import ByteTokenizer
+
+MEASURED = Measuring(tokens=300, batch_tokens=256, search=5)
+
+
+def config_of(position: Any = "rope", **fields: Any) -> ModelConfig:
+    attention = {"kind": "attention", "n_heads": 2, "position": position}
+    nested = {"kind": "pre", "layers": [attention, {"kind": "glu", "d_ff": 16}]}
+    found = parse_part(("model",), {"kind": "decoder", "vocab_size": 257, "d_model": 16, "context": 16,
+                                    "blocks": [nested, {"repeat": 2, "of": [nested]}], **fields})
+    assert isinstance(found, ModelConfig)
+    return found
+
+
+def loaded_of(config: ModelConfig, run: dict[str, Any] | None = None) -> Loaded:
+    torch.manual_seed(0)
+    model = config.build()
+    assert isinstance(model, LanguageModel)
+    return Loaded(model.eval(), ByteTokenizer(), config, run, {}, Path("memory"))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "one.txt"
+    path.write_text("".join(f"line {i} of {i * 7919 % 1009}\n" for i in range(120)))
+    return path
+
+
+def stream(text: Path) -> TokenStream:
+    from weft.tasks.material import text_stream
+
+    return text_stream(text, ByteTokenizer())
+
+
+def test_interpolation_by_s_is_the_model_at_positions_s_times_as_large() -> None:
+    model = loaded_of(config_of()).model
+    longer = with_weights(rescaled(model.config, 64, FIXED["linear"](16, 64)), model)
+    tokens, places = torch.randint(257, (2, 12)), torch.arange(12.0).expand(2, -1)
+    apart = longer.hidden(tokens, span=Span(coordinates=4 * places)).y
+    assert_close(apart, model.hidden(tokens, span=Span(coordinates=places)).y, rtol=1e-5, atol=1e-6)
+    assert longer.config.context == 64
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_rotary_position_is_rescaled_and_read_back(method: str, text: Path, tmp_path: Path) -> None:
+    loaded = loaded_of(config_of())
+    found = extend(loaded, stream(text), tmp_path / "out", context=64, method=method,
+                   measuring=MEASURED if method == "longrope" else replace(MEASURED, search=None))
+    saved = api.load(tmp_path / "out/rescaled")
+    plain = json.dumps(saved.config.dump())
+    assert plain.count(f'"scaling": {{"kind": "{method}"') == plain.count('"kind": "rope"') == 2
+    assert parse_model(saved.config.dump()).context == 64 and loaded.config.dump() == config_of().dump()
+    kept = loaded.model.state_dict()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in saved.model.state_dict().items())
+    before, after = found.stages
+    assert (found.lengths, before.name, after.name) == ((8, 16, 32, 64), "before", "rescaled")
+    counted = part_of(stream(text), len(stream(text)) - 300, len(stream(text)))
+    for stage, model in ((before, loaded), (after, saved)):
+        for length, own in zip(found.lengths, stage.evaluations, strict=True):
+            other = evaluate(model.model, counted, context=length, stride=length // 2)
+            assert own.nats == pytest.approx(other.nats, rel=1e-5) and own.tokens == 299
+    assert before.evaluations[3].nats != after.evaluations[3].nats
+    assert json.loads((tmp_path / "out/result.json").read_text())["lengths"] == [8, 16, 32, 64]
+
+
+def test_longrope_is_unscaled_up_to_the_trained_length(text: Path, tmp_path: Path) -> None:
+    found = extend(loaded_of(config_of()), stream(text), tmp_path / "out", context=64, method="longrope",
+                   measuring=MEASURED)
+    factors = found.scaling["long_factor"]
+    assert factors == sorted(factors) and len(factors) == 4 and found.scaling["short_factor"] == [1.0] * 4
+    assert found.scaling["attention_factor"] is None and found.scaling["extended_length"] == 64
+
+
+def test_the_search_finds_the_cheapest_list_that_does_not_decrease() -> None:
+    wanted, asked = (1.0, 1.3, 2.5, 4.9), []
+
+    def cost(factors: tuple[float, ...]) -> float:
+        asked.append(factors)
+        return sum((a - b) ** 2 for a, b in zip(factors, wanted, strict=True))
+
+    seeds = [(4.0,) * 4, (1.0, 1.6, 2.5, 4.0)]
+    found = search(seeds, 4.0, cost, evaluations=400, seed=1)
+    assert asked[:2] == seeds and len(asked) == len(set(asked)) == 400
+    assert found.cost == min(map(cost, set(asked))) < 0.1 < cost(seeds[1])
+    assert all(list(each) == sorted(each) and each[0] >= 1 and each[-1] <= 5 for each in asked)
+    assert found == search(seeds, 4.0, cost, evaluations=400, seed=1)
+    assert search([(1.0,)], 1.0, lambda factors: 0.0, evaluations=9, seed=0).factors == (1.0,), "no further list"
+
+
+def test_factors_of_the_fixed_scalings_seed_the_search() -> None:
+    model = loaded_of(config_of()).model
+    own = frequencies(model)
+    assert own == pytest.approx([1, 10000 ** -0.25, 0.01, 10000 ** -0.75])
+    linear = frequencies(with_weights(rescaled(model.config, 64, FIXED["linear"](16, 64)), model))
+    assert [a / b for a, b in zip(own, linear, strict=True)] == pytest.approx([4.0] * 4)
+    ntk = frequencies(with_weights(rescaled(model.config, 64, FIXED["ntk"](16, 64)), model))
+    assert [a / b for a, b in zip(own, ntk, strict=True)] == pytest.approx([4 ** (2 * i / 6) for i in range(4)])
+    assert longrope(16, 64, (1.0,) * 4).amplitude() == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
+
+
+def test_lengths_double_up_to_the_context() -> None:
+    assert doubled(16, 64) == (8, 16, 32, 64)
+    assert doubled(16, 50) == (8, 16, 32, 50)
+    assert doubled(1, 3) == (1, 2, 3)
+
+
+def test_tokens_beyond_the_trained_context_are_those_so_far_into_their_document(text: Path) -> None:
+    whole = stream(text)
+    cut = part_of(whole, 5, 105)
+    assert len(cut) == 100 and beyond(cut, 30) == pytest.approx(0.7)
+    halves = replace(cut, begins=cut.begins | (torch.arange(100).numpy() == 50))
+    assert beyond(halves, 30) == pytest.approx(0.4) and beyond(halves, 50) == 0
+    assert cut.tokens.tolist() == whole.tokens[5:105].tolist() and cut.begins[0]
+
+
+def test_a_brief_training_follows(text: Path, tmp_path: Path) -> None:
+    run = {"model": config_of().dump(), "tokenizer": "bytes", "data": {"path": str(text)},
+           "training": {"steps": 3, "batch_size": 8, "optimizer": {"lr": 1e-2}}, "report": {"eval_batches": 1}}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(run))
+    trained = api.train(path, out=tmp_path / "run")
+    found = api.extend(trained.checkpoint, tmp_path / "out", context=48, method="linear", data=text, steps=3,
+                       overrides=["training.optimizer.beta1=0.8"], measuring=replace(MEASURED, search=None))
+    assert [stage.name for stage in found.stages] == ["before", "rescaled", "tuned"]
+    assert found.tuning == {"steps": 3, "tokens_per_step": 144, "learning_rate": pytest.approx(1e-3)}
+    tuned = api.load(found.checkpoint)
+    assert tuned.run is not None and tuned.config.context == 48 and found.checkpoint.is_relative_to(tmp_path / "out")
+    optimizer = tuned.run["training"]["optimizer"]
+    assert (optimizer["beta1"], optimizer["lr"], tuned.run["training"]["batch_size"]) == (0.8, pytest.approx(1e-3), 3)
+    assert tuned.run["start"] == str(tmp_path / "out/rescaled")
+    started = api.load(tmp_path / "out/rescaled").model.state_dict()
+    assert any(not torch.equal(started[name], tensor) for name, tensor in tuned.model.state_dict().items())
+
+
+def test_what_cannot_be_extended_is_refused_before_anything_is_written(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def refused(error: type[Exception], match: str, config: ModelConfig | None = None, **options: Any) -> None:
+        with pytest.raises(error, match=match):
+            extend(loaded_of(config or config_of()), options.pop("text", stream(text)), out,
+                   **{"context": 64, "measuring": replace(MEASURED, search=None), **options})
+        assert not out.exists()
+
+    refused(InputError, r"unknown method 'yarm'\. Did you mean 'yarn'", method="yarm")
+    refused(InputError, "16 tokens are no more than the model's context of 16", context=16)
+    refused(UnsupportedError, "no rotary positions, .* weft eval --context", config_of("alibi"))
+    refused(UnsupportedError, "already scaled, by linear",
+            config_of({"kind": "rope", "scaling": {"kind": "linear", "factor": 2}}))
+    refused(UnsupportedError, "also has a table of 16 positions",
+            parse_model({**config_of().dump(), "position": "learned"}))
+    refused(InputError, "5 evaluations of a search, and 'yarn' searches for nothing", measuring=MEASURED)
+    refused(InputError, "400 tokens of context, measured on 300", measuring=replace(MEASURED, search=None,
+                                                                                    lengths=(8, 400)))
+    short = part_of(stream(text), 0, 200)
+    short = replace(short, begins=torch.arange(200).numpy() % 16 == 0)
+    refused(DataError, "none of the 200 tokens measured stands farther than the trained context, 16", text=short)
+    refused(InputError, "the checkpoint is of no run", tuning=["training.steps=1"])
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    with pytest.raises(OccupiedError, match=r"mine\.txt"):
+        extend(loaded_of(config_of()), stream(text), out, context=64, measuring=replace(MEASURED, search=None))
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_changes_without_a_training_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="changes to a training, and no training was asked for"):
+        api.extend(loaded_of(config_of()), tmp_path / "out", context=64, overrides="training.optimizer.lr=1")
