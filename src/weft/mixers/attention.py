@@ -31,7 +31,7 @@ from weft.mixers.heads import HeadSizes, ScoreSettings, attend, head_sizes, name
 from weft.mixers.key_value import KeyValueShape, KeyValueState, Stored, start_growing, store_growing
 from weft.mixers.rolling import RollingState, start_rolling, store_rolling
 from weft.norms.base import Norm, NormConfig
-from weft.ops.attention import AttentionCall
+from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.rematerialize import apart
 from weft.ops.score_terms import ScoreTerm
 from weft.positions.base import PositionConfig, PositionScheme, PositionTerm
