@@ -90,7 +90,7 @@ def test_the_first_that_can_and_pays_is_taken_with_the_reasons(count: int, form:
 def test_what_is_not_offered_is_taken_where_it_is_named_and_as_soon_as_it_is() -> None:
     offer = Offer("nothing has been measured")
     operation, call = naming(summing(Form("f", quick, "measured", offer=offer))), Sum(torch.ones(4))
-    assert operation.choose(call).reason == "one by one (not f: nothing has been measured)"
+    assert operation.choose(call).passed == ("f: nothing has been measured",)
     assert (operation(call), operation(call, "f")) == ("reference", "f")
     offer.why_not = None
     assert operation(call) == operation.choose(call).form.name == "f"

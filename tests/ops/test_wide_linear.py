@@ -73,8 +73,7 @@ def test_attention_is_made_in_float32_where_products_are() -> None:
     q, k, v = (torch.randn(2, 33, heads, 8).bfloat16().requires_grad_() for heads in (4, 2, 2))
     call = AttentionCall(q, k, v, 0.3, _causal(q))
     with routed({Product("forward", 8, 4, 4, "torch.bfloat16"): WIDE}):
-        form, _ = ATTENTION.choose(call)
-        assert form.name == "wide_sdpa"
+        assert ATTENTION.choose(call).form.name == "wide_sdpa"
         y = ATTENTION(call)
         with torch.no_grad():
             assert ATTENTION.choose(call).form.name == "sdpa"
