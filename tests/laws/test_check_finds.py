@@ -119,6 +119,7 @@ def _without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(LAWS, "compile")
 
 
+@pytest.mark.usefixtures("_without_compiler")
 def test_a_defect_on_short_rows_is_found_by_its_law_named_and_told_once() -> None:
     result = api.check(config(block(ATTENTION), *(block(injected(defect)) for defect in SHORT)))
     require_found(result, {defect: f"stack.layers.{index}.layers.0" for index, defect in enumerate(SHORT, 1)})

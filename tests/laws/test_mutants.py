@@ -23,7 +23,7 @@ from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
 from weft.heads.pooled import PooledConfig, PooledHead
 from weft.heads.readout import LinearReadout, LinearReadoutConfig
-from weft.laws import LAWS, Report, encoder_subject, examine, layer_subject, model_subject
+from weft.laws import LAWS, Report, encoder_subject, examine, layer_subject, model_subject, subject_of
 from weft.laws.subject import Subject
 from weft.masks import Bidirectional, Causal, Window
 from weft.mixers.attention import Attention, AttentionConfig
@@ -250,6 +250,19 @@ def test_an_adapter_beside_a_matrix_with_two_names_is_moved_by_itself() -> None:
     findings = examine(subject(perceptron, serving.NamesItsMatrixTwice), laws=("rewriting",)).findings
     cases = {finding.case: finding.holds for finding in findings if finding.case.startswith("adapters")}
     assert cases == {"adapters without effect on the output: up": False}
+
+
+@pytest.mark.parametrize("maps", [None, ["*"]])
+@pytest.mark.parametrize("kinds", [("int8",), ("lora",), ("int8", "lora")])
+def test_models_with_rewrites_obey_the_law_of_rewriting(kinds: tuple[str, ...], maps: list[str] | None) -> None:
+    """Adapters over whole numbers, and, by the second patterns, beside the matrix of the tied embeddings."""
+    config = DecoderConfig.model_validate({
+        "vocab_size": 11, "d_model": WIDTH, "rewrites": [{"kind": kind, "maps": maps} for kind in kinds],
+        "blocks": [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2}, "mlp"]}]})
+    found = subject_of(config, "rewritten")
+    assert found is not None
+    report = examine(found, laws=("rewriting",))
+    assert report.holds and report.findings, [str(finding) for finding in report.broken()]
 
 
 def test_every_law_is_turned_red_by_some_mutant() -> None:

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from weft.core.errors import UnsupportedError
 from weft.core.model import Model
 from weft.laws.pieces import in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 from weft.linear.int8 import Int8Config
 from weft.linear.linear import Rewritten, Use, allowed
-from weft.linear.lora import LoRAConfig, kept_apart
+from weft.linear.lora import LoRAConfig
 from weft.linear.merging import merged, put_in
-from weft.linear.replacing import sites
+from weft.linear.replacing import replaced, sites
 from weft.linear.rewrite import RewriteConfig, apply
 from weft.ops.forms import forced
 
@@ -31,9 +32,9 @@ def rewriting(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
     source = int(torch.randint(2**31, (), generator=generator))
     with torch.no_grad():
         before = _whole(subject, x, source)
-        if isinstance(own, Model) and own.config.rewrites and not kept_apart(own):
-            plain = _whole(subject.remake(merged(own)), x, source)
-            yield Finding(LAW, "merged", difference(plain, before), subject.bound)
+        plain = _plain(own) if isinstance(own, Model) else None
+        if plain is not None:
+            yield Finding(LAW, "merged", difference(_whole(subject.remake(plain), x, source), before), subject.bound)
         if not subject.thorough:
             return
         if next(sites(own), None) is not None:
@@ -43,6 +44,14 @@ def rewriting(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
         for name, rewrite in (("adapted", LoRAConfig(rank=1, alpha=1.0)), ("quantised", Int8Config())):
             if _reached(own, rewrite.use):
                 yield from _compared(subject, name, rewrite, x, source, generator)
+
+
+def _plain(model: Model) -> Model | None:
+    """The model without its rewrites; None if it has none, or if they have changed one of two parts with one matrix."""
+    try:
+        return merged(model) if model.config.rewrites else None
+    except UnsupportedError:
+        return None
 
 
 def _whole(subject: Subject, x: Tensor, source: int) -> Tensor:
@@ -78,20 +87,25 @@ def _both(subject: Subject, rewrite: RewriteConfig, generator: torch.Generator) 
     """The part rewritten, and the part whose weights have the values that the rewritten maps stand for.
 
     The values are written into the parameters of the second, so that they reach whatever keeps another reference to a
-    matrix or to a map; the rewrite of the first reaches only the map. An adapter beside a matrix that has several names
-    stays at zero, because a plain part has no second matrix to hold its term; `_effects` examines it.
+    matrix or to a map; the rewrite of the first reaches only the map. A map that an earlier rewrite has left without a
+    parameter is replaced. An adapter beside a matrix that has several names stays at zero, because a plain part has no
+    second matrix to hold its term; `_effects` examines it.
     """
     copied, plain = copy.deepcopy(subject.module), copy.deepcopy(subject.module)
     names = {id(parameter): name for name, parameter in copied.named_parameters()}
     with torch.random.fork_rng(devices=[]):
         applied = apply(copied, rewrite)
-    replaced = {each.path: each.before for each in applied.replacements}
-    shared = _shared(applied.model)
+    before = {each.path: each.before for each in applied.replacements}
+    shared, dense = _shared(applied.model), dict[str, nn.Module]()
     for path, put in put_in(applied.replacements):
         if not _beside_shared(put, shared):
             put.perturb(generator)
-        name = names[id(replaced[path].get_parameter("weight"))]
-        plain.get_parameter(name).copy_(put.eval().merged().weight)
+        own = dict(before[path].named_parameters(recurse=False)).get("weight")
+        if own is None:
+            dense[path] = put.eval().merged()
+        else:
+            plain.get_parameter(names[id(own)]).copy_(put.eval().merged().weight)
+    plain = replaced(plain, lambda path, module: dense.get(path, module)).model
     return subject.remake(applied.model), subject.remake(plain)
 
 

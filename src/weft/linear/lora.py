@@ -123,10 +123,3 @@ def _adapted_before(model: nn.Module, made: Sequence[nn.Module]) -> bool:
     """Whether an earlier rewrite of this kind has chosen which parameters train."""
     new = {id(module) for module in made}
     return any(isinstance(module, LowRank) and id(module) not in new for module in model.modules())
-
-
-def kept_apart(model: nn.Module) -> bool:
-    """Whether a shared matrix was adapted in only one of its parts, so that no plain model is equal to this one."""
-    shared = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
-    return any(isinstance(module, LowRank) and any(shared.count(id(p)) > 1 for p in module.base.parameters())
-               for module in model.modules())
