@@ -198,8 +198,8 @@ class Block(Composite):
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         outs: list[Output[LayerState]] = []
-        for index, (layer, own) in enumerate(zip(self.children_layers(), self.states(state), strict=True)):
-            out, x = self.branch(index, layer, x, own, span)
+        for index, (layer, inner) in enumerate(zip(self.children_layers(), self.states(state), strict=True)):
+            out, x = self.branch(index, layer, x, inner, span)
             span = span.passing(out.given) if out.given else span
             outs.append(out)
         return self.together(state, outs, x, span)

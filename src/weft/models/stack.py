@@ -35,9 +35,9 @@ class Stack(Composite):
         lean = keep == "costly" and x.numel() >= LEAST and not torch.compiler.is_compiling()
         outs: list[Output[LayerState]] = []
         with dropping_cheap() if lean else nullcontext():
-            for block, own in zip(self.children_layers(), self.states(state), strict=True):
-                out: Output[LayerState] = (checkpoint(block, x, own, span, use_reentrant=False) if keep == "inputs"
-                                           else block(x, own, span))
+            for block, inner in zip(self.children_layers(), self.states(state), strict=True):
+                out: Output[LayerState] = (checkpoint(block, x, inner, span, use_reentrant=False) if keep == "inputs"
+                                           else block(x, inner, span))
                 span = span.passing(out.given) if out.given else span
                 outs.append(out)
                 x = out.y
