@@ -96,7 +96,7 @@ def python_calls(rows: int) -> Counter[str]:
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_span_is_resolved_once_a_call_whatever_layers_there_are(rows: int) -> None:
     found = python_calls(rows)
-    assert found["Layer.forward"] == 7 and found["Span.resolve"] == found["tell"] == 1
+    assert found["Layer.forward"] == 7 and found["Span.resolve"] == found["resolve_call"] == 1
     assert found["Layer._require_own"] == 0 and found["Clock.after"] == 1 and found["Dropout.forward"] == 1
     assert found["Operation._first"] == 0, "what forms declare is remembered"
     # The embedding asks its dropout; blocks do not. Of all calls 29 are those of the 24 modules before their `forward`,

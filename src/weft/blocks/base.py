@@ -200,8 +200,8 @@ class Block(Composite):
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         outs: list[Output[LayerState]] = []
-        for index, (layer, own) in enumerate(self.with_states(state)):
-            out, x = self.branch(index, layer, x, own, span)
+        for index, (layer, inner) in enumerate(self.with_states(state)):
+            out, x = self.branch(index, layer, x, inner, span)
             span = span.passing(out.given) if out.given else span
             outs.append(out)
         return self.together(state, outs, x, span)

@@ -40,8 +40,8 @@ class Parallel(Block):
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         entering = self.normed(0, x, span) if self.shared else x
         outs, stream = [], x if self.config.residual else torch.zeros_like(x)
-        for index, (layer, own) in enumerate(self.with_states(state)):
-            out, y = self.branch(index, layer, entering, own, span)
+        for index, (layer, inner) in enumerate(self.with_states(state)):
+            out, y = self.branch(index, layer, entering, inner, span)
             span = span.passing(out.given) if out.given else span
             outs.append(out)
             stream = stream + self.dropout(y)

@@ -57,19 +57,19 @@ def require_given(layers: Iterable[Ends]) -> None:
 
 def _problems(layers: list[Ends]) -> Iterator[str]:
     for index, taker in enumerate(layers):
-        for wanted in taker.takes:
-            earlier, later = (list(_givers(some, wanted.name)) for some in (layers[:index], layers[index:]))
-            if earlier and earlier[-1][1].sizes != wanted.sizes:
-                place, given = earlier[-1]
-                yield (f"{taker.place}: takes {wanted.name!r} of sizes {wanted.sizes}, and {place} gives it of sizes "
-                       f"{given.sizes}. Give both the same sizes.")
+        for channel in taker.takes:
+            earlier, later = (list(_givers(some, channel.name)) for some in (layers[:index], layers[index:]))
+            if earlier and earlier[-1][1].sizes != channel.sizes:
+                place, other = earlier[-1]
+                yield (f"{taker.place}: takes {channel.name!r} of sizes {channel.sizes}, and {place} gives it of sizes "
+                       f"{other.sizes}. Give both the same sizes.")
             elif later and not earlier:
-                yield (f"{taker.place}: takes {wanted.name!r}, which {later[0][0]} gives only after it. Put that one "
+                yield (f"{taker.place}: takes {channel.name!r}, which {later[0][0]} gives only after it. Put that one "
                        "before this one.")
             elif not earlier:
-                known = [channel.name for each in layers for channel in each.gives]
-                hint = nearest(wanted.name, known) if known else "None gives anything."
-                yield (f"{taker.place}: takes {wanted.name!r}, which no layer gives. {hint} Put a layer that gives it "
+                known = [given.name for each in layers for given in each.gives]
+                hint = nearest(channel.name, known) if known else "None gives anything."
+                yield (f"{taker.place}: takes {channel.name!r}, which no layer gives. {hint} Put a layer that gives it "
                        "before this one.")
 
 

@@ -89,8 +89,8 @@ def resolve_call(clock: Clock | None, shape: tuple[int, int], device: torch.devi
     prefix_end = _prefix_ends(clock, begin, document, prefix if valid is None or prefix is None else prefix & valid)
     length = _lengths(clock, order, document, valid, horizon)
     packed = begins is not None or not one_document
-    known = _facts(clock, facts, valid, shape) if facts or (clock is not None and clock.facts is not None) else None
-    ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed, known)
+    lookup = _facts(clock, facts, valid, shape) if facts or (clock is not None and clock.facts is not None) else None
+    ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed, lookup)
     if clock is None or steps == 0:  # a call of no tokens leaves everything as it was
         return Moment(clock, ticks, clock)
     seen = clock.seen + (steps if count is None else count)
@@ -106,12 +106,12 @@ def resolve_call(clock: Clock | None, shape: tuple[int, int], device: torch.devi
 def _facts(clock: Clock | None, facts: Mapping[str, Tensor] | None, valid: Tensor | None,
            shape: tuple[int, int]) -> Facts:
     """The facts that masks can look up in a call."""
-    given = facts or {}
+    values = facts or {}
     start, earlier = (None, None) if clock is None else (clock.seen[:, None], clock.facts)
-    names = tuple(sorted(given)) if clock is None or earlier is None else clock.fact_names
-    device = next(iter(given.values())).device if clock is None else clock.seen.device
+    names = tuple(sorted(values)) if clock is None or earlier is None else clock.fact_names
+    device = next(iter(values.values())).device if clock is None else clock.seen.device
     blank = torch.zeros(shape, dtype=torch.int64, device=device)
-    chunk = torch.stack([given.get(name, blank).long() for name in names], -1)
+    chunk = torch.stack([values.get(name, blank).long() for name in names], -1)
     return Facts(names, chunk if valid is None else chunk * valid[..., None], start, earlier)
 
 
@@ -194,7 +194,7 @@ def _after(clock: Clock, ticks: Ticks, batch: int, seen: Tensor, count: Tensor |
         last = (count[:, None] - 1).clamp(min=0)
     moved = (last >= 0) if count is None else count[:, None] > 0
 
-    def pick(values: Tensor, kept: Tensor) -> Tensor:
-        return torch.where(moved, values.expand(batch, -1).gather(1, last), kept[:, None])[:, 0]
+    def pick(values: Tensor, before: Tensor) -> Tensor:
+        return torch.where(moved, values.expand(batch, -1).gather(1, last), before[:, None])[:, 0]
 
     return clock.after(seen, pick(ticks.begin, clock.begin), pick(ticks.prefix_end, clock.prefix_end))

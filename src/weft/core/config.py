@@ -135,8 +135,8 @@ def parse(model: type[M], data: Any, *, where: str | None = None) -> M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        found = _problems(model, error)
-        problems = [f"{'.'.join(map(str, place)) or 'configuration'}: {what}" for place, what in found]
+        located = _problems(model, error)
+        problems = [f"{'.'.join(map(str, place)) or 'configuration'}: {what}" for place, what in located]
         raise ConfigError(problems, where=where) from None
 
 
@@ -145,8 +145,8 @@ def parse_part(groups: tuple[str, ...], data: Any, *, where: str | None = None) 
     try:
         return PartField(*groups).resolve(data)
     except PydanticCustomError as error:
-        found = (error.context or {}).get("problems") or [((), (error.context or {}).get("what", error.message()))]
-        raise ConfigError([f"{'.'.join(map(str, place)) or groups[0]}: {what}" for place, what in found],
+        located = (error.context or {}).get("problems") or [((), (error.context or {}).get("what", error.message()))]
+        raise ConfigError([f"{'.'.join(map(str, place)) or groups[0]}: {what}" for place, what in located],
                           where=where) from None
 
 
@@ -159,8 +159,8 @@ def _each(resolve: Callable[[Any], PartConfig], items: list[Any]) -> list[PartCo
             parts.append(resolve(item))
         except PydanticCustomError as error:
             context = error.context or {}
-            found = context.get("problems") or [((), context.get("what", error.message()))]
-            problems += [(("of", index, *place), what) for place, what in found]
+            located = context.get("problems") or [((), context.get("what", error.message()))]
+            problems += [(("of", index, *place), what) for place, what in located]
     if problems:
         raise _part_error(problems)
     return parts

@@ -167,8 +167,8 @@ def _fitting(buffer: Tensor, before: Seen, values: Tensor) -> Tensor:
     """
     if values.shape[2:] != buffer.shape[2:]:
         if not before.fresh:
-            given, earlier = (list(each.shape[2:]) or "one" for each in (values, buffer))
-            raise InputError(f"{given} coordinates a token, {earlier} in earlier calls.", where="span.coordinates",
+            new, earlier = (list(each.shape[2:]) or "one" for each in (values, buffer))
+            raise InputError(f"{new} coordinates a token, {earlier} in earlier calls.", where="span.coordinates",
                              remedy="Give as many coordinates a token in every call of a sequence.")
         buffer = buffer.new_zeros(*buffer.shape[:2], *values.shape[2:])
     return buffer.to(torch.promote_types(buffer.dtype, values.dtype))

@@ -90,8 +90,8 @@ def kept_dtypes(module: nn.Module) -> KeptDtypes:
     """The declarations of all parts in a module about the dtypes of their tensors, which other modules may share."""
     parts = [part for part in module.modules() if isinstance(part, Part)]
     exact = [tensor for part in parts for tensor in _exact_tensors(part)]
-    return KeptDtypes(frozenset(id(each) for own in exact for each in (own, own.grad) if each is not None),
-                      frozenset(id(own) for part in parts for own in part.same_dtype()))
+    return KeptDtypes(frozenset(id(each) for tensor in exact for each in (tensor, tensor.grad) if each is not None),
+                      frozenset(id(tensor) for part in parts for tensor in part.same_dtype()))
 
 
 def _exact_tensors(part: Part) -> list[Tensor]:

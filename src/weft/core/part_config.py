@@ -125,8 +125,8 @@ class Shared(PartConfig):
     def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> nn.Module:
         """A shared position scheme inside attention."""
         def build(part: Any, here: Dims) -> nn.Module:
-            made: nn.Module = part.build_for_heads(here, n_heads, d_head)
-            return made
+            built: nn.Module = part.build_for_heads(here, n_heads, d_head)
+            return built
 
         return self._use(dims, f"{n_heads} heads of size {d_head}", build)
 

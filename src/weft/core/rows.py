@@ -61,13 +61,13 @@ def admit(state: S, rows: Rows, other: S) -> S:
     _require_room(state, other)
 
     def write(tensors: list[Tensor], spec: TensorField) -> Tensor:
-        own, new = tensors
-        _require_dtype(own, new, spec)
-        if own.shape[2:] != new.shape[2:] and spec.as_given:
+        batch, new = tensors
+        _require_dtype(batch, new, spec)
+        if batch.shape[2:] != new.shape[2:] and spec.as_given:
             raise StateError(f"{list(new.shape[2:]) or 'one'} coordinates a token, and the batch has "
-                             f"{list(own.shape[2:]) or 'one'}.", where="admit",
+                             f"{list(batch.shape[2:]) or 'one'}.", where="admit",
                              remedy="Admit rows whose calls gave coordinates of the batch's shape.")
-        return _written(own, places, new, spec)
+        return _written(batch, places, new, spec)
 
     def settle(values: list[Any], spec: FactField) -> Any:
         return values[0] if spec.room else as_declared(values, spec)
@@ -215,26 +215,26 @@ def _require_room(state: State, other: State) -> None:
                          "what it has read.")
 
 
-def _require_dtype(own: Tensor, new: Tensor, spec: TensorField) -> None:
+def _require_dtype(batch: Tensor, new: Tensor, spec: TensorField) -> None:
     """Refuse a copy that would round: dtypes must be equal, or the batch's represent both where calls give them."""
-    if own.dtype != new.dtype and (not spec.as_given or torch.promote_types(own.dtype, new.dtype) != own.dtype):
-        raise StateError(f"rows of dtype {new.dtype} for a batch of {own.dtype}.", where="admit",
+    if batch.dtype != new.dtype and (not spec.as_given or torch.promote_types(batch.dtype, new.dtype) != batch.dtype):
+        raise StateError(f"rows of dtype {new.dtype} for a batch of {batch.dtype}.", where="admit",
                          remedy="Start both with the same dtype, or cast the rows with State.to.")
 
 
-def _written(own: Tensor, places: Tensor, new: Tensor, spec: TensorField) -> Tensor:
-    """``own`` with ``new`` in the rows ``places``, padded with the fill where ``new`` is shorter."""
+def _written(batch: Tensor, places: Tensor, new: Tensor, spec: TensorField) -> Tensor:
+    """``batch`` with ``new`` in the rows ``places``, padded with the fill where ``new`` is shorter."""
     size = None if spec.grows is None else new.shape[spec.grows]
     if spec.grows is not None and size is not None:
-        own = pad_to(own, spec.grows, size, spec.fill)
+        batch = pad_to(batch, spec.grows, size, spec.fill)
     if torch.is_grad_enabled():
-        long = new if spec.grows is None else pad_to(new, spec.grows, own.shape[spec.grows], spec.fill)
-        return own.index_copy(0, places.to(own.device), long.to(own.dtype))
+        long = new if spec.grows is None else pad_to(new, spec.grows, batch.shape[spec.grows], spec.fill)
+        return batch.index_copy(0, places.to(batch.device), long.to(batch.dtype))
     for row, line in zip(places.tolist(), new, strict=True):
-        place = own[row]  # a row is contiguous, so it is copied at the speed of memory
+        place = batch[row]  # a row is contiguous, so it is copied at the speed of memory
         if spec.grows is None or size is None:
             place.copy_(line)
             continue
         place.narrow(spec.grows - 1, 0, size).copy_(line)
         place.narrow(spec.grows - 1, size, place.shape[spec.grows - 1] - size).fill_(spec.fill)
-    return own
+    return batch

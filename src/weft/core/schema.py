@@ -32,8 +32,8 @@ def json_schema(config: type[BaseModel]) -> dict[str, Any]:
         if key in definitions:
             continue
         definitions[key] = {}
-        own, groups = _describe(key, model, definitions)
-        definitions[key] = own
+        described, groups = _describe(key, model, definitions)
+        definitions[key] = described
         for group, repeats in groups:
             definitions.setdefault(_group_name(group, repeats), _choices(group, repeats))
             waiting += [(_name(part), part) for part in REGISTRY.parts(group)]
@@ -100,9 +100,9 @@ def _each_choice(group: str, repeats: bool) -> Iterator[dict[str, Any]]:
     if group in SHAREABLE:
         yield _mapping(Shared, {"shared": {"type": "string"}})
     if repeats:
-        own = {"$ref": _reference(_group_name(group, repeats))}
+        itself = {"$ref": _reference(_group_name(group, repeats))}
         yield _mapping(Repeat, {"repeat": {"type": "integer", "minimum": 1},
-                                "of": {"type": "array", "minItems": 1, "items": own}})
+                                "of": {"type": "array", "minItems": 1, "items": itself}})
 
 
 def _mapping(config: type[PartConfig], properties: dict[str, Any]) -> dict[str, Any]:

@@ -48,8 +48,8 @@ class Facts(NamedTuple):
         if steps == 0:
             return torch.zeros_like(order) if earlier is None else earlier
         index = order if self.start is None else order - self.start
-        own = gathered(self.chunk[..., column], index.clamp(0, steps - 1))
-        return own if earlier is None else torch.where(index >= 0, own, earlier)
+        current = gathered(self.chunk[..., column], index.clamp(0, steps - 1))
+        return current if earlier is None else torch.where(index >= 0, current, earlier)
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,10 @@ class EncoderDecoder(Decoder):
             self._tie(self.encoder)
 
     def _tie(self, encoder: TokenEncoder) -> None:
-        own, source = self.embedding.tokens.embedding_dim, encoder.embedding.tokens.embedding_dim
-        if source != own:
-            raise Dims(own).problem("tied_source", f"token embeddings of {source} features in the encoder, {own} in "
-                                    "the decoder.", "Give both the same positions, or untie.")
+        target, source = self.embedding.tokens.embedding_dim, encoder.embedding.tokens.embedding_dim
+        if source != target:
+            raise Dims(target).problem("tied_source", f"token embeddings of {source} features in the encoder, {target} "
+                                       "in the decoder.", "Give both the same positions, or untie.")
         # The weight is shared and not the module, because torch.func.functional_call loses one of two shared modules.
         encoder.embedding.tokens.weight = self.embedding.tokens.weight
 

@@ -82,8 +82,8 @@ class FeedForwardLM(FixedContextModel):
         self.readout = config.readout.build(dims.at("readout"))
 
     def represent(self, contexts: Int64[Tensor, "B T P"]) -> Float[Tensor, "B T D"]:
-        known = looked_up(self.tokens, contexts.clamp(max=self.vocab_size - 1))
-        x = torch.where((contexts == self.start_id)[..., None], self.start_embedding, known).flatten(2)
+        embeddings = looked_up(self.tokens, contexts.clamp(max=self.vocab_size - 1))
+        x = torch.where((contexts == self.start_id)[..., None], self.start_embedding, embeddings).flatten(2)
         x = self.dropout(x)
         a = self.dropout(torch.tanh(self.hidden_layer(x)))
         return torch.cat([a, x], dim=-1) if self.direct else a

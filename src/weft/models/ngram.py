@@ -145,12 +145,12 @@ class NgramReadout(Readout):
         self.register_load_state_dict_pre_hook(_prepare_for)  # type: ignore[no-untyped-call]
 
     def logits(self, h: Int64[Tensor, "B T P"]) -> Float64[Tensor, "B T V"]:
-        found = self.table().log_distribution(h.flatten(0, 1).numpy(force=True))
-        return torch.from_numpy(found).view(*h.shape[:2], self.vocab_size).to(h.device)
+        log_probs = self.table().log_distribution(h.flatten(0, 1).numpy(force=True))
+        return torch.from_numpy(log_probs).view(*h.shape[:2], self.vocab_size).to(h.device)
 
     def log_prob(self, h: Int64[Tensor, "B T P"], targets: Int64[Tensor, "B T"]) -> Float64[Tensor, "B T"]:
-        found = self.table().log_prob(h.flatten(0, 1).numpy(force=True), targets.flatten().numpy(force=True))
-        return torch.from_numpy(found).view(targets.shape).to(h.device)
+        log_probs = self.table().log_prob(h.flatten(0, 1).numpy(force=True), targets.flatten().numpy(force=True))
+        return torch.from_numpy(log_probs).view(targets.shape).to(h.device)
 
     def table(self) -> NgramTable:
         """The table, sharing memory with the buffers."""
@@ -175,14 +175,14 @@ class NgramReadout(Readout):
         Raises:
             CheckpointError: sizes that cannot belong to one table.
         """
-        known = {name: shapes[name] for name, _ in self.named_buffers() if name in shapes}
-        for name, shape in known.items():
+        stored = {name: shapes[name] for name, _ in self.named_buffers() if name in shapes}
+        for name, shape in stored.items():
             length = name.rpartition("_")[2]
-            expected = (self.vocab_size + 1,) if length == "1" else known.get(f"keys_{length}", shape)
+            expected = (self.vocab_size + 1,) if length == "1" else stored.get(f"keys_{length}", shape)
             if len(shape) != 1 or shape != expected:
                 raise CheckpointError(f"shape {list(shape)} where {list(expected[:1])} belongs.", where=name,
                                       remedy="The checkpoint is of another vocabulary or damaged; fit the model again.")
-        for name, shape in known.items():
+        for name, shape in stored.items():
             if self.get_buffer(name).shape != shape:
                 self._hold(name, np.zeros(shape, dtype=np.int64 if name.startswith("keys") else np.float64))
 

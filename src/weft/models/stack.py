@@ -39,9 +39,9 @@ class Stack(Composite):
     def _run(self, x: Tensor, state: LayerState | None, span: Span, *, again: bool) -> Output[LayerState]:
         """``again``: blocks are run again for the backward pass."""
         outs: list[Output[LayerState]] = []
-        for block, own in self.with_states(state):
-            out: Output[LayerState] = (checkpoint(block, x, own, span, use_reentrant=False) if again
-                                       else block(x, own, span))
+        for block, inner in self.with_states(state):
+            out: Output[LayerState] = (checkpoint(block, x, inner, span, use_reentrant=False) if again
+                                       else block(x, inner, span))
             span = span.passing(out.given) if out.given else span
             outs.append(out)
             x = out.y
