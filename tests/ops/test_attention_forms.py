@@ -187,7 +187,7 @@ def test_a_named_form_serves_or_refuses() -> None:
     with pytest.raises(UnsupportedError, match=r"kernels.attention: the form 'sdpa' of 'attention' cannot serve this "
                                                r"call: it has no softcap. Those that can: reference."):
         ATTENTION(inputs(softcap=1.0), "sdpa")
-    with pytest.raises(UnsupportedError, match=r"'banded' of 'attention' cannot serve this call: the keys do not lie "
+    with pytest.raises(UnsupportedError, match=r"'banded' of 'attention' cannot serve this call: the keys are not "
                                                r"in the order of tokens. Those that can: sdpa, reference."):
         ATTENTION(inputs(), "banded")
 
