@@ -132,7 +132,7 @@ def test_a_rename_that_fails_puts_the_old_checkpoint_back(tmp_path: Path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail_for_drafts)
-        with pytest.raises(FailedError, match="no room"):
+        with pytest.raises(FailedError, match="no space"):
             save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2}, replace=True)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert saved_step(tmp_path / "a") == 1
@@ -150,7 +150,7 @@ def test_what_cannot_be_put_back_at_once_is_kept_and_put_back_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail_for_the_place)
-        with pytest.raises(FailedError, match="no room"):
+        with pytest.raises(FailedError, match="no space"):
             save_checkpoint(tmp_path / "a", model_of(), None, facts={"step": 2}, replace=True)
     assert not (tmp_path / "a").exists() and saved_step(tmp_path / "a") == 1
     tidy(tmp_path)

@@ -157,7 +157,7 @@ def test_a_disk_that_is_full_or_read_only_leaves_everything_as_it_was(
 def test_the_folder_that_a_command_runs_in_is_not_renamed_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path in (Path(), tmp_path):
-        with pytest.raises(OccupiedError, match=r"the command runs in this folder, .*\. Give a folder in it, or run"):
+        with pytest.raises(OccupiedError, match=r"this is the working directory .*Give a folder inside it"):
             save_checkpoint(path, model_of(), None)
     assert written(Path("out")) == Path("out") and [path.name for path in tmp_path.iterdir()] == ["out"]
 

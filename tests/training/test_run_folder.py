@@ -43,7 +43,7 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
     place = tmp_path / "run/checkpoints/00001000"
     shutil.copytree(other.checkpoint, place)
     assert load_checkpoint(tmp_path / "run").facts["step"] == 20
-    with pytest.raises(ConfigError, match=r"checkpoints holds 00001000 of another run than run\.json tells of\. Move"):
+    with pytest.raises(ConfigError, match=r"checkpoints holds 00001000 of another run than the one in run\.json\."):
         train(run, tmp_path / "run", resume=True)
     assert place.exists()
 
