@@ -104,7 +104,7 @@ def test_what_stands_there_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_size_of_shards_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="max_shard_size: the format 'gguf' is one file, whatever its size"):
+    with pytest.raises(InputError, match="max_shard_size: the format 'gguf' is always a single file"):
         convert(case("llama", tmp_path), tmp_path / "a.gguf", to="gguf", max_shard_size="2GB")
 
 

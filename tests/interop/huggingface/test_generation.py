@@ -45,7 +45,7 @@ def test_all_of_generation_config_is_written_back(tmp_path: Path) -> None:
 
 def test_gguf_says_what_it_has_no_room_for(tmp_path: Path) -> None:
     notes = api.convert(folder_with(tmp_path / "a"), tmp_path / "m.gguf", to="gguf").notes
-    assert "generation_config.json says do_sample, temperature, top_p, for which the file has no room: give them to " \
+    assert "generation_config.json sets do_sample, temperature, top_p, which the file cannot hold: give them to " \
            "llama.cpp." in notes
     silent = folder_with(tmp_path / "b", eos_token_id=1)
     assert not any("generation_config" in note for note in api.convert(silent, tmp_path / "n.gguf", to="gguf").notes)
