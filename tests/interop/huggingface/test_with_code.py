@@ -191,7 +191,7 @@ def test_tables_of_counts_go_from_weft_to_weft(tmp_path: Path) -> None:
 def test_parts_of_a_plugin_file_are_named() -> None:
     load_plugin(REPOSITORY / "examples" / "moving_average.py")
     said = refused(build(decoder({"repeat": 2, "of": [pre("lstm"), pre("moving_average")]})))
-    assert "moving_average: from a plugin's file, which the folder would not contain. Make the plugin an installed" in said
+    assert "moving_average: from a plugin's file, which the folder would not contain. Make the plugin an" in said
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
