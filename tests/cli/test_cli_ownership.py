@@ -52,13 +52,13 @@ def test_convert_replaces_neither_a_run_nor_its_checkpoint_nor_the_source(refuse
     convert = ("convert", tmp_path / "run")
     for out, told in ((tmp_path / "run", "lists .lock, checkpoints, config.yaml, metrics.jsonl, run.json."),
                       (tmp_path / "run/checkpoints", f"no manifest of Weft's lists {source.name}"),
-                      (tmp_path / "other", "training.safetensors is what a run goes on from"),
-                      (source, "the folder is the one that is converted"),
-                      (source / "hf", "the folder lies in the one that is converted")):
+                      (tmp_path / "other", "training.safetensors is needed to resume a run"),
+                      (source, "the folder is the source of the conversion"),
+                      (source / "hf", "the folder lies in the source of the conversion")):
         assert told in refused(*convert, out, "--to", "weft", "--replace")
     (tmp_path / "link").symlink_to(source)
     before |= {"link": str(source)}
-    assert "the folder is the one that is converted" in refused(*convert, tmp_path / "link", "--to", "weft")
+    assert "the folder is the source of the conversion" in refused(*convert, tmp_path / "link", "--to", "weft")
     assert everything(tmp_path) == before
 
 

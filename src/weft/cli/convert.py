@@ -34,7 +34,8 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
                                                    ".arpa or .arpa.gz needs no --to.")] = None,
             dtype: Annotated[str | None, typer.Option("--dtype", help="Cast the weights to float32, float64, bfloat16 "
                                                       "or float16.")] = None,
-            max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Of one file of weights.")] = "5GB",
+            max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of one file of "
+                                                        "weights.")] = "5GB",
             n_kv_heads: Annotated[int | None, typer.Option("--n-kv-heads", help="Average key and value heads down to "
                                                            "this number (MHA to GQA).")] = None,
             family: Annotated[str | None, typer.Option("--family", help="Write this family's format.")] = None,

@@ -34,10 +34,13 @@ Checkpoint = Annotated[Path, typer.Argument(
     metavar="CHECKPOINT", help="A checkpoint, a run's folder, or a model on the Hub (org/name).")]
 TokensFile = Annotated[Path | None, typer.Option("--tokens", help="A JSON file of rows of token ids.")]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the most probable token.")]
-Temperature = Annotated[float | None, typer.Option("--temperature", min=0, help="Divides the logits; default 1.")]
+Temperature = Annotated[float | None, typer.Option(
+    "--temperature", min=0, help="Divide the logits by this; default 1.")]
 TopK = Annotated[int | None, typer.Option("--top-k", min=1, help="Sample among the k most probable tokens.")]
-TopP = Annotated[float | None, typer.Option("--top-p", help="Sample among the most probable that sum to p.")]
-MinP = Annotated[float | None, typer.Option("--min-p", help="Sample among those p times as probable as the best.")]
+TopP = Annotated[float | None, typer.Option(
+    "--top-p", help="Sample among the most probable tokens whose probabilities sum to p.")]
+MinP = Annotated[float | None, typer.Option(
+    "--min-p", help="Sample among tokens at least p times as probable as the best.")]
 Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1, repeated tokens become less probable.")]
 Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text. May be repeated.")]
 Beams = Annotated[int | None, typer.Option(
@@ -53,7 +56,8 @@ Template = Annotated[str | None, typer.Option(
 
 @guarded
 def generate(checkpoint: Checkpoint,
-             prompt: Annotated[list[str] | None, typer.Option("--prompt", help="Text to continue; repeatable.")] = None,
+             prompt: Annotated[list[str] | None, typer.Option(
+                 "--prompt", help="Text to continue. May be repeated.")] = None,
              tokens: TokensFile = None,
              messages: Annotated[Path | None, typer.Option(
                  "--messages", help="A JSON file of messages to answer, in the model's chat template.")] = None,

@@ -1,1 +1,1 @@
-"""Charts and tables as SVG and HTML: axes, marks, panels, numbers for readers. It knows nothing of studies."""
+"""Charts and tables as SVG and HTML: axes, marks, panels, numbers as text. It does not depend on studies."""

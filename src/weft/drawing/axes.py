@@ -1,4 +1,4 @@
-"""Axes: from values to places on a chart, and the round numbers that stand at an axis."""
+"""Axes: the mapping from values to coordinates of a chart, and the round numbers at an axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import final
 
 MANTISSAS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))
-"""Round numbers of a decade, from few to many."""
+"""Round numbers of a decade, in sets from few to many."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -34,17 +34,17 @@ class Axis(ABC):
         """0 at ``low``, 1 at ``high``."""
 
     def place(self, value: float) -> float:
-        """Where on the chart."""
+        """The coordinate of a value on the chart."""
         return self.start + self.share(value) * (self.end - self.start)
 
     def holds(self, value: float | None) -> bool:
-        """Whether the value can be drawn: finite, and inside the axis but for rounding."""
+        """Whether the value can be drawn: finite, and inside the axis up to rounding."""
         return value is not None and math.isfinite(value) and self.low <= value <= self.high
 
 
 @final
 class Linear(Axis):
-    """Equal steps are equal lengths."""
+    """A linear axis: equal differences are equal lengths."""
 
     def share(self, value: float) -> float:
         return (value - self.low) / (self.high - self.low)
@@ -52,7 +52,7 @@ class Linear(Axis):
 
 @final
 class Logarithmic(Axis):
-    """Equal ratios are equal lengths."""
+    """A logarithmic axis: equal ratios are equal lengths."""
 
     def share(self, value: float) -> float:
         return math.log(value / self.low) / math.log(self.high / self.low)
@@ -60,7 +60,7 @@ class Logarithmic(Axis):
 
 def linear(values: Iterable[float | None], start: float, end: float, write: Callable[[float], str] | None = None, *,
            include: Iterable[float] = (), count: int = 5, margin: float = 0.06) -> Linear | None:
-    """Around the finite values and those to ``include``; None without any finite value."""
+    """A linear axis around the finite values and those to ``include``; None without a finite value."""
     found = [value for value in values if value is not None and math.isfinite(value)]
     if not found:
         return None
@@ -85,14 +85,14 @@ def linear_ticks(low: float, high: float, step: float) -> tuple[float, ...]:
 
 
 def plain_writer(step: float) -> Callable[[float], str]:
-    """As many decimals as the step has."""
+    """A number with as many decimals as the step has."""
     decimals = next((count for count in range(8) if abs(step * 10**count - round(step * 10**count)) < 1e-6), 8)
     return lambda value: f"{value:,.{decimals}f}".replace("-", "\u2212") if abs(value) > step / 1e6 else "0"
 
 
 def logarithmic(values: Iterable[float | None], start: float, end: float, write: Callable[[float], str], *,
                 count: int = 5, margin: float = 0.04, at_least: float = 1.05) -> Logarithmic | None:
-    """Around the finite values above zero; None without any."""
+    """A logarithmic axis around the finite values above zero; None without one."""
     found = [value for value in values if value is not None and math.isfinite(value) and value > 0]
     if not found:
         return None
@@ -122,7 +122,7 @@ def logarithmic_ticks(low: float, high: float, count: int) -> tuple[float, ...]:
 
 def powers_of_two(values: Iterable[int], start: float, end: float, write: Callable[[float], str], *,
                   count: int = 6) -> Logarithmic | None:
-    """For lengths of context: ticks at powers of two."""
+    """A logarithmic axis for lengths of context, with ticks at powers of two."""
     axis = logarithmic(values, start, end, write)
     if axis is None:
         return None

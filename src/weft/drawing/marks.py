@@ -1,4 +1,4 @@
-"""What is drawn on a chart: lines, markers, whiskers and labels beside line ends that do not overlap."""
+"""Marks of a chart: lines, markers, whiskers, and labels at the ends of lines that do not overlap."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ SHAPES: tuple[tuple[Point, ...], ...] = (
 
 @dataclass(frozen=True)
 class Style:
-    """How a model looks on every chart: the colour comes round after eight models, then with hollow markers."""
+    """The style of a model on all charts: colours repeat after eight models, then with hollow markers."""
 
     index: int
 
     @property
     def colour(self) -> str:
-        """Class of the style sheet."""
+        """The class in the style sheet."""
         return f"m{self.index % 8}"
 
     @property
     def dash(self) -> str:
-        """Of its lines; a second round of colours has other dashes."""
+        """The dashes of its lines; they differ when colours repeat."""
         return DASHES[(self.index + self.index // 8) % len(DASHES)]
 
     @property
     def hollow(self) -> bool:
-        """Every second round of colours."""
+        """Whether the marker is hollow: in every second round of colours."""
         return self.index // 8 % 2 == 1
 
     @property
     def outline(self) -> tuple[Point, ...]:
-        """Of its marker."""
+        """The shape of its marker."""
         return SHAPES[self.index % len(SHAPES)]
 
 
@@ -63,7 +63,7 @@ class Label:
 
 
 def line(points: Iterable[Point], attributes: Attributes | None = None, digits: int = 1) -> Markup:
-    """A path through the points; those that are not finite are left out and the line broken there."""
+    """A path through the points; the line is interrupted at points that are not finite."""
     return tag("path", {"d": path_data(points, digits), "fill": "none", **(attributes or {})})
 
 
@@ -85,7 +85,7 @@ def _short(value: float, digits: int) -> str:
 
 
 def marker(x: float, y: float, style: Style, size: float = 3.2) -> Markup:
-    """The model's shape."""
+    """The model's marker at a point."""
     kind = f"mark {'hollow' if style.hollow else 'filled'}"
     if not style.outline:
         return tag("circle", {"class": kind, "cx": round(x, 2), "cy": round(y, 2), "r": size})
@@ -101,13 +101,13 @@ def swatch(style: Style) -> Markup:
 
 
 def whisker(x: float, low: float, high: float, *, cap: float = 3) -> Markup:
-    """An upright interval."""
+    """A vertical interval."""
     steps = f"M{x - cap:.1f} {low:.1f}h{2 * cap:g}M{x:.1f} {low:.1f}V{high:.1f}M{x - cap:.1f} {high:.1f}h{2 * cap:g}"
     return tag("path", {"class": "whisker", "d": steps, "fill": "none"})
 
 
 def end_labels(labels: Sequence[Label], x: float, top: float, bottom: float, columns: int) -> Markup:
-    """Names at ``x``, moved up or down until none overlaps, with a thin line from where they belong."""
+    """Names at ``x``, moved up or down until none overlaps, with a thin line from their proper places."""
     ordered = sorted(labels, key=lambda label: (label.y, label.style.index))
     gap = min(12.5, (bottom - top) / max(1, len(ordered) - 1))
     places = spread([label.y for label in ordered], gap, top, bottom)
@@ -123,7 +123,7 @@ def _end_label(label: Label, x: float, y: float, columns: int) -> Markup:
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Ascending places at least ``gap`` apart between ``low`` and ``high``, close to those wanted (ascending)."""
+    """Ascending places at least ``gap`` apart between ``low`` and ``high``, close to the given ones (ascending)."""
     blocks: list[tuple[float, int]] = []
     for place in wanted:
         blocks.append((place, 1))

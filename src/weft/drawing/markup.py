@@ -1,4 +1,4 @@
-"""Elements of HTML and SVG from Python values: what is not `Markup` is escaped, so data cannot become markup."""
+"""Elements of HTML and SVG from Python values: all but `Markup` is escaped, so data cannot become markup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INVISIBLE = frozenset("\u200b\u2060\ufeff\u00ad\u2028\u2029")
 
 
 def tag(name: str, attributes: Attributes | None = None, *children: Child) -> Markup:
-    """One element; plain strings among the children are escaped, attributes that are None or False left out."""
+    """One element; plain strings among the children are escaped, attributes that are None or False omitted."""
     opening = name + "".join(_attribute(key, value) for key, value in (attributes or {}).items())
     if name in VOID and not children:
         return Markup(f"<{opening}/>")
@@ -32,7 +32,7 @@ def tag(name: str, attributes: Attributes | None = None, *children: Child) -> Ma
 
 
 def join(*children: Child) -> Markup:
-    """The children one after the other."""
+    """The children concatenated."""
     return Markup("".join(escape(part) for child in children
                           for part in ([child] if isinstance(child, str) else child)))
 
@@ -46,12 +46,12 @@ def escape(value: str) -> Markup:
 
 
 def annotated(value: str) -> Markup:
-    """As `escape`, with each character that would be unseen set apart and named."""
+    """As `escape`, with invisible characters marked and named."""
     return Markup("".join(_named(each) for each in value))
 
 
 def visible(character: str) -> str | None:
-    """What stands for a character that would not be seen, or would change how its neighbours are seen."""
+    """A visible substitute for a character that is invisible or changes the display of its neighbours."""
     code = ord(character)
     if character in "\n\t":
         return None
@@ -96,7 +96,7 @@ def width_of(value: str) -> int:
 
 
 def shorten(value: str, columns: int) -> str:
-    """``value`` in at most so many columns, its middle left out: names often differ at both ends."""
+    """``value`` in at most so many columns, the middle omitted, since names often differ at both ends."""
     if width_of(value) <= columns:
         return value
     head, tail = _take(value, columns // 2), _take(value[::-1], (columns - 1) // 2)[::-1]

@@ -1,4 +1,4 @@
-"""Numbers as a reader should see them: as many digits as are known, with units, thousands apart."""
+"""Numbers as text: as many digits as are significant, with units and separated thousands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 THIN = "\u202f"
-"""A narrow space that does not break, between a number and its unit."""
+"""A narrow no-break space, between a number and its unit."""
 MISSING = "\u2013"
 PREFIXES = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15), ("E", 1e18), ("Z", 1e21))
 SMALL = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
@@ -16,7 +16,7 @@ FEWEST, MOST = 2, 4
 
 
 def known(value: float | None) -> bool:
-    """Whether there is a finite number."""
+    """Whether the value is a finite number."""
     return value is not None and math.isfinite(value)
 
 
@@ -33,7 +33,7 @@ def decimals_of(half_width: float | None) -> int:
 
 
 def fixed(value: float | None, decimals: int) -> str:
-    """With so many decimals and a true minus sign; a dash for what is missing or not finite."""
+    """A number with that many decimals and a true minus sign; a dash for a missing or infinite one."""
     if value is None or not math.isfinite(value):
         return MISSING
     return _signless_zero(f"{value:,.{decimals}f}").replace("-", "\u2212")
@@ -50,12 +50,12 @@ def _signless_zero(shown: str) -> str:
 
 
 def integer(value: int) -> str:
-    """All digits, thousands apart."""
+    """A whole number with separated thousands."""
     return f"{value:,}".replace("-", "\u2212")
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Three significant digits, never in exponents."""
+    """A number to three significant digits, without an exponent."""
     if value == 0:
         return "0"
     exponent = math.floor(math.log10(abs(value)))
@@ -64,7 +64,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def si(value: float | None, unit: str = "", digits: int = 3) -> str:
-    """Three significant digits with an SI prefix: ``3.42 M``, ``1.20 GB``."""
+    """A number to three significant digits with an SI prefix: ``3.42 M``, ``1.20 GB``."""
     if value is None or not math.isfinite(value):
         return MISSING
     index = _prefix(abs(value))
@@ -81,12 +81,12 @@ def _prefix(size: float) -> int:
 
 
 def octets(value: float | None) -> str:
-    """Bytes: ``65.5 kB``."""
+    """A number of bytes: ``65.5 kB``."""
     return si(value, "B")
 
 
 def duration(value: float | None) -> str:
-    """Seconds of a computation: ``842 s``, ``1.30 ms``."""
+    """A duration of a computation in seconds: ``842 s``, ``1.30 ms``."""
     if value is None or not math.isfinite(value):
         return MISSING
     if value >= 1 or value == 0:
@@ -106,29 +106,29 @@ def confidence(level: float) -> str:
 
 
 def p_value(value: float | None) -> str:
-    """Two significant digits, and no false precision below a thousandth."""
+    """A p-value to two significant digits; a bound below a thousandth."""
     if value is None or not math.isfinite(value):
         return MISSING
     return "< 0.001" if value < 0.001 else fixed(value, 2 if value >= 0.1 else 3)
 
 
 def ratio(spread: float) -> str:
-    """A largest over smallest value minus one: ``3.4 %``, from a doubling on ``2.4×``."""
+    """A ratio of the largest to the smallest value, given minus one: ``3.4 %``, or ``2.4×`` from a doubling on."""
     return f"{significant(1 + spread, 2)}×" if spread >= 1 else percent(spread)
 
 
 def learning_rate(value: float) -> str:
-    """Shortest decimal of two digits: ``0.003``, ``3e-05``."""
+    """A learning rate as the shortest decimal of two digits: ``0.003``, ``3e-05``."""
     return f"{value:.2g}".replace("e-0", "e\u2212").replace("e-", "e\u2212")
 
 
 def brief(write: Callable[[float], str]) -> Callable[[float], str]:
-    """As ``write``, without the zeros after a decimal point: for the round numbers of an axis."""
+    """``write`` without trailing zeros of decimals, for the round numbers of an axis."""
     return lambda value: re.sub(r"\.0+(?!\d)|(\.\d*?[1-9])0+(?!\d)", r"\1", write(value))
 
 
 def moment(stamp: str) -> str:
-    """An ISO 8601 time as ``20 November 2026, 23:41 UTC``; what is none as it stands."""
+    """An ISO 8601 time as ``20 November 2026, 23:41 UTC``; other text unchanged."""
     try:
         when = datetime.datetime.fromisoformat(stamp)
     except ValueError:

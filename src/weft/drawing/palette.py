@@ -1,4 +1,4 @@
-"""The colours of the models, on light and on dark paper; the style sheet gets them from here, and tests measure them.
+"""The colours of the models, on light and on dark backgrounds; the style sheet uses them, and tests measure them.
 
 Eight hues found by a search for the largest smallest distance in OKLab, as people with normal sight, deuteranopia and
 protanopia see them (Machado, Oliveira and Fernandes 2009), under a contrast of 3 to 1 with the paper. Hue n is the same
@@ -28,7 +28,7 @@ def variables(names: Mapping[str, str], models: tuple[str, ...]) -> str:
 
 
 def themes() -> str:
-    """Light by default; dark where the system or the reader asks for it, never on paper."""
+    """Light by default; dark where the system or the reader selects it, never in print."""
     light, dark = variables(LIGHT, MODELS_LIGHT), variables(DARK, MODELS_DARK)
     classes = "".join(f".m{index}{{--c:var(--m{index})}}" for index in range(len(MODELS_LIGHT)))
     return (f":root{{color-scheme:light;{light}}}"

@@ -15,7 +15,7 @@ from weft.drawing.markup import Child, Markup, join, tag
 @final
 @dataclass(frozen=True)
 class Box:
-    """The drawing and the room around its plot, in units of the drawing."""
+    """The size of a drawing and the margins of its plot, in units of the drawing."""
 
     width: float = 360
     height: float = 286
@@ -26,12 +26,12 @@ class Box:
 
     @property
     def x(self) -> tuple[float, float]:
-        """From the left to the right of the plot."""
+        """The left and right ends of the plot."""
         return self.left, self.width - self.right
 
     @property
     def y(self) -> tuple[float, float]:
-        """From the bottom to the top of the plot: values grow upwards."""
+        """The bottom and top ends of the plot: values grow upwards."""
         return self.height - self.bottom, self.top
 
 
@@ -41,7 +41,7 @@ SMALL = Box(width=220, height=176, left=40, right=12, top=10, bottom=36)
 @final
 @dataclass(frozen=True)
 class Hover:
-    """A point that the script reads out: where it is, and what to say."""
+    """A point for the script's tooltip: its place and its text."""
 
     x: float
     y: float
@@ -52,7 +52,7 @@ class Hover:
 @final
 @dataclass(frozen=True)
 class Series:
-    """What is drawn of one model.
+    """The series of one model.
 
     Attributes:
         points: for the crosshair, ascending in x.
@@ -69,7 +69,7 @@ class Series:
 @final
 @dataclass(frozen=True)
 class Panel:
-    """A chart with its words.
+    """A chart with its text.
 
     Attributes:
         name: of the element, unique in the page.
@@ -94,7 +94,7 @@ class Panel:
 
 
 def draw(panel: Panel) -> Markup:
-    """The figure of a chart."""
+    """Draw the figure of a chart."""
     box = panel.box
     labels = [series.label for series in panel.series if series.label is not None]
     # Twelve letters of the label font fit beside a plot that leaves 104 units; others in proportion.
@@ -117,7 +117,7 @@ def _series(series: Series) -> Markup:
 
 
 def grid(panel: Panel) -> Markup:
-    """Horizontal hairlines, ticks and numbers of both axes, and what they measure."""
+    """Horizontal hairlines, ticks, numbers and labels of both axes."""
     return tag("g", {"class": "axes", "aria-hidden": "true"}, _rows(panel), _columns(panel), _axis_names(panel))
 
 
@@ -141,7 +141,7 @@ def _columns(panel: Panel) -> Markup:
 
 
 def _apart(places: Iterable[tuple[float, str]], letter: float) -> list[tuple[float, str]]:
-    """Without the ticks whose numbers would touch the one before."""
+    """The ticks without those whose numbers would touch the one before."""
     kept: list[tuple[float, str]] = []
     for x, text in places:
         if not kept or x - kept[-1][0] >= letter * (len(text) + len(kept[-1][1])) / 2 + 6:

@@ -1,4 +1,4 @@
-"""Tables that scroll in a box of their own on narrow screens, and strips: charts as wide as a cell, one to a row."""
+"""Tables, which scroll in a box on narrow screens, and strips: charts as wide as a cell, one per row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.drawing.markup import Attributes, Child, Markup, join, tag
 @final
 @dataclass(frozen=True)
 class Column:
-    """A column; numbers stand to the right.
+    """A column; numbers are aligned on the right.
 
     Attributes:
         note: a second line of the header, such as what was matched.
@@ -27,7 +27,7 @@ class Column:
 
     @property
     def kind(self) -> str | None:
-        """The class of its cells."""
+        """The style class of its cells."""
         return "number" if self.number else None if self.wraps else "unbroken"
 
 
@@ -58,12 +58,12 @@ def row_cells(columns: Sequence[Column], row: Sequence[Child]) -> Markup:
 
 
 def folded(summary: Child, *content: Child) -> Markup:
-    """What only some readers want, behind a line that opens it."""
+    """Content that is folded behind a summary line."""
     return tag("details", None, tag("summary", None, summary), *content)
 
 
 def facts(pairs: Sequence[tuple[str, Child]]) -> Markup:
-    """Terms and what they are."""
+    """A list of terms and values."""
     return tag("dl", {"class": "facts"}, [tag("div", None, tag("dt", None, term), tag("dd", None, value))
                                           for term, value in pairs])
 
@@ -73,25 +73,25 @@ ROW = 26
 
 
 def percentage(axis: Axis, value: float) -> str:
-    """Place on a strip."""
+    """The coordinate on a strip."""
     return f"{100 * axis.share(value):.2f}%"
 
 
 def at(axis: Axis, value: float, drawing: Markup) -> Markup:
-    """A drawing around the origin, put at a value of the strip."""
+    """A drawing around the origin, moved to a value of the strip."""
     return tag("svg", {"x": percentage(axis, value), "y": "50%", "overflow": "visible", "width": 1, "height": 1},
                drawing)
 
 
 def strip(axis: Axis, *children: Markup, zero: bool = False) -> Markup:
-    """A row's piece of the chart; its numbers stand in the same row."""
+    """The part of a chart in one row, whose other cells have the numbers."""
     lines = [_upright(axis, tick, "zero" if zero and tick == 0 else "grid") for tick in axis.ticks]
     return tag("svg", {"class": "strip", "height": ROW, "width": "100%", "aria-hidden": "true", "focusable": "false"},
                lines, *children)
 
 
 def rule(axis: Axis, low: float, high: float, y: float, kind: str) -> Markup:
-    """A level line between two values."""
+    """A horizontal line between two values."""
     return tag("line", {"class": kind, "x1": percentage(axis, low), "x2": percentage(axis, high), "y1": y, "y2": y})
 
 

@@ -1,4 +1,4 @@
-"""`convert`: a model from one format of folder to another, verified before it stands."""
+"""`convert`: a model from one format to another, verified before the result is put in place."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 @final
 @dataclass(frozen=True)
 class Converted:
-    """What a conversion has done.
+    """The result of a conversion.
 
     Attributes:
         path: the folder or file.
         target: its format.
         family: the family of a foreign folder or file, or None.
         dtype: of the weights.
-        difference: largest difference of logits between the model, cast, and what was written, read again by Weft.
+        difference: largest difference of logits between the model, cast, and the result, read back by Weft.
         reader: the other program that opens the format (`transformers`, llama.cpp), or None.
-        foreign: the same for that program; None where it is not installed, does not know the format or cannot run
-            the model, which a note then says.
-        pooled: largest difference that pooling heads has made; None where none were pooled.
-        notes: what the user should know.
-        source_dtype: of the weights before they were cast; None where they were not.
-        cast: largest difference of logits that casting has made, from those in the source's own dtype; likewise.
-        largest: the largest of those logits, by amount; likewise.
+        foreign: the same for that program; None where it is not installed, does not support the format or cannot run
+            the model, which a note then reports.
+        pooled: largest difference of logits due to pooling heads; None where none were pooled.
+        notes: notes for the user.
+        source_dtype: dtype of the weights before they were cast; None where they were not.
+        cast: largest difference of logits due to casting; None likewise.
+        largest: the largest absolute value of those logits; None likewise.
     """
 
     path: Path
@@ -66,25 +66,25 @@ class Converted:
 def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, family: str | None = None,
             max_shard_size: str = SHARD_SIZE, with_code: bool = False, dtype: torch.dtype | None = None,
             replace: bool = False) -> Converted:
-    """Write a model in another format. What is written is verified by reading it again, and stands only then.
+    """Write a model in another format. The result is verified by reading it back, and only then put in place.
 
     Args:
-        loaded: what is converted; with a ``dtype`` its weights are cast in place.
-        out: the folder, or the file.
+        loaded: the model to convert; with a ``dtype`` its weights are cast in place.
+        out: the folder or file to write.
         to: the format, a key of `TARGETS`.
         pooled: write this model, made from ``loaded``'s by `pool_heads`, in its place.
         family: write this family's format; None: the one the model came from, or any that fits.
-        max_shard_size: of one file of weights, such as ``5GB``; for a format of one file the default alone.
+        max_shard_size: most bytes of one file of weights, such as ``5GB``; formats of one file accept only the default.
         with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
         dtype: cast the weights; None keeps theirs.
-        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
+        replace: replace a folder whose manifest proves that Weft wrote everything in it.
 
     Raises:
         InputError: an unknown format or size, a folder that is the source itself or lies in it, or
-            ``with_code`` where it says nothing.
-        OccupiedError: something stands at ``out`` that is not Weft's, or that is not to be replaced.
+            ``with_code`` where it has no meaning.
+        OccupiedError: there is something at ``out`` that is not Weft's, or that is not to be replaced.
         UnsupportedError: the format cannot hold the model.
-        FailedError: what was written does not give the model's numbers, or there is no room.
+        FailedError: the result does not give the model's logits, or there is no room.
     """
     target = _target(to, family, max_shard_size, with_code)
     source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
@@ -95,23 +95,23 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, 
     before = _before(source)
     source.model.to(dtype)
     target.check(source)
-    wanted = before.logits if _dtype(source.model) == before.dtype else logits_of(source.model, before.tokens)
+    expected = before.logits if _dtype(source.model) == before.dtype else logits_of(source.model, before.tokens)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with new_file(out) if target.single else replacing(out, proof=_proof if replace else None) as draft:
             written = target.write(source, draft)
-            difference, foreign, notes = _verify(target, source, draft, before.tokens, wanted)
+            difference, foreign, notes = _verify(target, source, draft, before.tokens, expected)
     except (OSError, SafetensorError) as error:
         raise not_written(error, out, _bytes(source.model)) from error
     reader = target.foreign.name if target.foreign else None
-    return before.compared(wanted, Converted(out, to, written.family, _dtype(source.model), difference, reader, foreign,
-                                             before.pooled, (*written.notes, *notes)))
+    return before.compared(expected, Converted(out, to, written.family, _dtype(source.model), difference, reader,
+                                               foreign, before.pooled, (*written.notes, *notes)))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Before:
-    """Logits of random tokens before the weights are cast, their dtype, and how far pooling heads has moved them."""
+    """Logits of random tokens before the weights are cast, their dtype, and their change by pooling heads."""
 
     tokens: Tensor
     logits: Tensor
@@ -119,7 +119,7 @@ class _Before:
     pooled: float | None
 
     def compared(self, cast: Tensor, made: Converted) -> Converted:
-        """What was done, with what casting has changed."""
+        """The result, with the change by casting filled in."""
         return made if made.dtype == self.dtype else dataclasses.replace(
             made, source_dtype=self.dtype, cast=largest_difference(self.logits, cast),
             largest=float(self.logits.abs().max()))
@@ -137,11 +137,11 @@ def _dtype(model: Model) -> str:
 
 
 def _target(to: str, family: str | None, max_shard_size: str, with_code: bool) -> Target:
-    """The format of that name, for which the options say something."""
+    """The format of that name, checked against the options."""
     if to not in TARGETS:
         raise InputError(f"no format is called {to!r}.", where="to", remedy=nearest(to, TARGETS))
     if TARGETS[to].single and max_shard_size != SHARD_SIZE:
-        raise InputError(f"the format {to!r} is one file, whatever its size.", where="max_shard_size",
+        raise InputError(f"the format {to!r} is always a single file.", where="max_shard_size",
                          remedy="Leave it out.")
     if with_code and (to != "hf" or family is not None):
         what = f"the format {to!r}" if to != "hf" else f"the family {family!r}"
@@ -151,20 +151,20 @@ def _target(to: str, family: str | None, max_shard_size: str, with_code: bool) -
 
 
 def _verify(target: Target, source: Source, draft: Path, tokens: Tensor,
-            wanted: Tensor) -> tuple[float, float | None, tuple[str, ...]]:
-    """The largest differences of logits, by Weft and, where it is installed and can, by the other program that opens
-    the format; and what the user should know."""
+            expected: Tensor) -> tuple[float, float | None, tuple[str, ...]]:
+    """The largest differences of logits, as read by Weft and, where possible, by the other program that opens the
+    format; and notes for the user."""
     again = target.read(source, draft)
     dtypes = (a_tensor(again).dtype,)
-    difference = largest_difference(logits_of(again, tokens), wanted)
-    require_close(difference, wanted, dtypes, f"the {target.kind}, read again,")
+    difference = largest_difference(logits_of(again, tokens), expected)
+    require_close(difference, expected, dtypes, f"the {target.kind}, read again,")
     if target.foreign is None:
         return difference, None, ()
     theirs, notes = target.foreign.logits(draft, tokens)
     if theirs is None:
         return difference, None, notes
-    foreign = largest_difference(theirs, wanted)
-    require_close(foreign, wanted, (*dtypes, *target.foreign.rounds(source)), target.foreign.name)
+    foreign = largest_difference(theirs, expected)
+    require_close(foreign, expected, (*dtypes, *target.foreign.rounds(source)), target.foreign.name)
     return difference, foreign, notes
 
 
@@ -172,31 +172,31 @@ def parse_size(text: str) -> int:
     """Bytes of a size such as ``5GB``, ``200MB`` or ``1GiB``.
 
     Raises:
-        InputError: it is none.
+        InputError: the text is not a size.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B|)", text.strip().upper())
     size = int(float(found[1]) * UNITS[found[2]]) if found and found[2] in UNITS else 0
     if size < 1:
-        raise InputError(f"{text!r} is no size.", where="max_shard_size", remedy="Write 5GB, 200MB or 1GiB.")
+        raise InputError(f"{text!r} is not a size.", where="max_shard_size", remedy="Write 5GB, 200MB or 1GiB.")
     return size
 
 
 def _require_apart(out: Path, source: Path, target: Target) -> None:
-    """Refuse to write over what is converted or, but for single files, into it. A folder around it holds what no
-    manifest lists, so it is never replaced."""
+    """Raise where the result would overwrite the source or, unless it is a single file, lie in it. A folder around the
+    source holds files that no manifest lists, so it is never replaced."""
     here, there = out.resolve(), source.resolve()
     what = None
     if here == there or (here.exists() and there.exists() and here.samefile(there)):
-        what = "is the one that is converted"
+        what = "is the source of the conversion"
     elif there in here.parents and not target.single:
-        what = "lies in the one that is converted"
+        what = "lies in the source of the conversion"
     if what:
         raise InputError(f"the {target.kind} {what}.", where=str(out), remedy=f"Choose another {target.kind}.")
 
 
 def _proof(folder: Path) -> list[str]:
-    """The proof of a folder that no run goes on from."""
-    resumed = [f"{TRAINING_FILE} is what a run goes on from"] if (folder / TRAINING_FILE).exists() else []
+    """Reasons why a folder must not be replaced: a run can resume from it, or not everything in it is Weft's."""
+    resumed = [f"{TRAINING_FILE} is needed to resume a run"] if (folder / TRAINING_FILE).exists() else []
     return [*resumed, *by_manifest(folder)]
 
 

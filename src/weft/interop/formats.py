@@ -1,4 +1,4 @@
-"""The formats that a model is converted to: what each can hold, how it is written, and how it is read again."""
+"""The formats that a model can be converted to: what each can hold, how it is written, and how it is read back."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from weft.tokenizers.base import SETTINGS_FILE
 @final
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What is converted.
+    """The source of a conversion.
 
     Attributes:
         loaded: the model and its tokenizer, as they were read.
-        model: the one to write: that one, or one with pooled heads.
+        model: the model to write: that of ``loaded``, or one with pooled heads.
         family: the only family to write; None: the one it came from, or any that fits.
-        shard_bytes: of one file at most.
-        with_code: bring a modelling file where no native class can express the model.
+        shard_bytes: most bytes of one file.
+        with_code: write a modelling file where no native class can express the model.
     """
 
     loaded: Loaded
@@ -47,16 +47,16 @@ class Source:
 
     @property
     def causal(self) -> LanguageModel:
-        """The model to write, for formats that hold language models alone.
+        """The model to write, for formats that only hold language models.
 
         Raises:
-            UnsupportedError: it is none.
+            UnsupportedError: it is not a language model.
         """
         return language_model(self.model, "this format", where=str(self.loaded.path))
 
     @property
     def kept(self) -> dict[str, Any]:
-        """Ids of special tokens and the like, from the foreign folder it came from, else from its tokenizer."""
+        """Values of `Kept` keys: from the foreign folder that the model came from, or else from its tokenizer."""
         kept: dict[str, Any] = dict(self.loaded.facts.get("kept") or {})
         tokenizer = self.loaded.tokenizer
         if not kept and tokenizer is not None:
@@ -65,14 +65,14 @@ class Source:
 
     @property
     def generation(self) -> dict[str, Any]:
-        """What generation_config.json of a written folder holds."""
+        """The content of generation_config.json in a written folder."""
         return generation_of(self.loaded.facts, self.kept, self.loaded.tokenizer)
 
 
 @final
 @dataclass(frozen=True)
 class Written:
-    """What a target has written: the family, if it has one, and what the user should know."""
+    """The result of writing a target: the family, if it has one, and notes for the user."""
 
     family: str | None = None
     notes: tuple[str, ...] = ()
@@ -84,9 +84,9 @@ class Foreign:
     """Another program that opens a format.
 
     Attributes:
-        name: what people call it.
-        logits: what it makes of rows of tokens, or None, and what the user should know.
-        rounds: in which dtypes it rounds besides that of the weights.
+        name: its common name.
+        logits: computes the logits of rows of tokens, or None, and notes for the user.
+        rounds: the dtypes in which it rounds, besides that of the weights.
     """
 
     name: str
@@ -102,9 +102,9 @@ class Target:
     Attributes:
         check: raises for a source that it cannot hold, before anything is written.
         write: fills an empty folder, or writes a file.
-        read: gives the model that is in one, for the verification.
-        foreign: who else opens it.
-        single: it is one file, not a folder.
+        read: reads the model back, for the verification.
+        foreign: another program that opens the format.
+        single: whether the format is one file, not a folder.
     """
 
     check: Callable[[Source], object]
@@ -115,12 +115,12 @@ class Target:
 
     @property
     def kind(self) -> str:
-        """What it is, in messages."""
+        """``file`` or ``folder``, for messages."""
         return "file" if self.single else "folder"
 
 
 def _fitted(source: Source) -> Any:
-    """The native class that can hold the model; None: none can, and the folder is to bring code."""
+    """The native class that can hold the model; None: none can, and a modelling file is to be written."""
     try:
         return fit(source.causal.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
     except UnsupportedError:
@@ -158,7 +158,7 @@ def _write_code(source: Source, draft: Path) -> Written:
 
 
 def _origin(source: Source) -> Path | None:
-    """The foreign folder whose tokenizer's files are copied as they are; None where the tokenizer is Weft's own."""
+    """The foreign folder whose tokenizer's files are copied unchanged; None where the tokenizer is Weft's own."""
     folder = source.loaded.path
     return folder if is_foreign(folder) and not (folder / SETTINGS_FILE).is_file() else None
 
@@ -176,7 +176,7 @@ def _gguf(source: Source) -> GgufFile:
 def _write_gguf(source: Source, draft: Path) -> Written:
     file = _gguf(source)
     left = settings_of(source.loaded.facts)
-    notes = (f"generation_config.json says {', '.join(left)}, for which the file has no room: give them to llama.cpp.",)
+    notes = (f"generation_config.json sets {', '.join(left)}, which the file cannot hold: give them to llama.cpp.",)
     return Written(file.fitted.family, (*file.write(draft), *(notes if left else ())))
 
 
@@ -186,4 +186,4 @@ TARGETS: Mapping[str, Target] = MappingProxyType({
     "weft": Target(lambda source: None, _write_weft, lambda source, folder: load_checkpoint(folder).model),
     "gguf": Target(_gguf, _write_gguf, lambda source, file: _gguf(source).read(file),
                    Foreign("llama.cpp", foreign_llama, lambda source: _gguf(source).rounds()), single=True)})
-"""By the name that ``--to`` takes."""
+"""Formats by their names for ``--to``."""

@@ -22,11 +22,11 @@ class Published(Record):
         model_type: the family's name in config.json; empty for one without a foreign format.
         architecture: the native class; likewise.
         gguf: llama.cpp's architecture for the family; empty where it has none.
-        name: of the model.
+        name: the model's name.
         parameters: counted on the model itself, shared ones once.
-        published: as published.
-        agrees: whether the two are equal, to the digits that were published.
-        source: of the published number.
+        published: the published number of parameters.
+        agrees: whether the two are equal, to the published digits.
+        source: source of the published number.
     """
 
     family: str
@@ -58,7 +58,7 @@ def _entry(family: Family, size: Size) -> Published:
 
 
 def agrees(size: Size, count: int) -> bool:
-    """Whether a count is the published number, to the digits that were published."""
+    """Whether a count equals the published number to its published digits."""
     if size.rounded is None:
         return count == size.parameters
     return f"{count:.{size.rounded - 1}e}" == f"{size.parameters:.{size.rounded - 1}e}"

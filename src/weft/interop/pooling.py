@@ -1,4 +1,4 @@
-"""Multi-head attention made grouped-query attention by averaging the heads of keys and values in each group."""
+"""Multi-head attention turned into grouped-query attention by averaging key and value heads in groups."""
 
 from __future__ import annotations
 

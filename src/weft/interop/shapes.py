@@ -1,4 +1,4 @@
-"""Models as shapes, on the meta device, and their tensors put in place."""
+"""Models on the meta device, with shapes and no storage, and the assignment of their tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, 
 
 
 class Unfilled(TorchFunctionMode):
-    """Does not fill tensors that hold nothing: working out how takes most of the time of building a model there."""
+    """Skips the initialisation of meta tensors, which takes most of the time of building a model on the meta device."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
                            kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -32,7 +32,7 @@ class Unfilled(TorchFunctionMode):
 
 
 def meta_model(config: ModelConfig) -> LanguageModel:
-    """The model of a configuration, all shapes and no numbers."""
+    """The model of a configuration on the meta device."""
     with torch.device("meta"), Unfilled():
         model = config.build()
     assert isinstance(model, LanguageModel), "families are of language models"
@@ -40,12 +40,12 @@ def meta_model(config: ModelConfig) -> LanguageModel:
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """The parameters of a model, those that are shared counted once; none of them is made."""
+    """The parameters of a model, shared ones counted once; none is allocated."""
     return sum(tensor.numel() for tensor in own_tensors(meta_model(config)).values())
 
 
 def place(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Make tensors a model's own; what is shared stays shared."""
+    """Assign tensors to a model by name; shared tensors stay shared."""
     named: dict[int, nn.Parameter | Tensor] = {}
     state: dict[str, Tensor] = {}
     for name, tensor in own_tensors(model).items():
@@ -57,9 +57,9 @@ def place(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def settle(model: nn.Module, device: torch.device) -> None:
-    """Give the fixed tensors of a model that was built on the meta device their numbers."""
+    """Write the constants of a model that was built on the meta device."""
     for part in model.modules():
         if isinstance(part, Constant):
             part.to_empty(device=device)
     left = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
-    assert not left, f"nothing gives these tensors their numbers: {left}"
+    assert not left, f"these tensors are left without numbers: {left}"

@@ -1,4 +1,4 @@
-"""A conversion checked by its numbers: the same rows through the model and through what was written."""
+"""Conversions verified by numbers: the same rows through the model and through the result."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from weft.interop.huggingface.with_code import brings_bundled_code
 
 ROWS, LENGTH, SEED = 2, 16, 0
 BOUNDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
-"""Largest difference that rounding explains, over the largest logit: what is wrong in a conversion (an order of heads,
-a transposed matrix) changes logits by their own size."""
+"""Largest difference that rounding explains, relative to the largest logit: a mistake in a conversion (an order of
+heads, a transposed matrix) changes logits by about their own size."""
 
 
 def probe(model: Model) -> Tensor:
-    """Rows of random tokens [2,T] that the model can take."""
+    """Rows of random tokens [2,T], as long as the model allows."""
     reach = min(each for each in (LENGTH, model.config.context, model.limit() or LENGTH))
     generator = torch.Generator().manual_seed(SEED)
     return torch.randint(model.vocab_size, (ROWS, reach), generator=generator)
 
 
 def a_tensor(model: Model) -> Tensor:
-    """One that has the model's device and dtype: a parameter, or a buffer where there are none (tables of counts)."""
+    """A tensor with the model's device and dtype: a parameter, or a buffer where there are none (tables of counts)."""
     return next(chain(model.parameters(), model.buffers()))
 
 
 def logits_of(model: Model, tokens: Tensor) -> Tensor:
-    """[B,T,V] in float32 on the CPU; of a model that gives no logits its vectors [B,T,D]."""
+    """Logits [B,T,V] in float32 on the CPU; for a model without logits its vectors [B,T,D]."""
     here = tokens.to(a_tensor(model).device)
     with torch.inference_mode():
         found: Tensor = model(here).y if isinstance(model, LanguageModel) else model.vectors(EncoderInputs(here)).y
@@ -43,17 +43,17 @@ def logits_of(model: Model, tokens: Tensor) -> Tensor:
 
 
 def largest_difference(ours: Tensor, theirs: Tensor) -> float:
-    """max |a - b|; infinities that agree do not differ."""
+    """max |a - b|; equal infinities have difference 0."""
     return float(torch.where(ours == theirs, 0.0, (ours - theirs).abs()).max())
 
 
-def require_close(difference: float, wanted: Tensor, dtypes: Sequence[torch.dtype], what: str) -> None:
-    """Refuse a difference that rounding in any of the dtypes does not explain.
+def require_close(difference: float, expected: Tensor, dtypes: Sequence[torch.dtype], what: str) -> None:
+    """Raise if rounding in the dtypes does not explain a difference.
 
     Raises:
         FailedError: with the difference.
     """
-    largest = float(torch.where(wanted.isfinite(), wanted.abs(), 0.0).max())
+    largest = float(torch.where(expected.isfinite(), expected.abs(), 0.0).max())
     bound = max(BOUNDS[dtype] for dtype in dtypes) * max(1.0, largest)
     if math.isnan(difference) or difference > bound:
         raise FailedError(f"{what} gives logits that differ by up to {difference:.3g}, where rounding explains "
@@ -61,18 +61,18 @@ def require_close(difference: float, wanted: Tensor, dtypes: Sequence[torch.dtyp
 
 
 def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
-    """What `transformers` makes of a folder, and what the user should know: no logits where it is not installed, or
-    where it opens the folder and then cannot compute with its sizes. Code in the folder is run only where it is, byte
-    for byte, Weft's own.
+    """The logits of a folder in `transformers`, and notes for the user: no logits where it is not installed, or where
+    it opens the folder but cannot run a model of these sizes. Code in the folder is run only if it is, byte for byte,
+    Weft's own.
 
     Raises:
-        FailedError: it does not open the folder.
+        FailedError: `transformers` cannot open the folder.
     """
     if importlib.util.find_spec("transformers") is None:
         return None, ()
     from transformers import AutoModelForCausalLM, __version__
 
-    # Whatever a foreign library raises, it shall reach the user as one line.
+    # All exceptions: any error of a foreign library is reported to the user in one line.
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True,
                                                           trust_remote_code=brings_bundled_code(folder))
@@ -89,5 +89,5 @@ def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[s
 
 
 def _line(error: Exception) -> str:
-    """An error of another library in one line."""
+    """An error of another library as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from weft.masks.base import And, Mask, Not, Or
 from weft.masks.basic import Bidirectional, Causal, Documents, Padding, Prefix
-from weft.masks.expression import parse_mask
+from weft.masks.expression import MaskField, parse_mask
 from weft.masks.facts import Globals, SameType
-from weft.masks.field import MaskField
 from weft.masks.heads import PerHead
 from weft.masks.registry import known_masks, register_mask
 from weft.masks.segments import Segments

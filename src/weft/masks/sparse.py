@@ -21,9 +21,8 @@ from torch import Tensor
 
 from weft.core.errors import ConfigError
 from weft.masks.base import Mask
-from weft.masks.checks import require_count
 from weft.masks.registry import register_mask
-from weft.masks.terms import Band, Key, Lookahead, Query
+from weft.masks.terms import Band, Key, Lookahead, Query, require_count
 
 
 @register_mask

@@ -1,4 +1,5 @@
-"""The terms of masks: query and key of a rule, the pattern that kernels recognise, the band that bounds a mask."""
+"""The terms of masks: query and key of a rule, the pattern that kernels recognise, the band that bounds a mask,
+and the check of their integer arguments."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from torch import Tensor
+
+from weft.core.errors import ConfigError
 
 Lookahead = Literal["none", "prefix", "any"]
 """Which later keys a mask may allow: none, those of the query's own prefix, any."""
@@ -89,3 +92,11 @@ class Band:
         if self.size is None or other.size is None:
             return Band(None, ahead)
         return Band(max(self.size, other.size), ahead, max(self.first, other.first))
+
+
+def require_count(kind: str, name: str, value: object, least: int, why: str) -> None:
+    """Raise a `ConfigError` that gives ``why`` unless ``value`` is an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError([f"{kind}: {name} is {value!r}, but must be an integer. Give {least} or more."])
+    if value < least:
+        raise ConfigError([f"{kind}: {name} is {value}, but {why}. Give {least} or more."])

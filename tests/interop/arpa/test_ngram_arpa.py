@@ -133,9 +133,9 @@ def test_words_that_the_file_lacks_have_no_probability(tmp_path: Path) -> None:
         (HEAD, "", r"the file ends where \\data\\ should follow"),
         ("ngram 2=2", "ngram 3=2", "line 3: the count of 2-grams should stand here; got 'ngram 3=2'"),
         ("ngram 2=2", "ngram two", r"line 3: 'ngram N=COUNT' or \\1-grams: should stand here; got 'ngram two'"),
-        ("ngram 2=2", "ngram 2=3", r"line 15: the header promises 3 2-grams, but the section ends after 2"),
+        ("ngram 2=2", "ngram 2=3", r"line 15: the header gives 3 2-grams, but the section ends after 2"),
         ("ngram 2=2", "ngram 2=1", r"line 13: by the header's counts \\end\\ should stand here; got '-0.2\\ta b'"),
-        ("ngram 1=4", "ngram 1=5", r"line 11: the header promises 5 1-grams, but the section ends after 4"),
+        ("ngram 1=4", "ngram 1=5", r"line 11: the header gives 5 1-grams, but the section ends after 4"),
         ("\\end\\\n", "", r"line 14: the file ends where \\end\\ should follow"),
         ("-0.2\ta b\n\n\\end\\\n", "", r"line 12: the file ends where the next of 2 2-grams should follow"),
         ("-0.2\ta b", "-0.x\ta b", "line 13: a number should stand here; got '-0.x'"),
@@ -147,8 +147,8 @@ def test_words_that_the_file_lacks_have_no_probability(tmp_path: Path) -> None:
         ("-0.2\ta b", "-0.2\ta b\t-1", r"line 13: a 2-gram is log10 p, 2 word\(s\); got '-0.2\\ta b\\t-1'"),
         ("\tb\n", "\tb 0 0\n", r"line 8: a 1-gram is log10 p, 1 word\(s\) and perhaps a back-off weight; got"),
         ("-0.2\ta b", "-0.2\ta z", "line 13: the word 'z' is not among the unigrams"),
-        ("-0.2\ta b", "-0.2\t<s> a", "line 13: the n-gram of line 12 stands here again"),
-        ("</s>", "a", "line 9: the n-gram of line 7 stands here again"),
+        ("-0.2\ta b", "-0.2\t<s> a", "line 13: the n-gram of line 12 is repeated here"),
+        ("</s>", "a", "line 9: the n-gram of line 7 is repeated here"),
     ],
 )
 def test_broken_files_say_where(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -182,7 +182,7 @@ def test_vocabularies_that_cannot_be(tmp_path: Path) -> None:
         (("a", "b"), "vocabulary must have 5 words; got 2"),
         (("a", "b", "c", "d", ""), r"vocabulary\[4\]: words in ARPA files cannot be empty or hold white space; got ''"),
         (("a", "b", "c d", "d", "e"), r"vocabulary\[2\]: .*got 'c d'. Write such words in an escaped form"),
-        (("a", "b", "c", "a", "e"), "words must be distinct; 'a' stands there 2 times"),
+        (("a", "b", "c", "a", "e"), "words must be distinct; 'a' occurs 2 times"),
     ]:
         with pytest.raises(InputError, match=message):
             write_arpa(table(), path, words)

@@ -37,7 +37,7 @@ from weft.interop.gguf.rotary import COMPUTED, rotary_limits
     ("llama", {**GATED, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
      "rope_scaling: 'dynamic', but llama.cpp's llama has only linear, llama3, longrope, none, ntk, yarn."),
     ("llama", {**GATED, "rope_scaling": {**LONGROPE, "original_max_position_embeddings": 8}},
-     "it would never take the short factors"),
+     "it would never use the short factors"),
     ("qwen3", {**GROUPED, "head_dim": 16, "rope_scaling": LLAMA3},
      "rope_scaling: 'llama3', but llama.cpp's qwen3 has "),
     ("qwen3", {**GROUPED, "head_dim": 16, "rope_scaling": ODD_YARN},
@@ -83,7 +83,7 @@ def test_a_model_takes_any_family_that_fits(tmp_path: Path) -> None:
 def test_an_odd_number_of_turned_features_is_refused() -> None:
     facts = {"rope_scaling": {"kind": "none"}, "rot": 3, "d_head": 8}
     assert list(rotary_limits("phi2", COMPUTED, facts)) == [
-        "rot: 3 features are turned, but llama.cpp turns an even number."]
+        "rot: 3 features are rotary, but llama.cpp rotates an even number."]
 
 
 def test_float64_is_refused(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_stands_there_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_size_of_shards_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="max_shard_size: the format 'gguf' is one file, whatever its size"):
+    with pytest.raises(InputError, match="max_shard_size: the format 'gguf' is always a single file"):
         convert(case("llama", tmp_path), tmp_path / "a.gguf", to="gguf", max_shard_size="2GB")
 
 

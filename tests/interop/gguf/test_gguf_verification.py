@@ -46,7 +46,7 @@ def test_without_llama_cpp_a_note_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_file_that_llama_cpp_refuses_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama, "_llama", lambda: refusing)
-    with pytest.raises(FailedError, match=r"llama.cpp refuses the file \(Failed to load model from file\)"):
+    with pytest.raises(FailedError, match=r"llama.cpp rejects the file \(Failed to load model from file\)"):
         convert(case("llama", tmp_path), tmp_path / "a.gguf", to="gguf")
     assert not list(tmp_path.iterdir())
 

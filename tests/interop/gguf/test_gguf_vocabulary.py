@@ -116,10 +116,10 @@ def test_forms_of_cutting_have_names(declared: dict[str, Any], whole: bool, name
 
 
 @pytest.mark.parametrize(("declared", "whole", "why"), [
-    (LEVEL | {"use_regex": True}, True, "and takes words that are tokens whole, for which llama.cpp has no name"),
-    (split(r"\w+"), False, r"it cuts text by '\\\\w\+', for which llama.cpp has no name"),
-    (split(r"\w+", invert=True), False, "it cuts text by 'Split', for which"),
-    (LEVEL, False, "it cuts text by nothing, for which"), (None, False, "its BPE is not on bytes"),
+    (LEVEL | {"use_regex": True}, True, "and keeps words that are tokens whole, for which llama.cpp has no name"),
+    (split(r"\w+"), False, r"it splits text by '\\\\w\+', for which llama.cpp has no name"),
+    (split(r"\w+", invert=True), False, "it splits text by 'Split', for which"),
+    (LEVEL, False, "it splits text by nothing, for which"), (None, False, "its BPE is not on bytes"),
     (LEVEL | {"add_prefix_space": True}, False, "it puts a space before a text")])
 def test_forms_without_a_name_are_refused(declared: dict[str, Any] | None, whole: bool, why: str) -> None:
     with pytest.raises(Inexpressible, match=why):
@@ -134,7 +134,7 @@ def test_what_llama_cpp_does_otherwise_is_told(bpe: BPETokenizer) -> None:
     declared = json.loads(bpe.files()["tokenizer.json"]) | {"added_tokens": [token]}
     found = keys_of(FileTokenizer(json.dumps(declared)))
     assert "take in the spaces around them or must be whole words ('<x>')" in found.notes[0]
-    assert "names no token that ends a document; llama.cpp then takes one by a fixed id" in found.notes[1]
+    assert "has no token that ends a document; llama.cpp then uses a fixed id" in found.notes[1]
     types = found.keys["tokenizer.ggml.token_type"]
     assert isinstance(types, list) and types[300] == TokenType.USER_DEFINED
 
@@ -145,7 +145,7 @@ def test_tokenizers_without_a_counterpart_are_not_written(bpe: BPETokenizer) -> 
     assert "has no tokenizer of the kind 'WordPiece' for decoders" in reason(WordPieceTokenizer.train([TEXT], 150))
     assert "it normalises text by Lowercase, which llama.cpp does not. Give llama.cpp token ids." in reason(
         changed(bpe, normalizer={"type": "Lowercase"}))
-    assert "its BPE has end_of_word_suffix, which llama.cpp's has not" in reason(
+    assert "its BPE has end_of_word_suffix, which llama.cpp's does not have" in reason(
         changed(bpe, {"end_of_word_suffix": "</w>"}))
 
 
@@ -166,7 +166,7 @@ def test_unigram_models_are_not_written() -> None:
 
 @pytest.mark.parametrize(("options", "why"), [
     ({"byte_fallback": False}, "its model has no bytes to fall back to, without which llama.cpp stops"),
-    ({"remove_extra_whitespaces": True}, "its model drops spaces that stand together, which llama.cpp does not"),
+    ({"remove_extra_whitespaces": True}, "its model removes repeated spaces, which llama.cpp does not"),
     ({"normalization_rule_name": "nmt_nfkc"}, "its model normalises characters, which llama.cpp's does not")])
 def test_sentence_piece_models_that_do_more_are_not_written(options: dict[str, Any], why: str) -> None:
     usual: dict[str, Any] = {"byte_fallback": True, "remove_extra_whitespaces": False,
@@ -217,7 +217,7 @@ def test_merges_that_scores_cannot_say_are_refused(pieces: SentencePieceTokenize
     twice = next(place for place, text in enumerate(joined) if joined.count(text) > 1)
     assert "it does not merge" in reason(by_merges(pieces, model={"merges": merges[:twice] + merges[twice + 1:]}))
     moved = [*merges[:twice], *merges[twice + 1:], merges[twice]]
-    assert "do not stand together, so that no scores say their order" in reason(by_merges(pieces,
+    assert "are not consecutive, so no scores express their order" in reason(by_merges(pieces,
                                                                                           model={"merges": moved}))
 
 
@@ -230,6 +230,6 @@ def test_what_is_done_before_merging_must_be_what_llama_cpp_does(pieces: Sentenc
     found = keys_of(by_merges(pieces, normalizer=prepended, pre_tokenizer=None))
     assert found.keys["tokenizer.ggml.add_space_prefix"] is True and found.notes == ()
     words = METASPACE | {"split": True}
-    assert "cuts text at spaces before it merges" in reason(by_merges(pieces, pre_tokenizer=words))
+    assert "splits text at spaces before it merges" in reason(by_merges(pieces, pre_tokenizer=words))
     assert "normalises text by NFKC" in reason(by_merges(pieces, normalizer={"type": "NFKC"}))
-    assert "cuts text by Whitespace before it merges" in reason(by_merges(pieces, pre_tokenizer={"type": "Whitespace"}))
+    assert "text by Whitespace before it merges" in reason(by_merges(pieces, pre_tokenizer={"type": "Whitespace"}))

@@ -93,7 +93,7 @@ def test_rotary_positions_that_cannot_be_read(parameters: object, said: str, tmp
 @pytest.mark.parametrize(("values", "said"), [
     ({"layer_types": ["full_attention", "chunked"]}, "layer_types: chunked, but only full_attention and sliding"),
     ({"layer_types": ["full_attention"]}, "layer_types: 1 types for 2 layers"),
-    ({"layer_types": ["sliding_attention"] * 2}, "some are sliding_attention, but sliding_window, their width, is")])
+    ({"layer_types": ["sliding_attention"] * 2}, "some are sliding_attention, but sliding_window, their width")])
 def test_layer_types_that_cannot_be_read(values: dict[str, object], said: str, tmp_path: Path) -> None:
     write(tmp_path, "qwen2")
     change_config(tmp_path, **values)

@@ -45,7 +45,7 @@ def test_all_of_generation_config_is_written_back(tmp_path: Path) -> None:
 
 def test_gguf_says_what_it_has_no_room_for(tmp_path: Path) -> None:
     notes = api.convert(folder_with(tmp_path / "a"), tmp_path / "m.gguf", to="gguf").notes
-    assert "generation_config.json says do_sample, temperature, top_p, for which the file has no room: give them to " \
+    assert "generation_config.json sets do_sample, temperature, top_p, which the file cannot hold: give them to " \
            "llama.cpp." in notes
     silent = folder_with(tmp_path / "b", eos_token_id=1)
     assert not any("generation_config" in note for note in api.convert(silent, tmp_path / "n.gguf", to="gguf").notes)
@@ -72,8 +72,8 @@ def test_every_stop_token_ends_a_generation_without_a_tokenizer(tmp_path: Path) 
 
 @pytest.mark.parametrize(("more", "roles", "noted"), [
     ((), {}, ""), ((7,), {"eot": 7}, ""), ((7, 8), {"eot": 7, "eom": 8}, ""),
-    ((7, 8, 9, 10), {"eot": 7, "eom": 8}, "the file has room for 3 ids that end a generation; tell llama.cpp to stop "
-                                          "at 9, 10 too.")])
+    ((7, 8, 9, 10), {"eot": 7, "eom": 8}, "the file has room for 3 ids that end a generation; configure llama.cpp "
+                                          "to stop also at 9, 10.")])
 def test_gguf_has_room_for_three_ends(more: tuple[int, ...], roles: dict[str, int], noted: str) -> None:
     source = BPETokenizer.train(["some text to learn from"], 259).files()["tokenizer.json"]
     found = vocabulary(FileTokenizer(source, eos="<|endoftext|>", conventions=Conventions(end_ids=more)), 259, {})

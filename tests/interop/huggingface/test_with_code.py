@@ -173,7 +173,7 @@ def refused(model: LanguageModel) -> str:
 
 def test_what_no_modelling_file_can_serve() -> None:
     seeing = seeing_ahead(build(decoder(pre(attention()))))
-    assert "sees later tokens, so it cannot be opened as a causal" in refused(seeing)
+    assert "attends to later tokens, so it cannot be opened as a causal" in refused(seeing)
     assert "decodes from a source cannot be opened" in refused(EncoderDecoderConfig.examples()[0].build())
 
 
@@ -184,14 +184,14 @@ def test_tables_of_counts_go_from_weft_to_weft(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "a", counted, None)
     done = api.convert(tmp_path / "a", tmp_path / "b", to="weft")
     assert (done.difference, done.dtype) == (0.0, "float64")
-    with pytest.raises(UnsupportedError, match="tables of counts are no weights"):
+    with pytest.raises(UnsupportedError, match="tables of counts are not weights"):
         api.convert(tmp_path / "a", tmp_path / "c", to="hf", with_code=True)
 
 
 def test_parts_of_a_plugin_file_are_named() -> None:
     load_plugin(REPOSITORY / "examples" / "moving_average.py")
     said = refused(build(decoder({"repeat": 2, "of": [pre("lstm"), pre("moving_average")]})))
-    assert "moving_average: from a plugin's file, which the folder would lack. Make the plugin an installed" in said
+    assert "moving_average: from a plugin's file, which the folder would not contain. Make the plugin an" in said
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:

@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_listed_once_for_all_blocks(tmp_path: Path) -> None
 @pytest.mark.parametrize(("model", "family", "said"), [
     (model_of({"n_heads": 5, "d_head": 6}), "llama",
      "hidden_size: LlamaConfig refuses 32, which 5 heads do not divide"),
-    (model_of({"position": {"kind": "rope", "rot": 4}}), "llama", "turns 4 of 8 features; this family turns whole"),
+    (model_of({"position": {"kind": "rope", "rot": 4}}), "llama", "4 of 8 features are rotary; in this family all"),
     (model_of({"position": {"kind": "rope", "scaling": {"kind": "dynamic", "factor": 2.0, "original_length": 8}}}),
      "llama", "'dynamic' scaling begins at 8 tokens; the file has only the context, 32"),
     (model_of({"mask": "causal & dilated(3, 2)"}), "mistral", "cannot express the mask 'causal & dilated(3, 2)'"),
@@ -193,7 +193,7 @@ def test_only_such_a_folder_is_replaced(tmp_path: Path) -> None:
                                             r"replace it \(--replace, replace=True\)"):
         api.convert(tmp_path / "c", tmp_path / "d", to="hf")
     assert api.convert(tmp_path / "c", tmp_path / "d", to="hf", replace=True).difference == 0
-    with pytest.raises(InputError, match="the folder is the one that is converted"):
+    with pytest.raises(InputError, match="the folder is the source of the conversion"):
         api.convert(tmp_path / "a", tmp_path / "a", to="hf")
 
 
@@ -208,7 +208,7 @@ def test_a_folder_that_gives_other_numbers_never_stands(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(("options", "said"), [
     ({"to": "hff"}, "no format is called 'hff'. Did you mean 'hf'"),
     ({"to": "hf", "family": "lama"}, "no family with a format is called 'lama'. Did you mean 'llama'"),
-    ({"to": "hf", "max_shard_size": "many"}, "'many' is no size. Write 5GB"),
+    ({"to": "hf", "max_shard_size": "many"}, "'many' is not a size. Write 5GB"),
     ({"to": "hf", "dtype": "int4"}, "unknown dtype 'int4'")])
 def test_wrong_options(options: dict[str, str], said: str, tmp_path: Path) -> None:
     write(tmp_path / "a")

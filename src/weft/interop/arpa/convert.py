@@ -1,4 +1,5 @@
-"""N-gram models to and from ARPA files, the exchange format of SRILM, KenLM and others, verified by their numbers."""
+"""N-gram models to and from ARPA files, the exchange format of SRILM, KenLM and others, verified by their
+probabilities."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ from weft.tokenizers import Tokenizer, WordTokenizer
 
 SUFFIXES = (".arpa", ".arpa.gz")
 ASKED, CELLS, SEED = 256, 1 << 22, 0
-"""Contexts in which both sides are asked for all probabilities, and how many of these at most."""
+"""Contexts in which all probabilities of both sides are compared, and the most probabilities to compute."""
 BOUND = 1e-9
-"""Largest difference of log-probabilities, in nats, that writing 17 digits and reading them explains: a wrong word or
-weight changes them by far more."""
+"""Largest difference of log-probabilities, in nats, that writing and reading 17 digits explains; a wrong word or weight
+changes them by far more."""
 DIGITS = 5e-7 * math.log(10)
-"""Nats by which a number of an ARPA file may be off, as other programs write them: half a unit of the seventh
+"""Rounding error in nats of a number in an ARPA file of other programs: half a unit of the seventh
 significant digit of a log10 below 10."""
 
 
@@ -44,12 +45,12 @@ def is_arpa(path: str | Path) -> bool:
 
 
 def to_arpa(loaded: Loaded, out: Path) -> Converted:
-    """Write an n-gram model as an ARPA file, which stands only when it has been read again and compared.
+    """Write an n-gram model as an ARPA file, which is put in place only after it has been read back and compared.
 
     Raises:
-        UnsupportedError: the model is no n-gram, or its words are none that an ARPA file can hold.
-        OccupiedError: something stands at ``out``.
-        FailedError: the file does not give the model's numbers, or there is no room.
+        UnsupportedError: the model is not an n-gram model, or an ARPA file cannot hold its words.
+        OccupiedError: there is something at ``out``.
+        FailedError: the file does not give the model's probabilities, or there is no room.
     """
     model = loaded.model
     if not isinstance(model, NgramModel):
@@ -70,25 +71,25 @@ def to_arpa(loaded: Loaded, out: Path) -> Converted:
 
 
 def sum_error(loaded: Loaded) -> float:
-    """By how much the logarithm of the sum of a model's probabilities may miss 0 for the digits of the ARPA file
-    that it comes from; 0 for other models. A probability is a sum of as many numbers as the order, at most."""
+    """The error that the digits of an ARPA file allow in the logarithm of a sum of probabilities, for a model read from
+    one; 0 for other models. A log-probability is a sum of at most as many numbers as the order."""
     order = loaded.config.order if "arpa" in loaded.facts and isinstance(loaded.config, NgramConfig) else 0
     return order * DIGITS
 
 
 def from_arpa(path: Path, out: Path, tokenizer: Tokenizer | None = None, *, replace: bool = False) -> Converted:
-    """Make a checkpoint of an n-gram model from an ARPA file; it stands when it has been read again and compared.
+    """Convert an ARPA file to a checkpoint, which is put in place only after it has been read back and compared.
 
     Args:
         path: the file, which may be gzipped.
         out: the folder of the checkpoint.
-        tokenizer: of the pieces, or ids, that the file's words are; None: the words are words of text.
-        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
+        tokenizer: the tokenizer whose pieces or ids the file's words are; None: they are words of text.
+        replace: replace a folder whose manifest proves that Weft wrote everything in it.
 
     Raises:
         DataError: the file is damaged, or has words that the tokenizer does not have.
-        OccupiedError: something stands at ``out`` that is not Weft's, or that is not to be replaced.
-        FailedError: the checkpoint does not give the file's numbers, or there is no room.
+        OccupiedError: there is something at ``out`` that is not Weft's, or that is not to be replaced.
+        FailedError: the checkpoint does not give the file's probabilities, or there is no room.
     """
     require_free(out, proof=by_manifest, replace=replace)
     found = read_words(path)
@@ -119,14 +120,14 @@ def _converted(out: Path, target: str, difference: float, notes: tuple[str, ...]
 
 
 def _vocabulary(found: Sequence[str], tokenizer: Tokenizer) -> tuple[int | None, list[str]]:
-    """The id that contexts read as the start symbol, and the file's word for each id."""
+    """The id that stands for the start symbol in contexts, and the file's word for each id."""
     listed, opening = set(found), opening_of(tokenizer)
     unknown = UNKNOWN if UNKNOWN in listed or UNKNOWN.upper() not in listed else UNKNOWN.upper()
     size = tokenizer.vocab_size + (unknown in listed and roles_of(tokenizer, None, 0).unknown is None)
     plain = words_of(tokenizer, Roles(None, None), size)
     numbers = in_ids(found, plain)
     names = [str(place) for place in range(size)] if numbers else plain
-    # A file in which the opening token is a word of its own was counted with it standing before each document.
+    # Where the opening token is listed as a word, the file was counted with that token before each document.
     end = None if opening is not None and names[opening] in listed else opening
     roles = roles_of(tokenizer, end, size)
     words = names if numbers else words_of(tokenizer, roles, size)
@@ -167,13 +168,13 @@ def _difference(ours: NgramTable, theirs: NgramTable) -> float:
 
 
 def _excess(table: NgramTable) -> float:
-    """By how much the probabilities of all words sum to another value than 1, at most. Weft keeps a file's numbers, and
-    files of few digits are off by their rounding."""
+    """The largest deviation from 1 of a sum of probabilities. Weft keeps a file's numbers, and those of files with few
+    digits deviate by their rounding."""
     return float(np.abs(np.exp(table.log_distribution(_contexts(table))).sum(1) - 1).max())
 
 
 def _contexts(table: NgramTable) -> Int64[np.ndarray, "M C"]:
-    """Contexts of n-1 words: as the longest n-grams have them, spread over the table, and random ones."""
+    """Contexts of n-1 words: some of the longest n-grams, spread over the table, and random ones."""
     count = max(4, min(ASKED, CELLS // table.vocab_size))
     reach, rng = table.order - 1, np.random.default_rng(SEED)
     drawn = rng.integers(table.vocab_size, size=(count // 2, reach))

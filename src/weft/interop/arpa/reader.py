@@ -1,4 +1,4 @@
-"""Reading ARPA files: tolerant of their usual forms, exact about where a broken one breaks."""
+"""Reading ARPA files: all common forms are accepted, and errors give the line."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from weft.interop.arpa.writer import LOG_ZERO, check_names
 from weft.ngram.table import NgramTable
 
 GZIP = b"\x1f\x8b"
-"""How a gzipped file begins."""
+"""The first bytes of a gzipped file."""
 
 _COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
 _SECTION = re.compile(r"\\(\d+)-grams:")
 
 
 class ArpaModel(NamedTuple):
-    """What an ARPA file holds: the table, and the words in the order of the table's ids."""
+    """The content of an ARPA file: the table, and the words in the order of the table's ids."""
 
     table: NgramTable
     vocabulary: tuple[str, ...]
 
 
 def read_arpa(path: Path, vocabulary: Sequence[str] | None = None, start: str = "<s>") -> ArpaModel:
-    """Read ARPA text, which may be gzipped, whatever its name, and must be where the name ends in ``.gz``.
+    """Read ARPA text. It may be gzipped under any name, and must be where the name ends in ``.gz``.
 
-    Read as well: text before ``\\data\\``, blank lines, spaces for tabs, Windows line ends, n-grams in any order,
+    Also accepted: text before ``\\data\\``, blank lines, spaces for tabs, Windows line ends, n-grams in any order,
     missing back-off weights (1), -99 or -inf for zero, and files of pruned models in which an n-gram's context is not
     listed itself (it is added with the probability that backing off gives it, which changes no probability).
 
@@ -43,11 +43,11 @@ def read_arpa(path: Path, vocabulary: Sequence[str] | None = None, start: str = 
         path: the file.
         vocabulary: the words in id order; None: the order of the file's unigrams, without the start symbol. Words
             of the vocabulary that the file lacks have probability 0.
-        start: the file's start symbol; it never has probability, whatever the file says (some write 0 for log10 p).
+        start: the file's start symbol; its probability is 0 even if the file has another (some write 0 for log10 p).
 
     Raises:
-        DataError: file missing, not UTF-8, truncated, counts that do not fit, numbers that are none, words that are
-            unknown, n-grams listed twice; with the line.
+        DataError: file missing, not UTF-8, truncated, wrong counts, malformed numbers, unknown words, n-grams listed
+            twice; with the line.
         InputError: a vocabulary with words that ARPA files cannot hold.
     """
     reader = _Reader(path)
@@ -88,7 +88,7 @@ def _open_bytes(path: Path) -> IO[bytes]:
 
 
 class _Reader:
-    """The lines of the file that are not blank, with their numbers; errors name the line reached."""
+    """The lines of the file that are not blank, with their numbers; errors give the current line."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.number = path, 0
@@ -109,19 +109,19 @@ class _Reader:
     def error(self, what: str, remedy: str = MENDING) -> DataError:
         return DataError(f"{what}.", where=f"{self.path}, line {self.number}", remedy=remedy)
 
-    def next(self, wanted: str) -> str:
+    def next(self, expected: str) -> str:
         line = next(self._lines, None)
         if line is None:
-            raise self.error(f"the file ends where {wanted} should follow")
+            raise self.error(f"the file ends where {expected} should follow")
         return line
 
-    def expect(self, wanted: str) -> None:
-        line = self.next(wanted)
-        if line != wanted:
-            raise self.error(f"by the header's counts {wanted} should stand here; got {line[:60]!r}")
+    def expect(self, expected: str) -> None:
+        line = self.next(expected)
+        if line != expected:
+            raise self.error(f"by the header's counts {expected} should stand here; got {line[:60]!r}")
 
     def header(self) -> list[int]:
-        """Counts of each length; leaves the reader behind the first section's name."""
+        """Read the counts of each length and the first section's name."""
         while self.next("\\data\\") != "\\data\\":
             continue
         counts: list[int] = []
@@ -136,7 +136,7 @@ class _Reader:
     def unigrams(
         self, count: int, last: bool, names: dict[str, int] | None, start: str
     ) -> tuple[dict[str, int], Section]:
-        """The first section; its words become the vocabulary where none is given."""
+        """Read the first section; its words become the vocabulary where none is given."""
         given = names is not None
         known: dict[str, int] = {} if names is None else names
         rows = array("q")
@@ -155,12 +155,12 @@ class _Reader:
         return known, columns.section(words[:, None])
 
     def words(self, count: int, last: bool) -> tuple[str, ...]:
-        """The words of the first section, and nothing else of it."""
+        """Read the words of the first section."""
         columns = _Columns()
         return tuple(self._entry(1, count, last, columns)[0] for _ in range(count))
 
     def section(self, length: int, count: int, last: bool, names: dict[str, int]) -> Section:
-        """One further section, its name included."""
+        """Read a further section, its name included."""
         self.expect(f"\\{length}-grams:")
         rows = array("q")
         columns = _Columns()
@@ -173,11 +173,11 @@ class _Reader:
         return columns.section(words.reshape(count, length))
 
     def _entry(self, length: int, count: int, last: bool, columns: _Columns) -> list[str]:
-        """The words of one line; its numbers go to ``columns``."""
+        """Read one line; return its words, and append its numbers to ``columns``."""
         line = self.next(f"the next of {count} {length}-grams")
         fields = line.split()
         if line == "\\end\\" or _SECTION.fullmatch(line):
-            raise self.error(f"the header promises {count} {length}-grams, but the section ends after {len(columns)}")
+            raise self.error(f"the header gives {count} {length}-grams, but the section ends after {len(columns)}")
         if len(fields) != length + 1 and (last or len(fields) != length + 2):
             weight = "" if last else " and perhaps a back-off weight"
             raise self.error(f"a {length}-gram is log10 p, {length} word(s){weight}; got {line[:60]!r}")
@@ -186,7 +186,7 @@ class _Reader:
         return fields[1 : length + 1]
 
     def _number(self, text: str, *, probability: bool) -> float:
-        """A log10 as nats."""
+        """Parse a log10 and convert it to nats."""
         try:
             value = float(text)
         except ValueError:

@@ -14,7 +14,7 @@ MENDING = "Write the file again; it may have been cut off or edited."
 
 
 class Section(NamedTuple):
-    """The n-grams of one length as they stand in the file, in nats."""
+    """The n-grams of one length in the order of the file, in nats."""
 
     words: Int[np.ndarray, "G k"]
     log_prob: Float[np.ndarray, "G"]
@@ -23,15 +23,15 @@ class Section(NamedTuple):
 
 
 def build_table(sections: list[Section], vocab_size: int, bos: int, path: str) -> NgramTable:
-    """Sort the sections into a table whose n-grams all have their contexts in it."""
+    """Sort the sections into a table that also lists the context of every n-gram."""
     base, order = vocab_size + 1, len(sections)
     prefixes = [section.words[:, 0] for section in sections]
     levels = [_unigram_level(sections[0], base, bos, order, path)]
     for length in range(2, order + 1):
-        wanted = [p * base + s.words[:, length - 1] for p, s in zip(prefixes[1:], sections[length - 1 :], strict=True)]
-        keys = np.unique(np.concatenate(wanted))
-        levels.append(_level(sections[length - 1], wanted[0], keys, (vocab_size, bos), levels, length == order, path))
-        prefixes = [np.searchsorted(keys, want) for want in wanted]
+        needed = [p * base + s.words[:, length - 1] for p, s in zip(prefixes[1:], sections[length - 1 :], strict=True)]
+        keys = np.unique(np.concatenate(needed))
+        levels.append(_level(sections[length - 1], needed[0], keys, (vocab_size, bos), levels, length == order, path))
+        prefixes = [np.searchsorted(keys, each) for each in needed]
     return NgramTable(order, vocab_size, bos, tuple(levels))
 
 
@@ -41,7 +41,7 @@ def _place(section: Section, places: Int[np.ndarray, "G"], size: int, path: str)
     twice = np.flatnonzero(np.diff(places[by_place]) == 0)
     if len(twice):
         first, again = section.lines[by_place[twice[0]]], section.lines[by_place[twice[0] + 1]]
-        raise DataError(f"the n-gram of line {first} stands here again.", where=f"{path}, line {again}", remedy=MENDING)
+        raise DataError(f"the n-gram of line {first} is repeated here.", where=f"{path}, line {again}", remedy=MENDING)
     log_prob, backoff = np.full(size, np.nan), np.zeros(size)
     log_prob[places], backoff[places] = section.log_prob, section.backoff
     return log_prob, backoff

@@ -1,4 +1,4 @@
-"""How the ids of a vocabulary are spelled as the words of an ARPA file, and read from them.
+"""How the ids of a vocabulary are spelled as words of an ARPA file, and read back.
 
 The words of a words tokenizer are themselves. Any other id is spelled as its vocabulary names it (``Ġthe``, ``▁the``,
 ``##ing``), or as it decodes where it has no name, with ``%XX`` for the UTF-8 bytes of white space, of ``%`` and of a
@@ -20,11 +20,11 @@ RESERVED = (START, END, UNKNOWN)
 
 
 class Roles(NamedTuple):
-    """Ids that ARPA files spell in their own way; None: no id has the role.
+    """Ids with a fixed spelling in ARPA files; None: no id has the role.
 
     Attributes:
-        end: of a document: ``</s>``.
-        unknown: ``<unk>``.
+        end: the end of a document, ``</s>``.
+        unknown: the unknown word, ``<unk>``.
     """
 
     end: int | None
@@ -100,7 +100,6 @@ def _percent(letter: str) -> str:
 
 
 def in_ids(words: Collection[str], spelled: Collection[str]) -> bool:
-    """Whether a file's words are numbers of ids rather than the vocabulary's spellings, which come first where they
-    could be both."""
+    """Whether a file's words are ids as numbers. Words that could also be the vocabulary's spellings count as those."""
     own = set(words) - {*RESERVED, UNKNOWN.upper()}
     return not own <= set(spelled) and all(word.isascii() and word.isdigit() for word in own)

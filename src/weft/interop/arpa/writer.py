@@ -16,7 +16,7 @@ from weft.core.errors import InputError
 from weft.ngram.table import NgramTable, spell
 
 LOG_ZERO = -99.0
-"""How ARPA files write log10(0); at most this is read as zero probability."""
+"""The value for log10(0) in ARPA files; all values up to it are read as zero probability."""
 
 _LINES_AT_ONCE = 100_000
 
@@ -29,15 +29,15 @@ def write_arpa(table: NgramTable, path: Path, vocabulary: Sequence[str], start: 
     digits, so that reading gives the same values to a rounding of the last. Zero is written as -99.
 
     Args:
-        table: any estimator's result.
-        path: of a new file.
+        table: the table of any estimator.
+        path: a new file.
         vocabulary: the V words in id order: distinct, not empty, without white space.
-        start: how to write the start symbol where it stands outside the vocabulary.
-        compress: with gzip; None: when the name ends in ``.gz``.
+        start: spelling of a start symbol that is outside the vocabulary.
+        compress: whether to use gzip; None: if the name ends in ``.gz``.
 
     Raises:
         InputError: a vocabulary of another size, or words that ARPA cannot hold.
-        FileExistsError: something stands at ``path``.
+        FileExistsError: ``path`` exists.
     """
     names = check_names(vocabulary, table.vocab_size, None if table.bos < table.vocab_size else start)
     with _open_text(path, path.suffix == ".gz" if compress is None else compress) as out:
@@ -52,7 +52,7 @@ def write_arpa(table: NgramTable, path: Path, vocabulary: Sequence[str], start: 
 
 
 def check_names(vocabulary: Sequence[str], size: int, start: str | None) -> list[str]:
-    """The words in id order, with the start symbol behind them where it is not one of them.
+    """The words in id order, followed by the start symbol where it is not one of them.
 
     Raises:
         InputError: not ``size`` words, or words that are empty, repeated or hold white space.
@@ -69,7 +69,7 @@ def check_names(vocabulary: Sequence[str], size: int, start: str | None) -> list
             )
     word, times = Counter(names).most_common(1)[0] if names else ("", 0)
     if times > 1:
-        raise InputError(f"words must be distinct; {word!r} stands there {times} times.", where="vocabulary")
+        raise InputError(f"words must be distinct; {word!r} occurs {times} times.", where="vocabulary")
     return names
 
 
@@ -80,7 +80,7 @@ def _open_text(path: Path, compress: bool) -> TextIO:
 
 
 def _written_ids(table: NgramTable, length: int) -> Int[np.ndarray, "G"]:
-    """All ids; of the unigrams, without the last where the start symbol lies in the vocabulary."""
+    """The ids to write: all, but for unigrams without the last where the start symbol lies in the vocabulary."""
     ids = np.arange(len(table.levels[length - 1].keys))
     return ids[: table.vocab_size] if length == 1 and table.bos < table.vocab_size else ids
 

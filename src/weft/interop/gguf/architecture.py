@@ -1,4 +1,4 @@
-"""`Architecture`: how llama.cpp computes one kind of model, as data, and what of a family it cannot express."""
+"""`Architecture`: how llama.cpp computes one kind of model, as data, and the limits of what it can express."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from weft.interop.gguf.rotary import rotary_limits
 from weft.ops.rotary import Layout
 
 Value: TypeAlias = bool | int | float | str | list[str] | list[float] | list[int]
-"""Of a key of the file. Whole numbers are unsigned 32-bit (signed in lists), others float32."""
+"""The value of a key of the file. Whole numbers are unsigned 32-bit (signed in lists), others float32."""
 
 Output: TypeAlias = Literal["optional", "required", "embedding"]
-"""The matrix of the readout: left out of the file where it is the embedding's; always there; always the embedding's."""
+"""The matrix of the readout: omitted where it is the embedding's; always written; always the embedding's."""
 
 TANH_GELU: Mapping[str, str] = {
     "gelu_tanh": "",
@@ -31,18 +31,18 @@ class Architecture:
     """One of llama.cpp's architectures, for one of Weft's families.
 
     Attributes:
-        name: as llama.cpp has it.
-        norm: which norms, which decides the key of their epsilon.
+        name: its name in llama.cpp.
+        norm: the kind of norm, which determines the key of the epsilon.
         weights: the rules between the file's tensors and the model's, given the facts.
-        activations: those that its feed-forward computes, each with what the user should know.
+        activations: those that its feed-forward computes, each with a note for the user.
         rope: the order of rotary pairs in the file (llama.cpp's NORM is interleaved, its NEOX half-split); None: no
             rotary positions.
         scalings: of rotary positions, by kind.
-        filled: queries are as wide as the model, whatever the size of a head.
+        filled: whether queries must be as wide as the model.
         output: the matrix of the readout.
-        only: facts that must have one of some values (in every layer), since it computes no others.
-        metadata: keys of its own, without the architecture's prefix.
-        activation: the family's, where it has one only and no fact names it.
+        only: facts with the values (in every layer) that it can compute.
+        metadata: further keys, without the architecture's prefix.
+        activation: the activation of a family that has only one and no fact for it.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Architecture:
     activation: str = ""
 
     def limits(self, facts: Facts) -> list[str]:
-        """What of a model it cannot express, one line each."""
+        """A line for everything in a model that it cannot express."""
         rotary = rotary_limits(self.name, self.scalings, facts) if "rope_scaling" in facts else ()
         return [*self._values(facts), *self._windows(facts), *self._shapes(facts), *rotary]
 
     def notes(self, facts: Facts) -> list[str]:
-        """What the user should know of a model that it can express."""
+        """Notes for the user about a model that it can express."""
         note = self.activations[facts.get("activation", self.activation)]
         return [note] if note else []
 
@@ -75,13 +75,13 @@ class Architecture:
         for name, values in self.only.items():
             given = facts[name] if isinstance(facts[name], list) else [facts[name]]
             if any(each not in values for each in given):
-                wanted = " or ".join(repr(each) for each in values)
-                yield f"{name}: {facts[name]!r}, but llama.cpp's {self.name} has only {wanted}."
+                allowed = " or ".join(repr(each) for each in values)
+                yield f"{name}: {facts[name]!r}, but llama.cpp's {self.name} has only {allowed}."
         activation = facts.get("activation", self.activation)
         if activation not in self.activations:
             yield f"activation: {activation!r}, but llama.cpp's {self.name} has only {', '.join(self.activations)}."
         if self.output == "embedding" and not facts["tied"]:
-            yield f"tied: false, but llama.cpp's {self.name} takes the embedding for the readout."
+            yield f"tied: false, but llama.cpp's {self.name} uses the embedding as the readout."
 
     def _windows(self, facts: Facts) -> Iterator[str]:
         masks = facts["masks"] if "masks" in facts else [facts["mask"]] if "mask" in facts else []

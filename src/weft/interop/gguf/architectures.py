@@ -95,7 +95,7 @@ def _parallel(facts: Facts) -> dict[str, Value]:
 
 LLAMA: dict[str, Any] = {"norm": "rms", "activations": SILU, "rope": "interleaved", "scalings": TABULATED,
                          "filled": False}
-"""What the families that llama.cpp computes with its graph of Llama have in common."""
+"""The settings shared by all families that llama.cpp computes with its graph of Llama."""
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({
     "gpt2": Architecture("gpt2", "layer", _gpt2, TANH_GELU, only={"scales": (None,)}),

@@ -1,4 +1,4 @@
-"""What a GGUF file of a model holds: keys and tensors, worked out from the model alone, to be written and compared."""
+"""The content of a GGUF file: keys and tensors, computed from the model alone, to be written and to be compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weft.interop.gguf.rotary import rotary_metadata, rotary_tensors
 QUANTIZATION_VERSION = 2
 EMBEDDING, READOUT = "token_embd.weight", "output.weight"
 WHOLE = ("position_embd.weight", "ffn_gate_inp.weight")
-"""Ends of names of matrices that are float32 whatever the rest, as llama.cpp reads them."""
+"""Suffixes of matrices that llama.cpp expects in float32 in every file."""
 
 
 @final
@@ -32,10 +32,10 @@ class Content:
     Attributes:
         architecture: llama.cpp's name of it, which is a key as well.
         keys: all others, by name.
-        account: which tensors of the file are which of the model's.
+        account: the correspondence between tensors of the file and of the model.
         extra: tensors that the model does not have: factors of rotary pairs.
         model: the model.
-        copies_embedding: the file has the embedding a second time, as the readout's matrix.
+        copies_embedding: whether the file has the embedding a second time, as the readout's matrix.
     """
 
     architecture: str
@@ -47,12 +47,12 @@ class Content:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all tensors, in the order of the file."""
+        """The shapes of all tensors, in the order of the file."""
         copied = {READOUT: self.account.shapes[EMBEDDING]} if self.copies_embedding else {}
         return {**{name: tuple(tensor.shape) for name, tensor in self.extra.items()}, **self.account.shapes, **copied}
 
     def dtype(self, name: str) -> torch.dtype:
-        """In the file: vectors are float32, and so are some matrices; the others are as they are in the model."""
+        """The dtype in the file: float32 for vectors and some matrices, the model's for all others."""
         whole = len(self.shapes[name]) < 2 or name.endswith(WHOLE)
         return torch.float32 if whole else next(self.model.parameters()).dtype
 
@@ -75,7 +75,7 @@ def content_of(fitted: GgufFit, model: LanguageModel, vocabulary: Mapping[str, V
     Args:
         fitted: the model's architecture.
         vocabulary: the tokenizer's keys.
-        name: what people call the model.
+        name: a name for the model.
     """
     architecture, facts = fitted.architecture, fitted.facts
     extra = rotary_tensors(facts) if architecture.rope else {}

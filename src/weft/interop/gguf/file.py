@@ -1,4 +1,4 @@
-"""GGUF files through the `gguf` package (the extra ``gguf``): written, and read again to be compared."""
+"""GGUF files through the `gguf` package (the extra ``gguf``): written, and read back to be compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import gguf
 
 TYPES: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-"""llama.cpp's names."""
+"""llama.cpp's names of dtypes."""
 
 
 def require_package() -> Any:
@@ -58,7 +58,7 @@ def write_content(content: Content, path: Path) -> None:
 
 
 def _value_type(value: Value) -> Any:
-    """Whole numbers are unsigned, as llama.cpp wants them."""
+    """The type of a value in the file. Whole numbers are unsigned, as llama.cpp requires."""
     kinds = require_package().GGUFValueType
     match value:
         case bool():
@@ -74,7 +74,7 @@ def _value_type(value: Value) -> Any:
 
 
 def compare(content: Content, path: Path) -> LanguageModel:
-    """Read a file again, compare every key and every number with what was meant, and give the model that it holds.
+    """Read a file back, compare every key and number with the content that was written, and return its model.
 
     Raises:
         FailedError: with everything that differs.
@@ -82,22 +82,22 @@ def compare(content: Content, path: Path) -> LanguageModel:
     reader = require_package().GGUFReader(path)
     problems = _differing_keys(content, reader)
     stored = {tensor.name: tensor for tensor in reader.tensors}
-    problems += [f"{name}: a tensor that should not be there" for name in stored if name not in content.shapes]
-    for name, meant in content.tensors():
-        if name not in stored or not torch.equal(_tensor(stored[name], content), meant):
+    problems += [f"{name}: an unexpected tensor" for name in stored if name not in content.shapes]
+    for name, expected in content.tensors():
+        if name not in stored or not torch.equal(_tensor(stored[name], content), expected):
             problems.append(f"{name}: the file has another tensor, or none")
     if problems:
         lines = "".join(f"\n  - {problem}" for problem in problems)
-        raise FailedError(f"the file, read again, differs in {len(problems)} places:{lines}\n", where="convert",
+        raise FailedError(f"the file, read back, differs in {len(problems)} places:{lines}\n", where="convert",
                           remedy="Nothing was written. Please report this model.")
     return _model(content, stored)
 
 
 def _differing_keys(content: Content, reader: gguf.GGUFReader) -> list[str]:
     found = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
-    meant = {"general.architecture": content.architecture, **content.keys}
-    return [f"{key}: {found.get(key)!r} where {meant.get(key)!r} was meant" for key in sorted({*found, *meant})
-            if _stored(found.get(key)) != _stored(meant.get(key))]
+    expected = {"general.architecture": content.architecture, **content.keys}
+    return [f"{key}: {found.get(key)!r} where {expected.get(key)!r} was written" for key in sorted({*found, *expected})
+            if _stored(found.get(key)) != _stored(expected.get(key))]
 
 
 def _stored(value: Any) -> Any:
@@ -108,7 +108,7 @@ def _stored(value: Any) -> Any:
 
 
 def _tensor(stored: gguf.ReaderTensor, content: Content) -> Tensor:
-    """A tensor of the file, mapped; empty where its type is not the one that was meant."""
+    """A tensor of the file, mapped; empty where it has another dtype than expected."""
     dtype = content.dtype(stored.name)
     if stored.tensor_type.name != TYPES[dtype]:
         return torch.empty(0)
@@ -117,7 +117,7 @@ def _tensor(stored: gguf.ReaderTensor, content: Content) -> Tensor:
 
 
 def _model(content: Content, stored: Mapping[str, gguf.ReaderTensor]) -> LanguageModel:
-    """The model whose weights are the file's."""
+    """The model with the weights of the file."""
     model = meta_model(content.model.config)
     dtype = next(content.model.parameters()).dtype
     tensors: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Which of llama.cpp's architectures can hold a model, or what stands in the way."""
+"""The architecture of llama.cpp that can hold a model, or the reasons why none can."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def fit_gguf(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None
 
     Args:
         kept: see `Family.write`.
-        family: this one and no other.
-        first: the one to try before the others, such as the one that the model came from.
+        family: the only family to try; None: all.
+        first: the family to try first, such as the one that the model came from.
 
     Raises:
         InputError: llama.cpp has no architecture for the family of that name.
-        UnsupportedError: none can; what does not fit is listed.
+        UnsupportedError: none can; the message lists what does not fit.
     """
     if family is not None and family not in ARCHITECTURES:
         raise InputError(f"llama.cpp has no architecture for a family {family!r}.", where="family",
                          remedy=nearest(family, ARCHITECTURES))
-    wanted = [family] if family else sorted(ARCHITECTURES, key=lambda name: (name != first, name))
+    candidates = [family] if family else sorted(ARCHITECTURES, key=lambda name: (name != first, name))
     found: dict[str, list[str]] = {}
-    for name in wanted:
+    for name in candidates:
         facts, found[name] = _problems(name, config, kept)
         if not found[name]:
             return GgufFit(name, ARCHITECTURES[name], facts)
@@ -55,7 +55,7 @@ def fit_gguf(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None
 
 
 def require_file_type(dtype: torch.dtype) -> None:
-    """Refuse weights that llama.cpp does not compute with.
+    """Raise unless llama.cpp computes with weights of this dtype.
 
     Raises:
         UnsupportedError: they are float64.
@@ -66,7 +66,7 @@ def require_file_type(dtype: torch.dtype) -> None:
 
 
 def _problems(name: str, config: ModelConfig, kept: Mapping[str, Any]) -> tuple[Facts, list[str]]:
-    """The facts, and what does not fit into the family or its architecture."""
+    """The facts, and a line for all that does not fit into the family or its architecture."""
     _, facts, problems = families()[name].write(config, kept)
     return facts, problems or ARCHITECTURES[name].limits(facts)
 

@@ -1,4 +1,4 @@
-"""What llama.cpp makes of a file, where `llama_cpp` (the package ``llama-cpp-python``) is installed."""
+"""Running a file with llama.cpp, where `llama_cpp` (the package ``llama-cpp-python``) is installed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GGML_TYPE_F32 = 0
 
 SAMPLES = ("Hello world, it's 12345 o'clock!", "  two spaces,\n\n\ttabs and lines  \r\n",
            "naïve café — Ελληνικά 漢字 🙂", "def f(x):\n    return x**2 + 3.14159e-10", "a")
-"""Texts that show how a tokenizer cuts words, numbers, signs, spaces and what is not English."""
+"""Texts that cover words, numbers, punctuation, spaces, code and other scripts."""
 
 
 def opened(path: Path, *, context: int) -> Any:
-    """llama.cpp's model of a file, for so many tokens; None where the package is not installed.
+    """Open a file with llama.cpp, for ``context`` tokens; None where the package is not installed.
 
     Raises:
-        FailedError: llama.cpp refuses the file.
+        FailedError: llama.cpp rejects the file.
     """
     llama = _llama()
     if llama is None:
@@ -34,12 +34,12 @@ def opened(path: Path, *, context: int) -> Any:
         return llama(str(path), n_ctx=context, n_batch=context, logits_all=True, type_k=GGML_TYPE_F32,
                      type_v=GGML_TYPE_F32, n_threads=1, flash_attn=False, verbose=False)
     except (ValueError, AssertionError) as error:
-        raise FailedError(f"llama.cpp refuses the file ({error}).", where="convert",
+        raise FailedError(f"llama.cpp rejects the file ({error}).", where="convert",
                           remedy="Nothing was written. Please report this model.") from error
 
 
 def llama_logits(path: Path, tokens: Tensor) -> Float32[Tensor, "B T V"] | None:
-    """What llama.cpp makes of rows of tokens [B,T]; None where it is not installed."""
+    """llama.cpp's logits for rows of tokens [B,T]; None where it is not installed."""
     model = opened(path, context=tokens.shape[1])
     if model is None:
         return None

@@ -1,4 +1,4 @@
-"""Reading a tokenizer's vocabulary for llama.cpp: which of its two algorithms, and whether it does the same."""
+"""A tokenizer's vocabulary for llama.cpp: by which of its two algorithms, if either gives the same tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.tokenizers.library_pieces import SPACE, byte_alphabet
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer
 
 NO_MERGES = ("☃ ☃",)
-"""A file must have merges; this one never applies, since no byte is spelled so."""
+"""A file must have merges; this one never applies, since no byte has this spelling."""
 
 Data = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def read_pieces(tokenizer: Tokenizer) -> Pieces:
     """The vocabulary for llama.cpp.
 
     Raises:
-        Inexpressible: llama.cpp has none that does the same.
+        Inexpressible: llama.cpp has no tokenizer that gives the same tokens.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         return sentence_pieces(tokenizer)
@@ -38,12 +38,12 @@ def read_pieces(tokenizer: Tokenizer) -> Pieces:
         raise Inexpressible(f"llama.cpp has no tokenizer of the kind {model['type']!r} for decoders.")
     odd = [name for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout") if model.get(name)]
     if odd:
-        raise Inexpressible(f"its BPE has {', '.join(odd)}, which llama.cpp's has not.")
+        raise Inexpressible(f"its BPE has {', '.join(odd)}, which llama.cpp's does not have.")
     return _by_scores(declared) if model.get("byte_fallback") else _by_merges(declared)
 
 
 def _bytes(tokenizer: ByteTokenizer) -> Pieces:
-    """Byte-level BPE that merges nothing."""
+    """Byte-level BPE without merges."""
     tokens = {place: Token(character) for character, place in byte_alphabet().items()}
     special = {place: Token(text, TokenType.CONTROL) for text, place in tokenizer.special_tokens.items()}
     return Pieces("gpt2", "gpt-2", tokens | special, NO_MERGES)
@@ -69,11 +69,11 @@ def _by_scores(declared: Data) -> Pieces:
         raise Inexpressible(f"it normalises text by {', '.join(others)}, which llama.cpp does not.")
     if meta.get("type") == "Metaspace":
         if meta.get("split", True):
-            raise Inexpressible("it cuts text at spaces before it merges, which llama.cpp's does not.")
+            raise Inexpressible("it splits text at spaces before it merges, which llama.cpp's does not.")
         prepends = prepends or meta.get("prepend_scheme", "always") != "never"
         notes += ["a text that begins with a space gets a further one from llama.cpp."] if prepends else []
     elif meta and not _cuts_nothing(meta):
-        raise Inexpressible(f"it cuts text by {meta['type']} before it merges, which llama.cpp's does not.")
+        raise Inexpressible(f"it splits text by {meta['type']} before it merges, which llama.cpp's does not.")
     ranks = scores(model["vocab"], _merges(model))
     unknown = model.get("unk_token")
     tokens = {place: Token(text, _kind(text, unknown), ranks.get(text, 0.0)) for text, place in model["vocab"].items()}
@@ -110,7 +110,7 @@ def _spells_spaces(step: Data) -> bool:
 
 
 def _cuts_nothing(part: Data) -> bool:
-    """Gemma's: a cut at spaces, of which the normaliser has left none."""
+    """Whether a step has no effect: Gemma's splits at spaces, which its normaliser has replaced."""
     return part.get("type") == "Split" and part.get("pattern") == {"String": " "}
 
 

@@ -1,7 +1,7 @@
-"""How byte-level BPE cuts text before it merges: the forms in ``tokenizer.json`` that llama.cpp knows, by its names.
+"""How byte-level BPE splits text before it merges: the forms in ``tokenizer.json`` that llama.cpp has, by its names.
 
-llama.cpp has the regular expressions in its code, each under several names that differ in other habits too; named here
-is one that differs in nothing else. A form that is not here has no name there, or none that is known to do the same.
+llama.cpp has the regular expressions in its code, each under several names that also differ in other respects; the name
+given here is one that does not. A form that is missing has no name there, or none that is known to be equivalent.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ QWEN2 = "|".join((CONTRACTIONS, WORDS, r"\p{N}", SIGNS, SPACES))
 TEKKEN = "|".join((*CASED, r"\p{N}", CASED_SIGNS, SPACES))
 GPT4O = "|".join((*(f"{each}{CONTRACTIONS}?" for each in CASED), r"\p{N}{1,3}", CASED_SIGNS, SPACES))
 WHOLE = (GPT2, LLAMA3, QWEN2, TEKKEN, GPT4O)
-"""Those that match all of any text, so that keeping what they match is the same as cutting by them."""
+"""Those that match all of any text, so that keeping the matches is the same as splitting by them."""
 BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 
 DIGITS, NUMBERS, PUNCTUATION = "each digit", "runs of digits", "runs of punctuation"
-"""Steps that have no regular expression of their own."""
+"""Names of steps that have no regular expression."""
 
 Key = tuple[tuple[str, ...], bool]
 NAMES: Mapping[Key, str] = MappingProxyType({
@@ -45,8 +45,8 @@ NAMES: Mapping[Key, str] = MappingProxyType({
     ((BLOOM,), False): "bloom",
     ((PUNCTUATION, GPT2, NUMBERS, "[0-9][0-9][0-9]"), False): "falcon",
 })
-"""By the expressions that cut one after another, and whether a word that is a token is taken whole. Falcon's cuts a
-space from the number behind it, which llama.cpp does not; its merges, learned so, never join the two."""
+"""Names by the expressions that split one after another, and whether a word that is a token skips the merges. Falcon's
+splits a space from the number after it, which llama.cpp does not; its merges, learned that way, never join the two."""
 
 
 def pre_tokenizer(declared: Mapping[str, Any] | None, *, ignore_merges: bool) -> str:
@@ -54,10 +54,10 @@ def pre_tokenizer(declared: Mapping[str, Any] | None, *, ignore_merges: bool) ->
 
     Args:
         declared: as ``tokenizer.json`` has it.
-        ignore_merges: a word that is a token is taken whole, whatever the merges.
+        ignore_merges: whether a word that is a token skips the merges.
 
     Raises:
-        Inexpressible: it has none.
+        Inexpressible: llama.cpp has no equivalent.
     """
     steps = list(_flat(declared))
     levels = [step for step in steps if step["type"] == "ByteLevel"]
@@ -68,9 +68,9 @@ def pre_tokenizer(declared: Mapping[str, Any] | None, *, ignore_merges: bool) ->
     cuts = tuple(cut for step in steps for cut in _cut(step))
     name = NAMES.get((cuts, ignore_merges))
     if name is None:
-        habit = " and takes words that are tokens whole" if ignore_merges else ""
+        habit = " and keeps words that are tokens whole" if ignore_merges else ""
         cutting = " then ".join(map(repr, cuts)) or "nothing"
-        raise Inexpressible(f"it cuts text by {cutting}{habit}, for which llama.cpp has no name.")
+        raise Inexpressible(f"it splits text by {cutting}{habit}, for which llama.cpp has no name.")
     return name
 
 
@@ -81,7 +81,7 @@ def _flat(part: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def _cut(step: Mapping[str, Any]) -> list[str]:
-    """The expressions by which one step cuts; those of another kind by their names."""
+    """The expressions by which one step splits, or the names of steps without one."""
     match step:
         case {"type": "ByteLevel"}:
             return [GPT2] if step.get("use_regex", True) else []

@@ -24,7 +24,7 @@ from weft.positions.frequencies import FixedFrequencies, RopeScalingConfig, base
 FREQS, SHORT, LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"
 STANDARD_RAMP = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
 SMALLEST_CONTEXT = 256
-"""Tokens: llama.cpp rounds every context up to a multiple of them."""
+"""llama.cpp rounds every context up to a multiple of this many tokens."""
 
 COMPUTED = frozenset({"none", "ntk", "linear", "yarn"})
 """Scalings of every rotary architecture."""
@@ -34,7 +34,7 @@ TABULATED = COMPUTED | {"llama3", "longrope"}
 
 
 def rotary_limits(name: str, scalings: frozenset[str], facts: Facts) -> Iterator[str]:
-    """What of a model's rotary positions an architecture cannot express."""
+    """A line for everything in a model's rotary positions that an architecture cannot express."""
     scaling, rot = facts["rope_scaling"], facts["rot"]
     kind = scaling["kind"]
     if kind not in scalings:
@@ -44,9 +44,9 @@ def rotary_limits(name: str, scalings: frozenset[str], facts: Facts) -> Iterator
         yield f"rope_scaling: 'yarn' with {odd}, but llama.cpp's {name} has 32 and 1 turns, truncated."
     elif kind == "longrope" and scaling["original_length"] < SMALLEST_CONTEXT:
         yield (f"rope_scaling: 'longrope' with original_length {scaling['original_length']}, but llama.cpp has no "
-               f"context of less than {SMALLEST_CONTEXT} tokens, so it would never take the short factors.")
+               f"context of less than {SMALLEST_CONTEXT} tokens, so it would never use the short factors.")
     if rot % 2:
-        yield f"rot: {rot} features are turned, but llama.cpp turns an even number."
+        yield f"rot: {rot} features are rotary, but llama.cpp rotates an even number."
 
 
 def rotary_metadata(facts: Facts) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def rotary_tensors(facts: Facts) -> dict[str, Float32[Tensor, "pairs"]]:
 
 
 def amplitude(facts: Facts) -> float:
-    """The factor on cos and sin."""
+    """The factor of the scaling on cos and sin."""
     return float(_frequencies(facts).amplitude)
 
 

@@ -25,7 +25,7 @@ Weights = Callable[[Facts], list[Rule]]
 @final
 @dataclass(frozen=True)
 class Offset(Step):
-    """The file's numbers are the model's and one: norms of 1 + w. The file's are float32."""
+    """The file has the model's numbers plus one (norms of 1 + w), in float32."""
 
     def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensor.float() - 1.0 for tensor in tensors]
@@ -35,13 +35,13 @@ class Offset(Step):
 
 
 def outer(*steps: Step) -> list[Rule]:
-    """Embedding, last norm and readout; ``steps`` of the norm."""
+    """Rules for embedding, last norm and readout; ``steps`` apply to the norm."""
     return [rename("token_embd.weight", "embedding.tokens.weight"), *both("output_norm", "norm", *steps),
             *both("output", "readout")]
 
 
 def norms(names: Mapping[str, str], *steps: Step) -> list[Rule]:
-    """The norms of a block: names there and here."""
+    """Rules for the norms of a block: Weft's names by the file's."""
     return [rule for theirs, ours in names.items() for rule in both(f"{BLOCK}.{theirs}", f"{OURS}.{ours}", *steps)]
 
 
@@ -52,7 +52,7 @@ def fused_attention(facts: Facts, layout: Layout | None) -> list[Rule]:
 
 
 def separate_attention(facts: Facts, layout: Layout) -> list[Rule]:
-    """Queries, keys and values apart."""
+    """Queries, keys and values as separate matrices."""
     q, kv, size = facts["n_heads"], kv_heads(facts), facts["d_head"]
     steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv, layout))
     return [*(Rule(tuple(f"{BLOCK}.attn_{name}.{part}" for name in "qkv"), (f"{OURS}.layers.0.qkv.{part}",), steps)
@@ -66,7 +66,7 @@ def head_norms(facts: Facts, layout: Layout) -> list[Rule]:
 
 
 def feedforward(*names: str) -> list[Rule]:
-    """Matrices of the same names there and here."""
+    """Rules for matrices with the same names in the file and in Weft."""
     return [rule for name in names for rule in both(f"{BLOCK}.ffn_{name}", f"{OURS}.layers.1.{name}")]
 
 

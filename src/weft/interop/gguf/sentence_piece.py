@@ -1,4 +1,4 @@
-"""SentencePiece's vocabularies for llama.cpp: its own models, and merges as scores."""
+"""SentencePiece's vocabularies for llama.cpp: its models, and merges expressed as scores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sentence_pieces(tokenizer: SentencePieceTokenizer) -> Pieces:
         raise Inexpressible("its model has no bytes to fall back to, without which llama.cpp stops at a character that "
                             "it lacks.")
     if facts.remove_extra_whitespaces:
-        raise Inexpressible("its model drops spaces that stand together, which llama.cpp does not.")
+        raise Inexpressible("its model removes repeated spaces, which llama.cpp does not.")
     if NORMALISED not in library.normalize(NORMALISED).replace(SPACE, " "):
         raise Inexpressible("its model normalises characters, which llama.cpp's does not.")
     if not _is_bpe(library):
@@ -49,7 +49,8 @@ def sentence_pieces(tokenizer: SentencePieceTokenizer) -> Pieces:
 
 
 def _is_bpe(library: SentencePieceProcessor) -> bool:
-    """BPE's scores are minus the ranks of its merges, whole numbers; a unigram model's are logarithms."""
+    """Whether a model is BPE: its scores are then minus the ranks of merges, whole numbers, and otherwise
+    logarithms."""
     normal = (place for place in range(library.get_piece_size()) if _kind(library, place) == TokenType.NORMAL)
     return all(float(library.get_score(place)).is_integer() for place in normal)
 
@@ -61,17 +62,17 @@ def _kind(library: SentencePieceProcessor, place: int) -> TokenType:
 
 
 def scores(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> dict[str, float]:
-    """Minus the rank of each piece that merges make.
+    """Minus the rank of each piece that results from a merge.
 
     Raises:
-        Inexpressible: scores would give other tokens.
+        Inexpressible: with scores in place of merges, tokens would differ.
     """
     found: dict[str, float] = {}
     last = None
     for rank, (first, second) in enumerate(merges):
         piece = first + second
         if piece in found and piece != last:
-            raise Inexpressible(f"its merges into {piece!r} do not stand together, so that no scores say their order.")
+            raise Inexpressible(f"its merges into {piece!r} are not consecutive, so no scores express their order.")
         found.setdefault(piece, -float(rank))
         last = piece
     missing = _first_missing(vocabulary, merges, found)
@@ -82,7 +83,7 @@ def scores(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> 
 
 def _first_missing(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]],
                    made: Mapping[str, float]) -> tuple[str, str] | None:
-    """Two pieces that make one, and that no merge joins."""
+    """Two pieces that together are a piece, and that no merge joins."""
     known = set(merges)
     halves = ((piece[:cut], piece[cut:]) for piece in made for cut in range(1, len(piece)))
     return next((pair for pair in halves if pair not in known and pair[0] in vocabulary and pair[1] in vocabulary),

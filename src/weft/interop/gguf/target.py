@@ -1,4 +1,4 @@
-"""GGUF as a format to convert to: what is checked, written, and read again."""
+"""GGUF as a format to convert to: how a model is checked, written and read back."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from weft.interop.gguf.vocabulary import NO_VOCABULARY, vocabulary
 @final
 @dataclass(frozen=True, eq=False)
 class GgufFile:
-    """A model on its way into a GGUF file.
+    """A model with all that is needed to write it as a GGUF file.
 
     Attributes:
         fitted: the architecture that can hold it.
         content: the file's keys and tensors.
         loaded: where the model and the tokenizer come from.
-        notes: what the user should know.
+        notes: notes for the user.
     """
 
     fitted: GgufFit
@@ -38,13 +38,13 @@ class GgufFile:
 
     @classmethod
     def of(cls, loaded: Loaded, model: LanguageModel, kept: Mapping[str, Any], family: str | None) -> GgufFile:
-        """The file of a model; everything that could stand in the way is looked at, and nothing is written.
+        """Prepare the file of a model; everything is checked, and nothing is written.
 
         Args:
-            loaded: what is converted.
-            model: the one to write, ``loaded``'s or one made from it.
+            loaded: the source of the conversion.
+            model: the model to write, that of ``loaded`` or one made from it.
             kept: see `Family.write`.
-            family: the only one to take; None: any.
+            family: the only family to try; None: all.
 
         Raises:
             MissingExtra: the `gguf` package is not installed.
@@ -59,13 +59,13 @@ class GgufFile:
         return cls(fitted, content, loaded, (*fitted.architecture.notes(fitted.facts), *found.notes))
 
     def write(self, path: Path) -> tuple[str, ...]:
-        """Write it, and say what the user should know: texts too that llama.cpp, where it is installed, tokenizes
-        otherwise."""
+        """Write the file; return notes for the user, also on texts that llama.cpp, where it is installed, tokenizes
+        differently."""
         write_content(self.content, path)
         return (*self.notes, *self._other_tokens(path))
 
     def read(self, path: Path) -> LanguageModel:
-        """The model that a file holds, all of it compared with what was meant.
+        """Read a file back and compare all of it with the content.
 
         Raises:
             FailedError: something differs.
@@ -73,7 +73,7 @@ class GgufFile:
         return compare(self.content, path)
 
     def rounds(self) -> tuple[torch.dtype, ...]:
-        """In which dtypes llama.cpp rounds besides that of the weights: its GELU is a table of float16."""
+        """The dtypes in which llama.cpp rounds besides that of the weights: its GELU is a table in float16."""
         return (torch.float16,) if "gelu_tanh" in self.fitted.architecture.activations else ()
 
     def _other_tokens(self, path: Path) -> list[str]:
@@ -87,7 +87,7 @@ class GgufFile:
 
 
 def foreign_llama(path: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
-    """llama.cpp's logits, or None and why there are none."""
+    """llama.cpp's logits, or None with a note."""
     found = llama_logits(path, tokens)
     return found, () if found is not None else (
-        "llama.cpp has not opened the file here: install llama-cpp-python, and converting compares its numbers.",)
+        "llama.cpp has not opened the file here: install llama-cpp-python, and conversion compares its logits.",)

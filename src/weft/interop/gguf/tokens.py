@@ -1,4 +1,4 @@
-"""A vocabulary that llama.cpp can hold: its tokens, and the algorithm that makes them of text."""
+"""A vocabulary that llama.cpp can hold: its tokens, and the algorithm that turns text into them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, final
 
 
 class TokenType(IntEnum):
-    """What kind of token an id is, as llama.cpp numbers them."""
+    """The kinds of tokens, as numbered by llama.cpp."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -36,11 +36,11 @@ class Pieces:
 
     Attributes:
         model: the algorithm: ``gpt2`` is byte-level BPE by merges, ``llama`` SentencePiece's BPE by scores.
-        pre: how llama.cpp cuts text before it merges.
+        pre: llama.cpp's name of the pre-tokenizer.
         tokens: by id; there may be gaps.
         merges: in order, of ``gpt2``.
-        space_first: a space is put before a text.
-        notes: what the user should know.
+        space_first: whether a space is put before a text.
+        notes: notes for the user.
     """
 
     model: Literal["gpt2", "llama"]
@@ -52,4 +52,4 @@ class Pieces:
 
 
 class Inexpressible(Exception):
-    """llama.cpp has no tokenizer that does what this one does; the message says why."""
+    """llama.cpp has no equivalent of this tokenizer; the message gives the reason."""

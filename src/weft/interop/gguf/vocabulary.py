@@ -1,4 +1,4 @@
-"""A tokenizer as the keys of a GGUF file, or the reason why llama.cpp has no tokenizer of the same behaviour."""
+"""A tokenizer as the keys of a GGUF file, or the reason why llama.cpp has no equivalent tokenizer."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from weft.tokenizers import Tokenizer
 @final
 @dataclass(frozen=True)
 class Vocabulary:
-    """The keys of a tokenizer, and what the user should know."""
+    """The keys of a tokenizer, and notes for the user."""
 
     keys: Mapping[str, Value]
     notes: tuple[str, ...] = field(default=())
 
 
 END_ROLES = ("eot", "eom")
-"""Further ends that llama.cpp knows: of a turn, and of a message."""
+"""Roles of further end tokens in llama.cpp: end of turn, and end of message."""
 
 NO_VOCABULARY: Mapping[str, Value] = {"tokenizer.ggml.model": "no_vocab"}
-"""Of a file that llama.cpp opens for token ids only."""
+"""The keys of a file without a tokenizer, which llama.cpp opens for token ids only."""
 
 
 def vocabulary(tokenizer: Tokenizer | None, vocab_size: int, kept: Mapping[str, Any]) -> Vocabulary:
@@ -62,7 +62,7 @@ def _tokens(pieces: Pieces, vocab_size: int) -> dict[str, Value]:
 
 
 def _roles(tokenizer: Tokenizer, pieces: Pieces, kept: Mapping[str, Any]) -> dict[str, Value]:
-    """Special tokens by their roles, and which of them a text gets."""
+    """Special tokens by their roles, and which of them are added to a text."""
     unknown = next((place for place, token in pieces.tokens.items() if token.type == TokenType.UNKNOWN), None)
     pad = kept.get("pad_token_id")
     further = _further_ends(tokenizer)
@@ -87,10 +87,10 @@ def _templates(tokenizer: Tokenizer) -> dict[str, Value]:
 def _endless(tokenizer: Tokenizer) -> list[str]:
     left = _further_ends(tokenizer)[len(END_ROLES):]
     notes = [] if tokenizer.eos_id is not None else [
-        "the tokenizer names no token that ends a document; llama.cpp then takes one by a fixed id: say where it is to "
-        "stop."]
-    return notes + ([f"the file has room for {1 + len(END_ROLES)} ids that end a generation; tell llama.cpp to stop at "
-                     f"{', '.join(map(str, left))} too."] if left else [])
+        "the tokenizer has no token that ends a document; llama.cpp then uses a fixed id: give it a stop string or "
+        "token."]
+    return notes + ([f"the file has room for {1 + len(END_ROLES)} ids that end a generation; configure llama.cpp to "
+                     f"stop also at {', '.join(map(str, left))}."] if left else [])
 
 
 def _further_ends(tokenizer: Tokenizer) -> list[int]:

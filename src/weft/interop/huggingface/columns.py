@@ -1,7 +1,7 @@
-"""Batches as `transformers` has them, columns with padding anywhere, read by a model whose rows advance by counts.
+"""Batches of `transformers`, with padding in any column, read by a model whose rows advance by counts.
 
-The modelling file of a folder that brings its own code (`weft.interop.huggingface.with_code`) imports this module, also
-one that was written long ago: what is here keeps its name and its meaning.
+The modelling files of `weft.interop.huggingface.with_code`, also old ones, import this module: names and meanings must
+not change.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from weft.core.span import Span
 from weft.core.traits import Trait
 
 NO_TARGET = -100
-"""The label of what is not predicted."""
+"""The label of tokens that are not predicted."""
 
 
 @final
 @dataclass(frozen=True)
 class Packed:
-    """Rows without their padding, side by side from the left.
+    """Rows without their padding, aligned on the left.
 
     Attributes:
         tokens: ids [B,L]; 0 beyond a row's count.
         count: tokens of each row; None: L in every row.
-        place: how many tokens of the row stand at each column or before it. None: every column has its token.
+        place: number of tokens of the row up to and including each column. None: there is no padding.
     """
 
     tokens: Int64[Tensor, "B L"]
@@ -40,11 +40,11 @@ class Packed:
     place: Int64[Tensor, "B T"] | None
 
     def columns(self, h: Tensor, before: Tensor | None = None) -> Tensor:
-        """[B,L,...] by column, [B,T,...]; padding has what the token before it has.
+        """Map [B,L,...] to columns [B,T,...]; padding gets the values of the token before it.
 
         Args:
             before: [B,1,...] of the last token of an earlier chunk; None: there was none, and padding before a row's
-                first token has what that has.
+                first token gets the values of that token.
         """
         if self.place is None:
             return h
@@ -63,16 +63,16 @@ def pack(tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None) -> Pack
 
 
 def _tokens_first(mask: Bool[Tensor, "B T"]) -> Int64[Tensor, "B T"]:
-    """The columns of each row, those of tokens first, both in their order."""
+    """The columns of each row: first those of tokens, then those of padding, each in order."""
     return (~mask).long().argsort(dim=1, stable=True)
 
 
 @final
 class Reading:
-    """What a batch has read, chunk by chunk. It holds no model, so it can be copied.
+    """The state of a batch that is read chunk by chunk. It holds no model, so it can be copied.
 
-    A model whose rotation depends on the document's length has no state that serves every length: for such a model
-    all tokens are kept and read anew with each chunk.
+    A model whose rotation depends on the document's length has no state that serves all lengths: for such a model all
+    tokens are kept and read again with each chunk.
 
     Attributes:
         columns: read so far, padding included.
@@ -87,7 +87,7 @@ class Reading:
         self._mask: Tensor | None = None
 
     def select(self, rows: Int64[Tensor, " rows"]) -> None:
-        """Go on with these rows, in this order, repeats allowed."""
+        """Select rows, in this order; repeats are allowed."""
         if self._state is not None:
             self._state = self._state.select(rows)
         if self._last is not None:
@@ -97,7 +97,7 @@ class Reading:
 
     def read(self, model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None
              ) -> Output[ModelState]:
-        """Hidden vectors of the chunk, by column [B,T,...]."""
+        """Read a chunk; return its hidden vectors by column, [B,T,...]."""
         anew = Trait.DECLARED_LENGTH in traits_of(model) if self.columns == 0 else self._tokens is not None
         self.columns += tokens.shape[1]
         return self._read_anew(model, tokens, mask) if anew else self._read_on(model, pack(tokens, mask))
@@ -126,13 +126,14 @@ class Reading:
 
 def read(model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Tensor | None = None,
          reading: Reading | None = None) -> Output[ModelState]:
-    """Hidden vectors [B,T,...] of a batch by column: of each token what its row alone gives, of padding those of the
-    token before it.
+    """Hidden vectors [B,T,...] of a batch by column: those of each token as if its row were alone; padding has those of
+    the token before it.
 
     Args:
-        tokens: ids; anything where ``mask`` is 0.
-        mask: 0 for padding, wherever it stands; None: there is none.
-        reading: what the batch has read before; it reads on. None: nothing, and nothing is kept.
+        tokens: ids; arbitrary where ``mask`` is 0.
+        mask: 0 for padding, in any column; None: there is none.
+        reading: the state after earlier chunks, which is updated. None: the batch is read from the start, and no
+            state is kept.
 
     Raises:
         InputError: a mask of another shape than the tokens.
@@ -150,8 +151,8 @@ def read(model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Tensor | None
 
 def in_rows(logits: Float[Tensor, "B T V"], labels: Int64[Tensor, "B T"],
             mask: Tensor | None) -> tuple[Float[Tensor, "B T V"], Int64[Tensor, "B T"]]:
-    """Logits and labels with each row's padding moved behind it and nothing predicted there, so that every label
-    stands beside the logits of the token before it."""
+    """Logits and labels with each row's padding moved to its end and its labels set to `NO_TARGET`, so that labels,
+    shifted by one, match the logits of the token before."""
     if mask is None:
         return logits, labels
     flags = mask.bool()

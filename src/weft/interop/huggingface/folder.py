@@ -1,4 +1,4 @@
-"""A foreign folder, opened: what is in it is known, no tensor has been touched."""
+"""Opening a foreign folder: its configuration and the headers of its files are read, but no tensor."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ class Opened:
     """A folder of a known family.
 
     Attributes:
-        folder: where it is.
-        family: whose format it has.
-        config: Weft's, of its model.
-        kept: what config.json holds besides, by key (ids of special tokens, the dtype).
-        generation: what generation_config.json holds.
-        model: on the meta device: shapes and no numbers.
+        folder: its path.
+        family: the family of its format.
+        config: Weft's configuration of its model.
+        kept: values of `Kept` keys of config.json (ids of special tokens, the dtype).
+        generation: the content of generation_config.json.
+        model: the model on the meta device.
         stored: its tensors.
-        account: what those are in the model.
+        account: the correspondence of its tensors to the model's.
         places: the stored name of each of the family's tensors.
+        problems: what is wrong with single tensors, one line each.
     """
 
     folder: Path
@@ -68,11 +69,11 @@ def is_foreign(folder: Path) -> bool:
 
 
 def open_folder(folder: Path) -> Opened:
-    """Open a folder that `transformers` wrote: its configuration and the headers of its files are read.
+    """Open a folder that `transformers` wrote, reading its configuration and the headers of its files.
 
     Raises:
-        CheckpointError: an unknown family, a configuration with keys that cannot be read, no weights. What is wrong
-            with single tensors is in ``problems`` and is raised when they are read.
+        CheckpointError: an unknown family, a configuration with keys that cannot be read, no weights. Problems
+            of single tensors are in ``problems``, for which `refuse` makes an error when tensors are read.
     """
     raw = read_raw(folder)
     family = family_of(raw, str(folder / CONFIG_FILE))
@@ -89,7 +90,7 @@ def open_folder(folder: Path) -> Opened:
 
 
 def read_raw(folder: Path) -> dict[str, Any]:
-    """A folder's config.json, as it stands.
+    """The content of a folder's config.json.
 
     Raises:
         CheckpointError: it is damaged.
@@ -100,13 +101,13 @@ def read_raw(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
     if not isinstance(content, dict):
-        raise CheckpointError("the file holds no mapping.", where=str(path), remedy=COPY_AGAIN)
+        raise CheckpointError("the file does not hold an object.", where=str(path), remedy=COPY_AGAIN)
     found: dict[str, Any] = _floats(content)
     return found
 
 
 def _floats(value: Any) -> Any:
-    """Numbers that JSON lacks, which transformers 5 writes as ``{"__float__": "Infinity"}``."""
+    """Decode numbers that JSON lacks, which transformers 5 writes as ``{"__float__": "Infinity"}``."""
     if isinstance(value, dict):
         return float(value["__float__"]) if set(value) == {"__float__"} else {
             key: _floats(item) for key, item in value.items()}
@@ -131,6 +132,6 @@ def _unusable(name: str, entry: Entry) -> str:
 
 
 def refuse(opened: Opened, problems: list[str]) -> CheckpointError:
-    """The one error about a folder's tensors."""
+    """An error that lists all problems of a folder's tensors."""
     return listed(problems, "tensor", opened.folder,
-                  f"Its config.json says a {opened.family.name} model of other tensors: copy both again, whole.")
+                  f"Its config.json describes a {opened.family.name} model of other tensors: copy both again, whole.")

@@ -1,4 +1,4 @@
-"""A model from an opened folder: tensors mapped from its files, without copies where nothing about them changes."""
+"""Loading a model from an opened folder: tensors are mapped from its files, and copied only where they change."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torc
 
 def load_model(opened: Opened, *, device: torch.device | str = "cpu",
                dtype: torch.dtype | None = None) -> LanguageModel:
-    """The model, in evaluation mode. Tensors are read one rule at a time, so that at no moment two copies of more than
-    one rule's tensors exist.
+    """The model, in evaluation mode. Tensors are read one rule at a time, so that there are never two copies of more
+    than one rule's tensors.
 
     Raises:
         CheckpointError: listing every tensor that is missing, unexpected, of another shape, or holds NaN.
@@ -72,18 +72,18 @@ def _produced(opened: Opened, dtype: torch.dtype, device: torch.device) -> Itera
 
 
 def _spoilt(opened: Opened) -> Iterator[str]:
-    """Tensors that hold NaN."""
+    """A line for each tensor that holds NaN."""
     for name in opened.places.values():
         entry = opened.stored.entries[name]
         if isinstance(entry.dtype, torch.dtype) and 0 not in entry.shape:
             tensor = opened.stored.get(name)
-            # One pass without a temporary, and NaN goes through it.
+            # `aminmax` reads the tensor once without a temporary, and propagates NaN.
             if bool(torch.aminmax(tensor).min.isnan()):
                 yield f"{name}: holds NaN."
 
 
 def _untied(opened: Opened) -> Iterator[str]:
-    """Tensors that should repeat others and do not."""
+    """A line for each tensor that should repeat another and does not."""
     for copy, source in opened.account.tied.items():
         if copy in opened.places and source in opened.places:
             first, second = (opened.stored.get(opened.places[name]) for name in (copy, source))

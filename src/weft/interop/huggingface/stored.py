@@ -1,10 +1,10 @@
-"""The tensors of a foreign folder: found, listed with shapes and dtypes, and mapped into memory when they are used.
+"""The tensors of a foreign folder: listed with shapes and dtypes, and mapped into memory when they are used.
 
     model.safetensors                    one file
     model.safetensors.index.json         names the shard of each tensor
     pytorch_model.bin[.index.json]       the same as pickles, which are read without running them (weights only)
 
-A pickled file is read in one place here, and only its tensors.
+Pickled files are read only here (`read_pickled`), and only their tensors.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ INDEX = ".index.json"
 COPY_AGAIN = "Copy the folder again, whole."
 DTYPES: Mapping[str, torch.dtype] = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
                                      "BF16": torch.bfloat16}
-"""Weights that Weft computes with, by safetensors' names; others (quantised, whole numbers) keep theirs."""
+"""Dtypes of weights that Weft computes with, by their names in safetensors."""
 
 
 class Entry(NamedTuple):
-    """Shape and dtype of a stored tensor; the dtype is a word where it is none of weights."""
+    """Shape and dtype of a stored tensor; the dtype is its name where it is not among `DTYPES`."""
 
     shape: Shape
     dtype: torch.dtype | str
@@ -45,11 +45,11 @@ class TensorFile(ABC):
 
     @abstractmethod
     def entries(self) -> dict[str, Entry]:
-        """Every tensor."""
+        """Shape and dtype of every tensor, by name."""
 
     @abstractmethod
     def get(self, name: str) -> Tensor:
-        """A tensor, mapped from the file: nothing is read before it is used."""
+        """A tensor, mapped from the file, so that it is read only when it is used."""
 
 
 @final
@@ -114,7 +114,8 @@ def open_stored(folder: Path) -> Stored:
     """The tensors of a folder; only the files' headers are read.
 
     Raises:
-        CheckpointError: no weights, an index that names absent files, a file that is damaged or that lies elsewhere.
+        CheckpointError: no weights, an index that names missing files, a file that is damaged or lies outside the
+            folder.
     """
     names = _file_names(folder)
     problems = [what for name in names if (what := _unfit(folder, name))]
@@ -132,7 +133,7 @@ def open_stored(folder: Path) -> Stored:
 
 
 def listed(problems: list[str], what: str, folder: Path, remedy: str) -> CheckpointError:
-    """One error for all that is wrong with a folder's files or tensors."""
+    """One error for all problems of a folder's files or tensors."""
     count = f"1 {what} cannot" if len(problems) == 1 else f"{len(problems)} {what}s cannot"
     lines = "".join(f"\n  - {problem}" for problem in problems)
     return CheckpointError(f"{count} be used:{lines}\n", where=str(folder), remedy=remedy)
@@ -147,8 +148,8 @@ def _file_names(folder: Path) -> list[str]:
             return sorted(set(_index(folder / f"{single}{INDEX}").values()))
     shards = sorted(path.name for path in folder.glob("*-of-*.safetensors"))
     if shards:
-        raise CheckpointError(f"{len(shards)} shards such as {shards[0]}, but no {SINGLE}{INDEX} that says what is in "
-                              "them.", where=str(folder), remedy="Copy the index file too.")
+        raise CheckpointError(f"{len(shards)} shards such as {shards[0]}, but no {SINGLE}{INDEX}, which lists their "
+                              "content.", where=str(folder), remedy="Copy the index file too.")
     raise CheckpointError(f"no weights: neither {SINGLE} nor {PICKLED}, whole or in shards.", where=str(folder),
                           remedy="Copy the weights too, or give the folder that has them.")
 
@@ -162,7 +163,7 @@ def _index(path: Path) -> dict[str, str]:
 
 
 def _require_indexed(folder: Path, stored: Stored) -> None:
-    """What the index promises is in the shards."""
+    """Raise unless all tensors of the index are in the shards."""
     for single in (SINGLE, PICKLED):
         path = folder / f"{single}{INDEX}"
         if _there(folder / single) or not path.is_file():
@@ -175,12 +176,12 @@ def _require_indexed(folder: Path, stored: Stored) -> None:
 
 
 def _there(path: Path) -> bool:
-    """A file, or a link, be it broken or not, about which the next step reports."""
+    """Whether there is a file or a link, even a broken one, which a later step reports."""
     return path.is_file() or path.is_symlink()
 
 
 def _unfit(folder: Path, name: str) -> str:
-    """Why a file of the folder cannot be opened; empty if it can."""
+    """The reason why a file of the folder cannot be opened; empty if it can."""
     if Path(name).name != name or name in (".", ".."):
         return f"{name}: the index names a file outside the folder."
     path = folder / name
@@ -190,7 +191,7 @@ def _unfit(folder: Path, name: str) -> str:
 
 
 def lawful_link(path: Path) -> bool:
-    """Links stay in the folder, or lead from a snapshot of the Hub's cache to its blobs."""
+    """Whether a link stays in the folder, or leads from a snapshot of the Hub's cache to its blobs."""
     target, folder = path.resolve(), path.parent.resolve()
     cache = folder.parent.parent
     in_cache = folder.parent.name == "snapshots" and target.parent == cache / "blobs"
@@ -204,14 +205,14 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
         CheckpointError: it is damaged, or holds anything but tensors by name.
     """
     try:
-        # Files from before torch 1.6 are no archives and cannot be mapped.
+        # Files from before torch 1.6 are not zip archives and cannot be mapped.
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
-    except Exception as error:  # whatever the unpickler meets in a file that is not what it should be
+    except Exception as error:  # a damaged file can raise almost anything in the unpickler
         if type(error).__name__ == "UnpicklingError":
             raise CheckpointError("the file holds more than tensors (code that unpickling would run, or damage), so it "
                                   "is not opened.", where=str(path), remedy=CONVERT) from None
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
                               remedy="Copy the folder again, whole.") from None
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise CheckpointError("the file is no mapping from names to tensors.", where=str(path), remedy=CONVERT)
+        raise CheckpointError("the file is not a mapping from names to tensors.", where=str(path), remedy=CONVERT)
     return {str(name): tensor for name, tensor in content.items()}

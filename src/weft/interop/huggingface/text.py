@@ -1,4 +1,4 @@
-"""What lies beside the weights of a foreign folder: its tokenizer, and how it generates text."""
+"""The files beside the weights of a foreign folder: its tokenizer and its settings for generating text."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from weft.tokenizers.published import read_tokenizer
 
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "encoder.json", "vocab.txt",
                 "rwkv_vocab_v20230424.txt")
-"""Files any one of which makes a tokenizer."""
+"""Files each of which is enough for a tokenizer."""
 
 BESIDE = ("merges.txt", "vocab.bpe", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
           "chat_template.jinja", "chat_template.json")
-"""Files that belong to one."""
+"""Further files of a tokenizer."""
 
 SETTINGS = "tokenizer_config.json"
 GENERATION_FILE = "generation_config.json"
 GENERATION = "generation"
-"""The key of a checkpoint's facts that has it."""
+"""The key of a checkpoint's facts for the content of that file."""
 
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 NO_SETTINGS = frozenset({*SPECIAL, "_from_model_config", "transformers_version"})
-"""Keys that are ids of tokens, or say where the file comes from."""
+"""Keys that are ids of tokens or describe the origin of the file."""
 
 
 def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
@@ -50,11 +50,11 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
     """Put the tokenizer's files into a folder that is being written.
 
     Args:
-        source: the foreign folder that the model came from, whose files are copied as they are; None for Weft's own.
-        context: tokens of a document, which `transformers` wants to know.
+        source: the foreign folder that the model came from, whose files are copied unchanged; None for Weft's own.
+        context: tokens of a document, a setting of `transformers`.
 
     Returns:
-        What the user should know: a tokenizer that cannot be written.
+        Notes for the user: a tokenizer that cannot be written.
     """
     if source is not None:
         for name in (*VOCABULARIES, *BESIDE):
@@ -83,9 +83,9 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
 
 
 def _adds(tokenizer: Tokenizer) -> dict[str, bool]:
-    """Whether texts get an opening and a closing token, where the tokenizer says."""
-    said = {"add_bos_token": tokenizer.conventions.adds_bos, "add_eos_token": tokenizer.conventions.adds_eos}
-    return {key: value for key, value in said.items() if value is not None}
+    """Whether texts get an opening and a closing token, where the conventions declare it."""
+    declared = {"add_bos_token": tokenizer.conventions.adds_bos, "add_eos_token": tokenizer.conventions.adds_eos}
+    return {key: value for key, value in declared.items() if value is not None}
 
 
 def _write_templates(tokenizer: Tokenizer, draft: Path) -> None:
@@ -96,7 +96,7 @@ def _write_templates(tokenizer: Tokenizer, draft: Path) -> None:
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """All that the file holds; nothing where there is none.
+    """The content of generation_config.json; empty where there is none.
 
     Raises:
         CheckpointError: it is damaged.
@@ -112,16 +112,16 @@ def read_generation(folder: Path) -> dict[str, Any]:
 
 
 def special_ids(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The ids of special tokens in it."""
+    """The ids of special tokens among the content of generation_config.json."""
     return {key: content[key] for key in SPECIAL if content.get(key) is not None}
 
 
 def generation_of(facts: Mapping[str, Any], kept: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """What the file of a folder that is written holds: all that the one the model came from held, or else the ids of
-    its special tokens, those that end a generation whole.
+    """The content of generation_config.json for a folder to be written: that of the folder the model came from, or else
+    the ids of its special tokens, with all that end a generation.
 
     Args:
-        facts: of the model that is written.
+        facts: facts of the model to be written.
         kept: ids of special tokens by their keys in config.json.
         tokenizer: the model's; None: it has none.
     """
@@ -134,7 +134,7 @@ def generation_of(facts: Mapping[str, Any], kept: Mapping[str, Any], tokenizer: 
 
 
 def end_ids(facts: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
-    """The ids that end a generation, of those that the model has, where no tokenizer says."""
+    """The ids that end a generation, for a model without a tokenizer; those beyond its vocabulary are left out."""
     for source in (facts.get(GENERATION) or {}, facts.get("kept") or {}):
         found = source.get("eos_token_id")
         if found is not None:
@@ -143,5 +143,5 @@ def end_ids(facts: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
 
 
 def settings_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of what it says besides ids of tokens (temperature, top_p, ...)."""
+    """Names of the settings besides ids of tokens (temperature, top_p, ...)."""
     return tuple(sorted(set(facts.get(GENERATION) or {}) - NO_SETTINGS))

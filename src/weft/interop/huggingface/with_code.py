@@ -1,12 +1,12 @@
-"""Folders that bring a modelling file of their own, for models that no native class of `transformers` expresses.
+"""Folders with a modelling file, for models that no native class of `transformers` can express.
 
-    config.json              model_type "weft", the model's configuration of Weft whole, auto_map
-    configuration_weft.py    how `transformers` opens it: the files in `bundled`, which need the installed `weft`
+    config.json              model_type "weft", Weft's whole configuration of the model, auto_map
+    configuration_weft.py    the code with which `transformers` opens it: the files in `bundled`, which need `weft`
     modeling_weft.py
     model.safetensors        every tensor under "model." and its own name; in shards where it is large
     generation_config.json and the tokenizer's files, as in every folder
 
-Weft reads such a folder from its data and never runs the code in it.
+Weft reads such a folder from its data alone and never runs its code.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from weft.tokenizers.library import LIBRARY_FILE
 
 MODEL_TYPE = "weft"
 KEY = "weft"
-"""Where config.json has the configuration of Weft."""
+"""The key of config.json for Weft's configuration."""
 
 FORMAT = 1
 PREFIX = "model."
@@ -55,12 +55,12 @@ KEEP = "Keep it as a Weft checkpoint."
 
 
 def has_code(folder: Path) -> bool:
-    """Whether a folder is one of these."""
+    """Whether a folder has such a modelling file."""
     return is_foreign(folder) and read_raw(folder).get("model_type") == MODEL_TYPE
 
 
 def brings_bundled_code(folder: Path) -> bool:
-    """Whether the code that a folder would run is, byte for byte, what Weft has written into it."""
+    """Whether the code in a folder is, byte for byte, that which Weft writes."""
     if not has_code(folder) or read_raw(folder).get("auto_map") != AUTO_MAP:
         return False
     found = {path.name for path in folder.rglob("*.py")}
@@ -69,7 +69,7 @@ def brings_bundled_code(folder: Path) -> bool:
 
 
 def require_writable(model: LanguageModel) -> None:
-    """Refuse a model that the bundled file cannot serve.
+    """Raise unless the bundled modelling file can serve a model.
 
     Raises:
         UnsupportedError: an encoder-decoder, a bidirectional model, tables of counts, parts from a plugin's file.
@@ -78,24 +78,24 @@ def require_writable(model: LanguageModel) -> None:
     if model.takes_source:
         what = "a model that decodes from a source cannot be opened as a causal language model."
     elif Trait.BIDIRECTIONAL in traits_of(model):
-        what = "this model sees later tokens, so it cannot be opened as a causal language model."
+        what = "this model attends to later tokens, so it cannot be opened as a causal language model."
     elif isinstance(model, Counted):
-        what = "tables of counts are no weights that `transformers` could load."
+        what = "tables of counts are not weights that `transformers` could load."
     if what is not None:
         raise UnsupportedError(what, where="model", remedy=KEEP)
     plugins = sorted({part.kind for part in parts_in(model.config) if type(part).__module__.startswith(PLUGIN)})
     if plugins:
-        raise UnsupportedError(f"{', '.join(plugins)}: from a plugin's file, which the folder would lack.",
+        raise UnsupportedError(f"{', '.join(plugins)}: from a plugin's file, which the folder would not contain.",
                                where="model", remedy="Make the plugin an installed package with an entry point of the "
                                "group weft.parts, or keep the model as a Weft checkpoint.")
 
 
 def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, *, shard_bytes: int) -> None:
-    """Fill an empty folder, the tokenizer's files aside.
+    """Fill an empty folder, except for the tokenizer's files.
 
     Args:
         kept: ids of special tokens by their keys.
-        shard_bytes: of one file of weights at most.
+        shard_bytes: most bytes of one file of weights.
     """
     own = own_tensors(model)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
@@ -110,10 +110,10 @@ def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, 
 
 
 def write_own_tokenizer(tokenizer: Tokenizer, draft: Path) -> list[str]:
-    """Put a tokenizer of Weft into a folder, beside the files that `write_tokenizer` makes of it where it can.
+    """Save a tokenizer in Weft's format into a folder, beside the files of `write_tokenizer`.
 
     Returns:
-        What the user should know: a tokenizer that `transformers` cannot read.
+        Notes for the user: a tokenizer that `transformers` cannot read.
     """
     tokenizer.save(draft)
     return [] if LIBRARY_FILE in tokenizer.files() else [
@@ -121,10 +121,10 @@ def write_own_tokenizer(tokenizer: Tokenizer, draft: Path) -> list[str]:
 
 
 def build(content: Any, where: str = CONFIG_FILE) -> LanguageModel:
-    """The model of what config.json has under `KEY`, its weights as they begin. The bundled modelling file calls this.
+    """Build a model, freshly initialised, from the content of config.json under `KEY`. Called by the bundled file.
 
     Raises:
-        CheckpointError: it is missing, of a newer format, or of parts that are not known here.
+        CheckpointError: it is missing, of a newer format, or has parts that are not registered here.
     """
     version = content.get("format") if isinstance(content, Mapping) else None
     if not isinstance(version, int) or not isinstance(content.get("model"), Mapping):
@@ -155,7 +155,7 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def set_constants(module: nn.Module) -> None:
-    """Write fixed numbers anew where other hands have given a module memory. The bundled modelling file calls this."""
+    """Write constants again after `transformers` has allocated a module's memory. Called by the bundled file."""
     if isinstance(module, Constant):
         module.to_empty(device=module.numbers.device)
 
@@ -181,7 +181,7 @@ def load_with_code(folder: Path, *, device: torch.device | str = "cpu", dtype: t
 
 
 def _tensors(model: LanguageModel, stored: Stored, folder: Path) -> dict[str, Tensor]:
-    """The stored tensors by the model's names. Of tied tensors, files hold any one."""
+    """The stored tensors by the model's names. Of tied tensors a file may hold any one."""
     tied = tied_names(model)
     found: dict[str, Tensor] = {}
     problems: list[str] = []
@@ -199,7 +199,7 @@ def _tensors(model: LanguageModel, stored: Stored, folder: Path) -> dict[str, Te
 
 
 def _tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
-    """Weft's own, where it lies beside, else that of `transformers`."""
+    """The tokenizer in Weft's format where the folder has it, else that of `transformers`."""
     if (folder / SETTINGS_FILE).is_file():
         return load_tokenizer(folder, kinds=known_tokenizers())
     return folder_tokenizer(folder, vocab_size)

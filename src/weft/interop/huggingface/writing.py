@@ -39,20 +39,20 @@ def fit(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None = No
 
     Args:
         kept: see `Family.write`.
-        family: this one and no other.
-        first: the one to try before the others, such as the one that the model came from.
+        family: the only family to try; None: all.
+        first: the family to try first, such as the one that the model came from.
 
     Raises:
         InputError: no family of that name has a foreign format.
-        UnsupportedError: none can; what does not fit into the nearest is listed.
+        UnsupportedError: none can; the message lists what does not fit into the nearest.
     """
     able = {name: each for name, each in families().items() if each.native is not None}
     if family is not None and family not in able:
         raise InputError(f"no family with a format is called {family!r}.", where="family",
                          remedy=nearest(family, able))
-    wanted = [family] if family else sorted(able, key=lambda name: (name != first, name))
+    candidates = [family] if family else sorted(able, key=lambda name: (name != first, name))
     found: dict[str, list[str]] = {}
-    for name in wanted:
+    for name in candidates:
         raw, facts, found[name] = able[name].write(config, kept)
         if not found[name]:
             return Fit(able[name], raw, facts)
@@ -67,7 +67,7 @@ def _nothing_fits(found: Mapping[str, list[str]]) -> UnsupportedError:
     return UnsupportedError(f"{what}, which does not fit in {len(found[name])} "
                             f"place{'s' if len(found[name]) > 1 else ''}:{lines}\n", where="model",
                             remedy="Change the model there, keep it as a Weft checkpoint, or write it with --with-code "
-                                   "(with_code=True): the folder then brings a modelling file, which needs Weft.")
+                                   "(with_code=True): the folder then has a modelling file, which needs Weft.")
 
 
 def write_model(fitted: Fit, model: LanguageModel, draft: Path, *, shard_bytes: int) -> None:
@@ -89,7 +89,7 @@ def write_weights(produced: Iterator[tuple[str, Tensor]], sizes: Mapping[str, in
     Args:
         produced: names and tensors.
         sizes: bytes of each tensor by name, in the order in which they are produced.
-        shard_bytes: of one file at most (a larger tensor stands alone).
+        shard_bytes: most bytes of one file (a larger tensor has a file of its own).
     """
     shards = _shards(sizes, shard_bytes)
     places: dict[str, str] = {}
@@ -114,7 +114,7 @@ def _own_memory(tensor: Tensor) -> Tensor:
 
 
 def _shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
-    """The tensors' names, in their order, in groups of at most ``most`` bytes (a larger tensor alone)."""
+    """The tensors' names, in their order, in groups of at most ``most`` bytes (a larger tensor is a group)."""
     groups: list[list[str]] = [[]]
     size = 0
     for name, own in sizes.items():
@@ -127,5 +127,5 @@ def _shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file of `transformers`, its keys in order."""
+    """Write a JSON file as `transformers` does, with sorted keys."""
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
