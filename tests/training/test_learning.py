@@ -1,5 +1,5 @@
-"""Every part learns: a tiny model with it, trained for some dozens of steps, predicts a text whose structure is known better
-than any model that knows no more than how often tokens occur; and with positions, better than one without."""
+"""Every part learns: a tiny model with it, trained for some dozens of steps, predicts a text whose structure is known
+better than any model that knows no more than how often tokens occur; and with positions, better than one without."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def hosts(config: PartConfig) -> PartConfig | None:
 
 
 def parts() -> Iterator[Any]:
-    """The first two examples of every part that gradients train, and for how many steps: without norms it takes more."""
+    """The first two examples of every part that gradients train, with the steps: without norms it takes more."""
     for part in REGISTRY.parts():
         examples = part.examples()[:2]
         for index, example in enumerate(examples):
