@@ -1,5 +1,5 @@
-"""Every part learns: a tiny model with it, trained for a hundred steps, predicts a text whose structure is known better
-than any model that knows no more than how often tokens occur; and with positions, better than one without."""
+"""Every part learns: a tiny model with it, trained for some dozens of steps, predicts a text whose structure is known
+better than any model that knows no more than how often tokens occur; and with positions, better than one without."""
 
 from __future__ import annotations
 
@@ -129,23 +129,23 @@ def hosts(config: PartConfig) -> PartConfig | None:
 
 
 def parts() -> Iterator[Any]:
-    """The first two examples of every part that gradients train."""
+    """The first two examples of every part that gradients train, with the steps: without norms it takes more."""
     for part in REGISTRY.parts():
         examples = part.examples()[:2]
         for index, example in enumerate(examples):
             host = hosts(example)
             if host is not None:
-                yield pytest.param(host, id=f"{part.group} {part.kind} {index}")
+                yield pytest.param(host, 120 if part.kind == "none" else 70, id=f"{part.group} {part.kind} {index}")
 
 
-@pytest.mark.parametrize("config", list(parts()))
-def test_a_model_with_the_part_learns_more_than_how_often_tokens_occur(config: PartConfig) -> None:
+@pytest.mark.parametrize(("config", "steps"), list(parts()))
+def test_a_model_with_the_part_learns_more_than_how_often_tokens_occur(config: PartConfig, steps: int) -> None:
     model = config.build(None)  # type: ignore[arg-type]
     reads = isinstance(model, LanguageModel) and model.takes_source
     text = told if reads or any(isinstance(part, CrossAttention) for part in model.modules()) else chain
     # The chain's own entropy is 0.72 nats below its unigram entropy, the told rows' 0.93: two fifths of the way are far
-    # from what chance or a model without context could give.
-    assert learnt(config, text, 120) < unigram_entropy(text) - 0.3
+    # from what chance or a model without context could give; after 60 steps the slowest had gone 0.08 farther.
+    assert learnt(config, text, steps) < unigram_entropy(text) - 0.3
 
 
 def test_a_stack_of_sigmoid_networks_learns() -> None:
