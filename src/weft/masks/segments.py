@@ -20,8 +20,8 @@ class Segments(Mask):
     """The earlier keys of the query's segment of ``size`` tokens and the ``memory`` keys before it:
     size floor(i / size) - memory <= j <= i, counted from the begin of the document.
 
-    Segments are cut by position, whatever pieces a sequence is run in, so a state gives what a whole run gives. The
-    released code cuts by call; its ``same_length`` is ``window(memory)``, a window that moves with the query.
+    Segments are counted from the document's first token, so a sequence run in pieces of any size gives the same result.
+    In the released code each call is a segment; with ``same_length`` its mask is ``window(memory)``.
     """
 
     kind: ClassVar[str] = "segments"

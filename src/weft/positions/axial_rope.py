@@ -22,7 +22,7 @@ from weft.positions.frequencies import base_frequencies
 
 @register
 class AxialRopeConfig(PositionConfig):
-    """Rotary positions of n coordinates a token: the pairs of each head are shared out equally among the axes.
+    """Rotary positions of n coordinates a token: each axis turns an equal share of a head's pairs of features.
 
     Attributes:
         grid: sizes of all axes but the first, so that n = 1 + their number. Without coordinates of the call, tokens
@@ -60,7 +60,8 @@ class AxialRope(PositionScheme):
     """Pair i of axis a turned by the angle p_a theta_i, theta_i = base^(-2i n/d_head).
 
     Rotations of different axes commute, so scores depend on the differences along each axis alone. The pairs of an axis
-    lie together, as in the released code; the paper's formula alternates them, the same with permuted weights.
+    stand together, as in the released code; the paper's formula alternates the axes, which is the same model with
+    permuted weights.
     Coordinates may be fractions and may be negative.
     """
 
@@ -89,7 +90,7 @@ class AxialRope(PositionScheme):
         return turns(angles.cos(), angles.sin(), self.layout)
 
     def places(self, ticks: Ticks) -> Float[Tensor, "#B T n"]:
-        """Coordinates of each token: those of the call, else of its index on the grid."""
+        """Return the coordinates of each token: those given to the call, or else those of its index on the grid."""
         axes = len(self.grid) + 1
         if ticks.coordinates is None:
             index, inner = ticks.position, [math.prod(self.grid[axis:]) for axis in range(axes)]

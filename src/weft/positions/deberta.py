@@ -25,8 +25,11 @@ Projections = Literal["own", "own_biased", "content"]
 
 
 def log_position(distance: Int64[Tensor, "..."], span: int, longest: int) -> Int64[Tensor, "..."]:
-    """Signed bucket of a signed distance: the distance itself up to span/2, from there on growing with its logarithm,
-    which reaches span at ``longest``. In float32 and rounded up, as in the released code."""
+    """Return the signed bucket of each signed distance, in tokens.
+
+    Up to span/2 the bucket is the distance itself. Beyond, it grows with the logarithm of the distance and reaches
+    ``span`` at ``longest``. The logarithm is taken in float32 and rounded up, as in the released code.
+    """
     middle = span // 2
     far = distance.abs().clamp(min=middle).float() / middle
     steps = far.log() / math.log((longest - 1) / middle) * (middle - 1)
@@ -36,15 +39,15 @@ def log_position(distance: Int64[Tensor, "..."], span: int, longest: int) -> Int
 
 @register
 class DebertaConfig(PositionConfig):
-    """Content to content, content to position and position to content, each divided by the root of their number times
-    d_head.
+    """Scores of content with content, content with position and position with content, divided by sqrt(n d_head), n the
+    number of these terms.
 
-    The table of relative vectors is one for all layers where it is declared under ``shared:``, as published. DeBERTa
-    v1: a table of 1024 rows. v2 and v3: 512 rows with ``norm: layernorm``, ``longest: 512``, ``projections: content``.
+    Published models have one table of relative vectors for all layers: declare it under ``shared:``. DeBERTa v1: a
+    table of 1024 rows. v2 and v3: 512 rows with ``norm: layernorm``, ``longest: 512``, ``projections: content``.
 
     Attributes:
         table: relative vectors; half of its rows are the span k.
-        longest: distance in tokens that the last of logarithmic buckets stands for (v2, v3); None: one row for each
+        longest: with logarithmic buckets, the distance in tokens of the last one (v2, v3); None: one row for each
             distance, clipped to k (v1).
         terms: ``c2p``, content to position; ``p2c``, position to content; or both.
         projections: of the relative vectors: ``own`` maps, of which that of queries has a bias (v1); ``own_biased``,
@@ -87,8 +90,9 @@ class Deberta(PositionScheme):
     """(q_i . K_r[row] + k_j . Q_r[row]) / sqrt(3 d_head), row = clip(i - j + k, 0, 2k - 1), of the projected vectors
     K_r and Q_r.
 
-    The paper's position to content reads delta(j, i); its released code, which this follows, reads the row of i - j for
-    both. Products of each query and each key with the 2k vectors are made once and read by distance.
+    For position to content the paper reads the row of j - i. The released code, which this follows, reads the row of
+    i - j for both. Each query and each key is multiplied with the 2k vectors once, and the products are read by
+    distance.
     """
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"scores"})
@@ -131,7 +135,7 @@ class Deberta(PositionScheme):
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
     def row(self, distance: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        """Row of the table for query position less key position."""
+        """Return the row of the table for each query position minus key position."""
         span, longest = self.span, self.config.longest
         signed = distance if longest is None else log_position(distance, span, longest)
         return (signed + span).clamp(0, 2 * span - 1)

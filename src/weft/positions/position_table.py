@@ -17,9 +17,9 @@ from weft.core.registry import register
 
 @register
 class PositionTableConfig(PartConfig):
-    """A vector of d_model features for each position or distance, which a scheme projects (`deberta`).
+    """A vector of d_model features for each distance, which a position scheme projects (`deberta`).
 
-    Declared under ``shared:`` it is one table for all layers that name it.
+    Declare it under ``shared:`` to give several layers one table.
 
     Attributes:
         rows: vectors in the table.
@@ -44,7 +44,7 @@ class PositionTableConfig(PartConfig):
 
 
 class PositionTable(Part):
-    """The vectors [rows, D], normalised where so declared."""
+    """The vectors [rows, D], normalised if the configuration names a norm."""
 
     def __init__(self, rows: int, d_model: int, std: float, norm: nn.Module | None) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class PositionTable(Part):
         nn.init.normal_(self.vectors, std=std)
 
     def forward(self) -> Float[Tensor, "rows D"]:
-        """All vectors."""
+        """Return all vectors."""
         if self.norm is None:
             return self.vectors
         normalised: Tensor = self.norm(self.vectors)

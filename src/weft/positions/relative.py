@@ -1,4 +1,4 @@
-"""What schemes that act on scores by the distance of two tokens have in common."""
+"""Distances between queries and keys, and scores that are read from a table by distance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.positions.coordinates import whole
 
 
 def distances(ticks: Ticks, keys: Keys, scheme: str) -> Int64[Tensor, "#B T S"]:
-    """Position of the query less position of the key.
+    """Return the position of each query minus the position of each key.
 
     Raises:
         InputError: for coordinates that are not whole numbers.
@@ -20,11 +20,21 @@ def distances(ticks: Ticks, keys: Keys, scheme: str) -> Int64[Tensor, "#B T S"]:
 
 
 def of_pairs(by_row: Float[Tensor, "B H T R"], row: Int64[Tensor, "#B T S"]) -> Float[Tensor, "B H T S"]:
-    """Of each query its numbers at the rows of a table that its keys have."""
+    """Read each query's product with a row of a table, for the row that belongs to each of its keys.
+
+    Args:
+        by_row: products of the queries with every row of a table of R rows.
+        row: the row of each query and key.
+    """
     batch, heads, steps, _ = by_row.shape
     return by_row.gather(3, row[:, None].expand(batch, heads, steps, row.shape[2]))
 
 
 def of_pairs_by_key(by_row: Float[Tensor, "B H S R"], row: Int64[Tensor, "#B T S"]) -> Float[Tensor, "B H T S"]:
-    """Of each key its numbers at the rows of a table that its queries have."""
+    """Read each key's product with a row of a table, for the row that belongs to each of its queries.
+
+    Args:
+        by_row: products of the keys with every row of a table of R rows.
+        row: the row of each query and key.
+    """
     return of_pairs(by_row, row.transpose(1, 2)).transpose(2, 3)

@@ -22,8 +22,8 @@ class ShawConfig(PositionConfig):
 
     Attributes:
         clip: k, in tokens; keys farther away share the vector of distance k.
-        values: values have relative vectors too. The weights of all pairs are then made, so that only the reference
-            form of attention serves; the paper found no difference without them (section 4.3).
+        values: values have relative vectors too. They need the weights of all pairs, which only the reference form of
+            attention makes; the paper measured no loss without them (section 4.3).
         std: standard deviation of the normal distribution that the vectors start from.
     """
 
@@ -46,10 +46,10 @@ class ShawConfig(PositionConfig):
 
 
 class ShawKeys(PositionScheme):
-    """q_i . aK[clip(j - i)] / sqrt(d_head), beside q_i . k_j / sqrt(d_head).
+    """q_i . aK[clip(j - i)] / sqrt(d_head), added to q_i . k_j / sqrt(d_head).
 
-    A query's products with the 2k + 1 vectors are made once and read by distance, so nothing of size T x S x d_head is
-    made. Vectors are indexed by position, so documents and coordinates are respected.
+    Each query is multiplied with the 2k + 1 vectors once, and the products are read by distance, so no tensor of
+    T x S x d_head numbers is made.
     """
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"scores"})
@@ -71,12 +71,12 @@ class ShawKeys(PositionScheme):
         return of_pairs(products, self.row(ticks, keys))
 
     def row(self, ticks: Ticks, keys: Keys) -> Int64[Tensor, "#B T S"]:
-        """Row of the table for each pair: clip(j - i, -k, k) + k."""
+        """Return the row of the table for each query i and key j: clip(j - i, -k, k) + k."""
         return self.clip - distances(ticks, keys, "shaw").clamp(-self.clip, self.clip)
 
 
 class Shaw(ShawKeys):
-    """The same, and each output the weighted sum of v_j + aV[clip(j - i)]."""
+    """Relative vectors on keys, as in `ShawKeys`, and on values: outputs are weighted sums of v_j + aV[clip(j - i)]."""
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"scores", "values"})
 
@@ -86,7 +86,7 @@ class Shaw(ShawKeys):
         nn.init.normal_(self.values, std=std)
 
     def value_terms(self, weights: Float[Tensor, "B H T S"], ticks: Ticks, keys: Keys) -> Float[Tensor, "B T H E"]:
-        # In float32, since the outermost rows gather hundreds of small weights.
+        # The outermost rows sum hundreds of small weights, of which a running sum in bfloat16 would lose most.
         wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
         row = self.row(ticks, keys)[:, None].expand(wide.shape)
         sums = wide.new_zeros(*wide.shape[:3], len(self.values)).scatter_add(3, row, wide).to(weights.dtype)

@@ -20,9 +20,12 @@ from weft.positions.relative import distances
 
 
 def log_buckets(distance: Int64[Tensor, "..."], buckets: int, longest: int) -> Int64[Tensor, "..."]:
-    """Bucket of distances from 0: each of the first ``buckets``/2 has its own, the others grow with the logarithm of
-    the distance up to ``longest`` tokens, from where on all share the last. The logarithm is taken in float32 and
-    truncated, as in the released code."""
+    """Return the bucket of each distance (0 or more, in tokens).
+
+    Each of the first ``buckets``/2 distances has a bucket to itself. The other buckets grow with the logarithm of the
+    distance up to ``longest``; all distances from there on share the last. The logarithm is taken in float32 and
+    truncated, as in the released code.
+    """
     exact = buckets // 2
     far = (distance.float().clamp(min=exact) / exact).log() / math.log(longest / exact) * (buckets - exact)
     return torch.where(distance < exact, distance, (exact + far.long()).clamp(max=buckets - 1))
@@ -33,7 +36,7 @@ class T5Config(PositionConfig):
     """Relative bias b[bucket(j - i), h], added to the score of query i and key j in head h.
 
     T5 has one table for all layers: declare it under ``shared:`` and write ``position: {shared: NAME}`` in each layer.
-    A part written out in each layer has a table in each (as in PaLM's ablations).
+    Written out in a layer, the scheme has a table for that layer alone.
 
     Attributes:
         buckets: rows of the table.
@@ -79,10 +82,8 @@ class T5Config(PositionConfig):
 
 
 class T5(PositionScheme):
-    """The bias, from a table [buckets, H].
-
-    The distance counts positions, so documents and coordinates are respected; the published code counts indices.
-    """
+    """The bias, read from a table [buckets, H] by the difference of two positions, so that a packed document has the
+    biases that it has alone. The released code takes indices within the row."""
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"scores"})
     relative = True
@@ -104,7 +105,7 @@ class T5(PositionScheme):
         return F.embedding(bucket, self.table).permute(0, 3, 1, 2).to(q.dtype)
 
     def bucket(self, distance: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        """Row of the table for query position less key position."""
+        """Return the row of the table for each query position minus key position."""
         buckets, longest = self.config.buckets, self.config.longest
         if not self.config.bidirectional:
             return log_buckets(distance.clamp(min=0), buckets, longest)

@@ -24,12 +24,12 @@ from weft.positions.relative import distances, of_pairs
 class TransformerXlConfig(PositionConfig):
     """q_i . k_j + q_i . W_r R_(i-j) + u . k_j + v . W_r R_(i-j), all divided by the root of d_head.
 
-    Segment memory is the mask and the state: ``causal & window(w)`` keeps the keys of the last w tokens whatever the
-    segments (the released code's ``same_length``), ``segments(t, m)`` is the paper's, whose queries see their segment
-    of t tokens and m before it.
+    The segment memory is the attention's state, and its mask says how long it is. Under ``segments(t, m)`` a query sees
+    its segment of t tokens and m tokens before it (the paper); under ``causal & window(w)`` it sees the last w tokens
+    (the released code with ``same_length``).
 
     Attributes:
-        clamp: distances beyond it, in tokens, count as it (the released code's ``clamp_len``); None: none.
+        clamp: longer distances, in tokens, are taken as this one (the released code's ``clamp_len``); None: no limit.
         base: of the wavelengths, which run from 2 pi to about 2 pi base tokens.
         std: standard deviation of the normal distribution that u and v start from.
     """
@@ -57,14 +57,16 @@ class TransformerXlConfig(PositionConfig):
 
 
 class TransformerXl(PositionScheme):
-    """The three terms beside q_i . k_j.
+    """The three terms that are added to q_i . k_j.
 
-    R_d = [sin d theta, cos d theta]. Since i theta and j theta are angles, R_(i-j) . a is a rotated a, of the query's
-    position alone, times R_j: the scores are one product of queries with codes of the keys' positions, of d_model
-    features a head. No row is made for each distance, keys may stand anywhere (fractions too), and nothing of T x S
-    but the scores is made. With ``clamp`` the rows of its distances are projected once and read, as published. Keys of
-    earlier segments are kept as they were projected; the released code keeps the layer's input and projects it anew,
-    the same until weights change.
+    R_d = [sin d theta, cos d theta]. R_(i-j) . a equals R_j . b, where b is ``a`` with each pair of features rotated by
+    i theta. So the terms with R are one product of rotated queries with R_j, over d_model features in each head: keys
+    may stand at any positions, fractions too, and nothing is computed for single distances. The released code projects
+    R of every distance instead, which takes fewer operations where T and S are alike. With ``clamp`` it is done so
+    here: the R of all distances are projected once a call.
+
+    The state holds keys. The released code holds the layer's input and projects it again in the next segment, which
+    differs only while weights change.
     """
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"scores"})
@@ -73,7 +75,7 @@ class TransformerXl(PositionScheme):
         super().__init__()
         self.clamp = config.clamp
         self.frequencies = Constant([config.base ** (-2 * i / d_model) for i in range(d_model // 2)])
-        # Its matrix is read from the other side, by the queries.
+        # Queries are multiplied with the transpose of its matrix, so nothing may stand in its place.
         self.r = Linear(d_model, n_heads * d_head, bias=False, allows=frozenset())
         self.u, self.v = (nn.Parameter(torch.empty(n_heads, d_head)) for _ in range(2))
         for each in (self.u, self.v):
@@ -111,7 +113,7 @@ class TransformerXl(PositionScheme):
         return torch.einsum("bthd,bsd->bhts", turned, j.expand(len(q), -1, -1))
 
     def _waves(self, position: Tensor, like: Tensor) -> Tensor:
-        """[..., D]: the sines, then the cosines."""
+        """Return the sines, then the cosines, of each position, [..., D]."""
         dtype = angle_dtype(like)
         angles = position.to(dtype)[..., None] * self.frequencies.at(dtype)
         return torch.cat([angles.sin(), angles.cos()], -1)

@@ -22,8 +22,8 @@ from weft.positions.position_table import PositionTable
 
 @register
 class TupeConfig(PositionConfig):
-    """(p_i U_q) (p_j U_k)^T / sqrt(2 d_head), beside content scores divided alike: TUPE-A, and with ``relative``,
-    which adds b_(j - i), TUPE-R.
+    """(p_i U_q) (p_j U_k)^T / sqrt(2 d_head), added to content scores with the same divisor (TUPE-A); with
+    ``relative``, b_(j - i) is added as well (TUPE-R).
 
     TUPE has one table and one pair of projections for all layers: declare it under ``shared:`` and write
     ``position: {shared: NAME}`` in each.
@@ -31,8 +31,8 @@ class TupeConfig(PositionConfig):
     Attributes:
         max_length: positions in the table, in tokens; None: the model's context.
         relative: a scheme that adds to scores by distance alone, such as ``{kind: t5, bidirectional: true}``.
-        first: ``untied``: whatever a document's first token ([CLS]) scores as a query is a number theta_1 of each head
-            in place of all this, and as a key theta_2.
+        first: ``untied``: for a document's first token ([CLS]) a learned number of each head stands in place of these
+            terms, theta_1 where it is the query, theta_2 where it is the key.
         norm: normalises each vector of the table before it is projected (the released code: layernorm).
         bias: the two projections have biases (the released code).
         std: standard deviation of the normal distribution that the vectors start from.
@@ -75,7 +75,7 @@ class TupeConfig(PositionConfig):
 
 
 class Tupe(PositionScheme):
-    """The position scores. Positions are whole numbers within the table; the table is projected once a call."""
+    """The scores of positions, from a table that is projected once a call."""
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"scores"})
 
@@ -90,7 +90,7 @@ class Tupe(PositionScheme):
 
     @property
     def limit(self) -> int:
-        """Tokens of the longest document."""
+        """The number of tokens of the longest document."""
         return len(self.table.vectors)
 
     def scale(self, d_head: int) -> float:
@@ -113,7 +113,7 @@ class Tupe(PositionScheme):
         return torch.where((i == 0)[:, None, :, None], row, torch.where((j == 0)[:, None, None, :], column, scores))
 
     def _positions(self, ticks: Ticks, keys: Keys) -> tuple[Tensor, Tensor]:
-        """Of queries and keys; slots that hold no key stand anywhere in the table.
+        """Return the positions of queries and keys. Slots of a buffer that hold no key get an arbitrary valid one.
 
         Raises:
             InputError: a token that counts stands beyond the table.
