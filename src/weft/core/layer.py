@@ -226,13 +226,41 @@ def beginning(part: nn.Module, batch: int, *, capacity: int | None, dtype: torch
               device: torch.device | str | None, horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
     """A clock before the first token, and the dtype of state fields that follow the model's; what is None is taken
     from the part's parameters."""
+    needs = needs_of(part)
+    clock = needs.clock(batch, capacity=capacity, device=device, horizon=horizon)
+    return clock, needs.dtype if dtype is None else dtype
+
+
+class Needs(NamedTuple):
+    """What a part's modules declare of the states that it starts. It takes a walk through all of them, so that whoever
+    starts many states looks it up once.
+
+    Attributes:
+        device: of its parameters; None without any.
+        dtype: of state fields that follow the model's.
+        facts: that its modules read (`facts_of`).
+        lookbacks: which positions they ask for.
+    """
+
+    device: torch.device | None
+    dtype: torch.dtype
+    facts: dict[str, int | None]
+    lookbacks: tuple[Lookback | None, ...]
+
+    def clock(self, batch: int, *, capacity: int | None, device: torch.device | str | None,
+              horizon: int | Tensor | None) -> Clock:
+        """A clock before the first token; the arguments are those of `Layer.init_state`."""
+        place = self.device if device is None else device
+        return Clock.start(batch, device=place, horizon=horizon,
+                           facts=start_facts(self.facts, batch, capacity, place),
+                           places=start_places(self.lookbacks, batch, capacity=capacity, device=place))
+
+
+def needs_of(part: nn.Module) -> Needs:
+    """What the states of ``part`` need."""
     own = next(iter(part.parameters()), None)
-    place = own.device if device is None and own is not None else device
-    kind = (computing_dtype(part) or torch.get_default_dtype()) if dtype is None else dtype
-    facts = start_facts(facts_of(part), batch, capacity, place)
-    needs = (each.lookback() for each in part.modules() if isinstance(each, Part))
-    places = start_places(needs, batch, capacity=capacity, device=place)
-    return Clock.start(batch, device=place, horizon=horizon, facts=facts, places=places), kind
+    return Needs(None if own is None else own.device, computing_dtype(part) or torch.get_default_dtype(),
+                 facts_of(part), tuple(each.lookback() for each in part.modules() if isinstance(each, Part)))
 
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:

@@ -66,7 +66,7 @@ def admit(state: S, rows: Rows, other: S) -> S:
             raise StateError(f"{list(new.shape[2:]) or 'one'} coordinates a token, and the batch has "
                              f"{list(own.shape[2:]) or 'one'}.", where="admit",
                              remedy="Admit rows whose calls gave coordinates of the batch's shape.")
-        return _written(own, places, new, spec)
+        return written(own, places, new, spec)
 
     def settle(values: list[Any], spec: FactField) -> Any:
         return values[0] if spec.room else as_declared(values, spec)
@@ -216,7 +216,7 @@ def _require_dtype(own: Tensor, new: Tensor, spec: TensorField) -> None:
                          remedy="Start both with the same dtype, or cast the rows with State.to.")
 
 
-def _written(own: Tensor, places: Tensor, new: Tensor, spec: TensorField) -> Tensor:
+def written(own: Tensor, places: Tensor, new: Tensor, spec: TensorField) -> Tensor:
     """``own`` with ``new`` in the rows ``places``, and the fill behind what is shorter."""
     size = None if spec.grows is None else new.shape[spec.grows]
     if spec.grows is not None and size is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Self, TypeAlias, TypeVar
 
 import torch
@@ -185,9 +186,14 @@ def _require_alike(path: str, wanted: Tensor, given: Tensor, spec: TensorField) 
                          "was restored with State.to.")
 
 
-def _fields(state: State) -> Iterator[tuple[str, Any, Any]]:
-    for field in dataclasses.fields(state):
-        yield field.name, getattr(state, field.name), field.metadata.get("weft")
+def _fields(state: State) -> list[tuple[str, Any, Any]]:
+    return [(name, getattr(state, name), spec) for name, spec in _declared(type(state))]
+
+
+@cache
+def _declared(kind: type[State]) -> tuple[tuple[str, Any], ...]:
+    """The names of a state's fields and what it declares of them: the same for all of a class."""
+    return tuple((field.name, field.metadata.get("weft")) for field in dataclasses.fields(kind))
 
 
 def leaves(state: State, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any, Any]]:
@@ -261,7 +267,7 @@ def map_together(states: list[S], join: Join, *, forks: bool, settle: Settle | N
                 yield name, tuple(visit(list(items), f"{place}.{index}.") if isinstance(items[0], State) else items[0]
                                   for index, items in enumerate(zip(*values, strict=True)))
             else:
-                if not isinstance(spec, FactField) or spec.joined is None:
+                if len(values) > 1 and (not isinstance(spec, FactField) or spec.joined is None):
                     _require_one(dict.fromkeys(values), place, "{!r}")
                 if isinstance(spec, FactField):
                     yield name, (settle or as_declared)(values, spec)
@@ -282,7 +288,8 @@ def _fork(leases: Sequence[Lease]) -> Lease:
 
 
 def _require_same_kind(group: list[Any], path: str) -> None:
-    _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
+    if len(group) > 1:
+        _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
 
 
 def _require_alike_tensors(values: list[Tensor | None], spec: TensorField, path: str) -> None:
