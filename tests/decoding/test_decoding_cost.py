@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoding.small_models import MLP, ROPE, decoder
+from weft.core.errors import StateError
 from weft.core.span import Span
 from weft.decoding import Row
 from weft.decoding.session import Session
@@ -102,5 +103,58 @@ def test_a_span_is_resolved_once_a_call_whatever_layers_there_are(rows: int) -> 
     # The embedding asks its dropout; blocks do not. Of all calls 29 are those of the 24 modules before their `forward`,
     # which is 24 more; the 15 operations take 62 (the call, its record, the form, and two rules of attention's); what
     # the step comes to in all layers is worked out in 24.
-    assert found["Module.__getattr__"] < 5 and found["Module._call_impl"] == 1, "of the token table, torch's"
+    assert found["Module.__getattr__"] < 5 and found["Module._call_impl"] == 1, "the table of tokens is torch's own"
     assert found.total() < 200, "192 with Python 3.11 and torch 2.13"
+
+
+def taped(rows: int) -> Session:
+    """A session of 4 layers whose steps a tape takes."""
+    session = Session(decoder(ROPE, MLP).float().eval(), [Row((1,) * 6)] * rows, max_new_tokens=50)
+    for _ in range(6):
+        session.advance(torch.ones(rows, dtype=torch.int64))
+    assert session.by_tape
+    return session
+
+
+def test_a_row_joins_a_running_batch_in_few_calls() -> None:
+    """Most of what is left is the model's own reading of the prompt."""
+    session, found = taped(3), Counter[str]()
+    session.retire([1])
+    session.admit([1], [Row((2,) * 5)])
+    session.advance(torch.ones(3, dtype=torch.int64))
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            found[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(count)
+    try:
+        session.retire([1])
+        session.admit([1], [Row((2,) * 5)])
+    finally:
+        sys.setprofile(None)
+    assert session.by_tape and found["map_together"] == found["kept_dtypes"] == 0
+    assert found.total() < 1000, found.most_common(12)
+
+
+def test_a_state_that_was_given_out_cannot_be_used_once_rows_have_changed_under_it() -> None:
+    for change in (lambda each: each.retire([1]), lambda each: each.admit([1], [Row((2,) * 5)])):
+        session = taped(3)
+        state = session.state
+        change(session)
+        assert session.by_tape
+        with pytest.raises(StateError, match="an earlier call has consumed this state"):
+            session.model.hidden(torch.ones(3, 1, dtype=torch.int64), state)
+
+
+def test_rows_that_a_tape_takes_are_those_that_states_take() -> None:
+    """The same changes with a state given out before each, which leaves them to `weft.core.rows`."""
+    ends = []
+    for given_out in (False, True):
+        session = taped(3)
+        for change in (lambda each: each.retire([1]), lambda each: each.admit([1], [Row((2,) * 5)])):
+            assert not given_out or session.state.batch() == 3
+            change(session)
+            session.advance(torch.ones(3, dtype=torch.int64))
+        ends.append([session.logits, *(tensor for tensor, _ in session.state.tensors().values())])
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))

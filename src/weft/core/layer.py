@@ -133,14 +133,43 @@ def beginning(part: nn.Module, batch: int, *, capacity: int | None, dtype: torch
               device: torch.device | str | None, horizon: int | Tensor | None) -> tuple[Clock, torch.dtype]:
     """A clock before the first token, and the dtype of state fields that follow the model's. A device or dtype of None
     is that of the part's parameters."""
+    needs = needs_of(part)
+    clock = needs.clock(batch, capacity=capacity, device=device, horizon=horizon)
+    return clock, needs.dtype if dtype is None else dtype
+
+
+class Needs(NamedTuple):
+    """What the modules of a part declare of the states that it starts. Collecting it visits all of them, so a caller
+    that starts many states does it once.
+
+    Attributes:
+        device: of its parameters; None without any.
+        dtype: of state fields that follow the model's.
+        facts: the facts that its modules read (`facts_of`).
+        lookbacks: the earlier tokens whose positions they read (`lookbacks_of`).
+    """
+
+    device: torch.device | None
+    dtype: torch.dtype
+    facts: dict[str, int | None]
+    lookbacks: tuple[Lookback, ...]
+
+    def clock(self, batch: int, *, capacity: int | None, device: torch.device | str | None,
+              horizon: int | Tensor | None) -> Clock:
+        """A clock before the first token; the arguments are those of `Layer.init_state`."""
+        device = self.device if device is None else device
+        facts = start_history(map(Lookback, self.facts.values()), batch, capacity=capacity, device=device,
+                              width=len(self.facts))
+        positions = start_history(self.lookbacks, batch, capacity=capacity, device=device)
+        return Clock.start(batch, device=device, horizon=horizon, fact_names=tuple(sorted(self.facts)), facts=facts,
+                           positions=positions)
+
+
+def needs_of(part: nn.Module) -> Needs:
+    """What the states of ``part`` need."""
     parameter = next(iter(part.parameters()), None)
-    device = parameter.device if device is None and parameter is not None else device
-    dtype = (computing_dtype(part) or torch.get_default_dtype()) if dtype is None else dtype
-    read = facts_of(part)
-    facts = start_history(map(Lookback, read.values()), batch, capacity=capacity, device=device, width=len(read))
-    positions = start_history(lookbacks_of(part), batch, capacity=capacity, device=device)
-    return Clock.start(batch, device=device, horizon=horizon, fact_names=tuple(sorted(read)), facts=facts,
-                       positions=positions), dtype
+    return Needs(None if parameter is None else parameter.device,
+                 computing_dtype(part) or torch.get_default_dtype(), facts_of(part), tuple(lookbacks_of(part)))
 
 
 class Pointwise(Layer, ABC):

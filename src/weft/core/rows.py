@@ -67,7 +67,7 @@ def admit(state: S, rows: Rows, other: S) -> S:
             raise StateError(f"{list(new.shape[2:]) or 'one'} coordinates a token, and the batch has "
                              f"{list(batch.shape[2:]) or 'one'}.", where="admit",
                              remedy="Admit rows whose calls gave coordinates of the batch's shape.")
-        return _written(batch, places, new, spec)
+        return written(batch, places, new, spec)
 
     def settle(values: list[Any], spec: FactField) -> Any:
         return values[0] if spec.room else as_declared(values, spec)
@@ -222,7 +222,7 @@ def _require_dtype(batch: Tensor, new: Tensor, spec: TensorField) -> None:
                          remedy="Start both with the same dtype, or cast the rows with State.to.")
 
 
-def _written(batch: Tensor, places: Tensor, new: Tensor, spec: TensorField) -> Tensor:
+def written(batch: Tensor, places: Tensor, new: Tensor, spec: TensorField) -> Tensor:
     """``batch`` with ``new`` in the rows ``places``, padded with the fill where ``new`` is shorter."""
     size = None if spec.grows is None else new.shape[spec.grows]
     if spec.grows is not None and size is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
@@ -25,9 +26,14 @@ class Tree:
 T = TypeVar("T", bound=Tree)
 
 
-def _declared(state: Tree) -> Iterator[tuple[str, Any, Any]]:
-    for field in dataclasses.fields(state):
-        yield field.name, getattr(state, field.name), field.metadata.get("weft")
+def _fields(state: Tree) -> list[tuple[str, Any, Any]]:
+    return [(name, getattr(state, name), spec) for name, spec in _declared(type(state))]  # type: ignore[arg-type]  # a class is hashable, whatever its instances are
+
+
+@cache
+def _declared(kind: type[Tree]) -> tuple[tuple[str, Any], ...]:
+    """The names of a state's fields and their declarations, which all states of a class share."""
+    return tuple((field.name, field.metadata.get("weft")) for field in dataclasses.fields(kind))
 
 
 def leaves(state: Tree, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any, Any]]:
@@ -37,7 +43,7 @@ def leaves(state: Tree, prefix: str = "", seen: set[int] | None = None) -> Itera
     if id(state) in seen:
         return
     seen.add(id(state))
-    for name, value, spec in _declared(state):
+    for name, value, spec in _fields(state):
         path = f"{prefix}{name}"
         if isinstance(value, Tree):
             yield from leaves(value, f"{path}.", seen)
@@ -83,7 +89,7 @@ def map_together(states: list[T], join: Join, *, forks: bool, settle: Settle | N
         return done[key]
 
     def _joined(group: list[Tree], path: str) -> Iterator[tuple[str, Any]]:
-        for name, value, spec in _declared(group[0]):
+        for name, value, spec in _fields(group[0]):
             values, place = [getattr(member, name) for member in group], f"{path}{name}"
             if isinstance(spec, TensorField):
                 _require_alike_tensors(values, spec, place)
@@ -98,7 +104,7 @@ def map_together(states: list[T], join: Join, *, forks: bool, settle: Settle | N
                 yield name, tuple(visit(list(items), f"{place}.{index}.") if isinstance(items[0], Tree) else items[0]
                                   for index, items in enumerate(zip(*values, strict=True)))
             else:
-                if not isinstance(spec, FactField) or spec.joined is None:
+                if len(values) > 1 and (not isinstance(spec, FactField) or spec.joined is None):
                     _require_one(dict.fromkeys(values), place, "{!r}")
                 if isinstance(spec, FactField):
                     yield name, (settle or as_declared)(values, spec)
@@ -120,7 +126,8 @@ def _fork(leases: Sequence[Lease]) -> Lease:
 
 
 def _require_same_kind(group: list[Any], path: str) -> None:
-    _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
+    if len(group) > 1:
+        _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
 
 
 def _require_alike_tensors(values: list[Tensor | None], spec: TensorField, path: str) -> None:

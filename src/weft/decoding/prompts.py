@@ -100,6 +100,11 @@ def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, s
         UnsupportedError: a bidirectional model.
     """
     require_causal(model, "decoding")
+    return prepare_more(model, rows, max_new_tokens=max_new_tokens, start=start)
+
+
+def prepare_more(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, start: int | None) -> list[Row]:
+    """`prepare` for a model that is known to be causal, which takes a walk through all of its modules."""
     if max_new_tokens < 0:
         raise InputError(f"{max_new_tokens} is negative.", where="max_new_tokens", remedy="Give 0 or more.")
     check_rows(rows, model)

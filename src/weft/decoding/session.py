@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from weft.core.errors import FailedError
+from weft.core.layer import needs_of
 from weft.core.model import LanguageModel, ModelState
 from weft.core.rows import admit, trim
 from weft.core.span import Memory, Span
@@ -49,7 +50,7 @@ class Session:
                  begun: Begun | None = None, compiled: CompiledStep | None = None, plain: bool = False,
                  size: int | None = None, capacity: int | None = None) -> None:
         self.model, self._compiled = model, compiled
-        self.device = device_of(model)
+        self.device, self._needs = device_of(model), needs_of(model)
         self._lines = [_Line(list(row.tokens), row, len(row.tokens)) for row in prompts]
         longest = max(line.read for line in self._lines)
         self._capacity = longest + max(0, max_new_tokens - 1) if capacity is None else capacity
@@ -177,11 +178,15 @@ class Session:
                  capacity: int) -> tuple[ModelState, Tensor]:
         """The state after whole rows, each started with its own length, and their last hidden vectors [B,1,D]."""
         batch = ragged(rows, self.device)
-        state = self.model.init_state(len(rows), capacity=capacity, device=self.device, memory=memory,
-                                      horizon=batch.count)
+        state = self._started(len(rows), capacity, memory, batch.count)
         span = Span(count=batch.counts, fresh=True, bound=batch.longest, uniform=batch.level)
         out = self.model.hidden(batch.tokens, state, span)
         return kept(out.state), out.y[torch.arange(len(rows), device=self.device), batch.count - 1][:, None]
+
+    def _started(self, rows: int, capacity: int, memory: Memory | None, horizon: Tensor) -> ModelState:
+        """`LanguageModel.init_state`, with what it looks up in the model's modules looked up once for all rows."""
+        clock = self._needs.clock(rows, capacity=capacity, device=self.device, horizon=horizon)
+        return self.model.start(clock, capacity=capacity, dtype=self._needs.dtype, memory=memory)
 
     def _resume(self, begun: Begun, tokens: Sequence[int], capacity: int) -> tuple[ModelState, Tensor]:
         """The state after the rest of a row, and its last hidden vector [1,1,D]."""
@@ -193,8 +198,7 @@ class Session:
     def _with_places(self, size: int, prompts: Sequence[Row], state: ModelState) -> ModelState:
         """A state of ``size`` rows, the first of them those of ``state``; and logits for as many."""
         source = encode_sources(self.model, [prompts[0]] * size, self.device)
-        blank = self.model.init_state(size, capacity=self._capacity, device=self.device, memory=source,
-                                      horizon=torch.full((size,), self._capacity, device=self.device))
+        blank = self._started(size, self._capacity, source, torch.full((size,), self._capacity, device=self.device))
         taken = range(len(prompts))
         self._free = set(range(len(prompts), size))
         self._lines += [_Line([], prompts[0], 0) for _ in self._free]

@@ -23,8 +23,9 @@ from weft.core.errors import InputError
 from weft.core.model import LanguageModel
 from weft.decoding.choosing import Choosing, RowSettings, choose
 from weft.decoding.compiled import CompiledStep
+from weft.decoding.mode import require_causal
 from weft.decoding.output import NewToken
-from weft.decoding.prompts import Begun, prepare
+from weft.decoding.prompts import Begun, prepare_more
 from weft.decoding.rows import Row, RowLike, parse_rows
 from weft.decoding.session import Session
 from weft.decoding.stopping import Writer
@@ -200,12 +201,14 @@ class Slots:
         if len(prompts) != len(settings):
             raise InputError(f"{len(settings)} settings for {len(prompts)} rows.", where="settings",
                              remedy="Give one for each row.")
+        if self._session is None:
+            require_causal(self._model, "decoding")
         rows: list[Row] = []
         for prompt, own in zip(prompts, settings, strict=True):
             if own.max_new_tokens < 1:
                 raise InputError(f"{own.max_new_tokens} new tokens.", where="max_new_tokens", remedy="Give 1 or more.")
             own.ending.require_usable(self._model, self._tokenizer)
-            row, = prepare(self._model, parse_rows([prompt]), max_new_tokens=own.max_new_tokens, start=self._start)
+            row, = prepare_more(self._model, parse_rows([prompt]), max_new_tokens=own.max_new_tokens, start=self._start)
             self._require_room(row, own)
             rows.append(row)
         return rows

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.model import ModelState
-from weft.core.rows import admit, retire
+from weft.core.rows import admit, retire, written
 from weft.core.span import Span
+from weft.core.state import TensorField
 from weft.decoding.recording import Recorder, Recording
 from weft.decoding.tape import ChangedError, tape
 
@@ -66,11 +67,13 @@ class Steps:
 
     def admit(self, rows: Sequence[int], other: ModelState) -> None:
         """Put the rows of another state in the places ``rows``; a tape goes on."""
-        self._go_on_with(admit(self.state, rows, other))
+        if not (self._tape is not None and self._tape.admit(rows, other)):
+            self._go_on_with(admit(self.state, rows, other))
 
     def retire(self, rows: Sequence[int]) -> None:
         """Let ``rows`` begin again; a tape goes on."""
-        self._go_on_with(retire(self.state, rows))
+        if rows and not (self._tape is not None and self._tape.retire(rows)):
+            self._go_on_with(retire(self.state, rows))
 
     def _go_on_with(self, state: ModelState) -> None:
         """The state whose rows were changed in place."""
@@ -139,12 +142,14 @@ class _Tape:
                  after: ModelState, logits: Tensor, room: int) -> None:
         self.room = room
         self._all_move, self._after = moving is None, after
+        self._given_out: ModelState | None = None
+        self._fields = [spec for _, spec in after.tensors().values()]
         pairs = list(zip(_tensors(before), _tensors(after), strict=True))
+        self._kept = [new for old, new in pairs if _same(old, new)]
         self._carried = [not _same(old, new) for old, new in pairs]
         old, self._now = (self._of_carried(side) for side in zip(*pairs, strict=True))
         given = [tokens] if moving is None else [tokens, moving]
-        self._step = tape(recording, [*given, *old], [logits, *self._now],
-                          [new for old, new in pairs if _same(old, new)])
+        self._step = tape(recording, [*given, *old], [logits, *self._now], self._kept)
 
     def serves(self, moving: Tensor | None, bound: int) -> bool:
         """Whether a step is one of these."""
@@ -154,19 +159,51 @@ class _Tape:
         """Logits after one more step."""
         given = (tokens,) if moving is None else (tokens, moving)
         logits, *self._now = self._step(*given, *self._now)
+        self._given_out = None
         return logits
+
+    # Rows change in the tensors themselves. Making a state of them first, and one of the result, takes as long as a
+    # third of a step. Where a state was given out since the last step that has to be: using it afterwards is refused.
+
+    def retire(self, rows: Sequence[int]) -> bool:
+        """What `weft.core.rows.retire` does; False where it is left to that."""
+        if self._given_out is not None:
+            return False
+        places = torch.tensor(list(rows))
+        for tensor, field in zip(self._tensors(), self._fields, strict=True):
+            if field.restarts:
+                tensor.index_fill_(0, places.to(tensor.device), 0)
+        return True
+
+    def admit(self, rows: Sequence[int], other: ModelState) -> bool:
+        """What `weft.core.rows.admit` does; False where it is left to that, which also says what does not fit."""
+        own, new = self._tensors(), _tensors(other)
+        if self._given_out is not None or not all(
+                _fits(*each) for each in zip(new, own, self._fields, strict=True)):
+            return False
+        places = torch.tensor(list(rows))
+        for tensor, lines, field in zip(own, new, self._fields, strict=True):
+            written(tensor, places, lines, field)
+        return True
 
     def goes_on_with(self, state: ModelState) -> bool:
         """Go on with a state whose tensors are those of this one, other rows in them; False where they are not."""
-        if any(new is not old for old, new in zip(_tensors(self.state()), _tensors(state), strict=True)):
+        if any(new is not old for old, new in zip(self._tensors(), _tensors(state), strict=True)):
             return False
-        self._after = state
+        self._after = self._given_out = state
         return True
 
     def state(self) -> ModelState:
         """After the last step."""
-        now, carried = iter(self._now), iter(self._carried)
-        return self._after.map(lambda tensor, _: next(now) if next(carried) else tensor)
+        if self._given_out is None:
+            now = iter(self._tensors())
+            self._given_out = self._after.map(lambda _tensor, _: next(now))
+        return self._given_out
+
+    def _tensors(self) -> list[Tensor]:
+        """Of the state after the last step."""
+        now, kept = iter(self._now), iter(self._kept)
+        return [next(now) if carried else next(kept) for carried in self._carried]
 
     def _of_carried(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensor for tensor, carried in zip(tensors, self._carried, strict=True) if carried]
@@ -186,6 +223,13 @@ def _room(bound: int, capacity: int) -> int:
 def _tensors(state: ModelState) -> list[Tensor]:
     """In the order in which `State.map` visits them."""
     return [tensor for tensor, _ in state.tensors().values()]
+
+
+def _fits(new: Tensor, own: Tensor, field: TensorField) -> bool:
+    """Rows of ``new`` can be copied into ``own`` as they are, whose room is enough."""
+    return new.dtype == own.dtype and new.dim() == own.dim() and all(
+        given == size or (dim == field.grows and given < size)
+        for dim, (given, size) in enumerate(zip(new.shape, own.shape, strict=True)) if dim)
 
 
 def _same(old: Tensor, new: Tensor) -> bool:

@@ -8,9 +8,8 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from weft.masks.base import Mask
-from weft.masks.terms import require_count
 from weft.masks.registry import register_mask
-from weft.masks.terms import Key, Lookahead, Query
+from weft.masks.terms import Key, Lookahead, Query, require_count
 
 
 @register_mask
