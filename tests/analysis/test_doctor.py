@@ -46,7 +46,7 @@ def test_extras_and_what_they_lack() -> None:
     assert required == ["surely-not-installed", "torch"]
     by_name = {extra.name: extra for extra in extras}
     assert by_name["serve"].missing == ("no-such-package",)
-    assert by_name["serve"].unlocks == "what needs no-such-package"
+    assert by_name["serve"].unlocks == "features that need no-such-package"
     assert by_name["dev"].unlocks == "the tests, the linter and the type checker"
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Tree)
 
 
 def _fields(state: Tree) -> list[tuple[str, Any, Any]]:
-    return [(name, getattr(state, name), spec) for name, spec in _declared(type(state))]  # type: ignore[arg-type]  # a class is hashable, whatever its instances are
+    return [(name, getattr(state, name), spec) for name, spec in _declared(type(state))]  # type: ignore[arg-type]
 
 
 @cache

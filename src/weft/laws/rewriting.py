@@ -15,9 +15,9 @@ from weft.laws.pieces import in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 from weft.linear.int8 import Int8Config
-from weft.linear.linear import Rewritten, Use, allowed, rewritten_in
+from weft.linear.linear import Rewritten, Use, allowed
 from weft.linear.lora import LoRAConfig
-from weft.linear.merging import merged, put_in
+from weft.linear.merging import merged, put_in, rewritten_maps
 from weft.linear.replacing import replaced, sites
 from weft.linear.rewrite import RewriteConfig, apply
 from weft.ops.forms import forced
@@ -113,7 +113,7 @@ def _effects(subject: Subject, x: Tensor, source: int, generator: torch.Generato
     """Each adapter beside a matrix that has several names, changed by itself: the output changes too, unless it does
     not depend on the matrix either, as that of an expert that no token was routed to."""
     shared = _shared(subject.module)
-    paths = [path for path, put in rewritten_in(subject.module).items() if _beside_shared(put, shared)]
+    paths = [path for path, put in rewritten_maps(subject.module).items() if _beside_shared(put, shared)]
     if paths:
         before = _whole(subject, x, source)
         idle = [path for path in paths if _is_idle(subject, path, before, x, source, generator)]
@@ -124,7 +124,7 @@ def _effects(subject: Subject, x: Tensor, source: int, generator: torch.Generato
 def _is_idle(subject: Subject, path: str, before: Tensor, x: Tensor, source: int, generator: torch.Generator) -> bool:
     """Whether the output changes with the matrix beside an adapter and not with the adapter."""
     other = subject.remake(copy.deepcopy(subject.module))
-    changed = rewritten_in(other.module)[path]
+    changed = rewritten_maps(other.module)[path]
     changed.perturb(generator)
     if difference(_whole(other, x, source), before) > subject.bound:
         return False

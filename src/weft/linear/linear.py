@@ -138,8 +138,3 @@ def _itself(module: nn.Module) -> bool:
     """Whether a module is an unadapted `Rewritten`. A parametrisation makes a subclass, which has no `forward` in its
     own class."""
     return isinstance(module, Rewritten) and "forward" in vars(type(module)) and untouched(module, type(module))
-
-
-def rewritten_in(module: nn.Module) -> dict[str, Rewritten]:
-    """What rewrites have put into a module, by path."""
-    return {path: each for path, each in module.named_modules() if isinstance(each, Rewritten)}

@@ -43,6 +43,11 @@ def put_in(replacements: Iterable[Replacement]) -> Iterator[tuple[str, Rewritten
     return ((each.path, each.after) for each in replacements if isinstance(each.after, Rewritten))
 
 
+def rewritten_maps(model: nn.Module) -> dict[str, Rewritten]:
+    """Every rewritten map of a model by its first path, also one that stands in another."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, Rewritten)}
+
+
 def _opened(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Parts whose matrix has been opened (`HoldsMatrix.opened`), with their paths."""
     return ((path, module) for path, module in model.named_modules()
