@@ -56,6 +56,49 @@ def test_batches_hide_tokens_of_the_text_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("packing", ["stream", "documents"])
+def test_whole_words_are_hidden_as_their_first_token_is(packing: Any) -> None:
+    """Words by a scan of the pieces' names, as BERT's released code groups them. A word is chosen where plain masking
+    with the same seed chooses its first token, even if a row begins inside the word."""
+    tokenizer = WordPieceTokenizer.train(LINES, 46)
+    corpus = Corpus("lines", tuple(Document(str(i), line) for i, line in enumerate(LINES)))
+    text = MaskableText(encode_corpus(corpus, tokenizer), tokenizer)
+    names = {place: piece for piece, place in tokenizer.pieces.items()}
+    first_of, first = list[int](), 0
+    for place, token in enumerate(text.stream.tokens.tolist()):
+        first = first if names[token].startswith("##") else place
+        first_of.append(first)
+    special = {*tokenizer.special_tokens.values()}
+    assert sum(first != place for place, first in enumerate(first_of)) > 400, "many words have several pieces"
+    plain = MaskedConfig(rate=0.3)
+    every = np.arange(len(text))
+    alone = text.masking(plain, 0)
+    made = MaskedTokens(plain.model_copy(update={"whole_words": True}), settings(packing=packing))
+    batches, cut = made.batches(text), 0
+    for step in range(10):
+        batch = batches.batch(step)
+        places, epoch, chosen = batch.text.places, batch.text.epoch, batch.chosen
+        assert places is not None and epoch is not None
+        counts = np.full(4, 16) if batch.text.count is None else batch.text.count
+        for row, number, hidden, count in zip(places, epoch, chosen, counts, strict=True):
+            wanted = alone.hide(text.stream.tokens[every].astype(np.int64)[None], every[None], np.array([number]),
+                                np.ones((1, len(text)), dtype=bool)).chosen[0]
+            for place, is_hidden in zip(row[:count], hidden[:count], strict=True):
+                if text.stream.tokens[place] not in special:
+                    assert is_hidden == wanted[first_of[place]]
+            cut += first_of[row[0]] < row[0]
+    assert cut or packing == "documents", "rows begin inside words"
+
+
+def test_whole_words_need_a_tokenizer_that_marks_them(tmp_path: Path) -> None:
+    message = (r"task\.whole_words: a tokenizer of kind 'bytes' that does not mark which tokens continue a word\. Give "
+               r"tokenizer: wordpiece")
+    run = run_of(tmp_path, {"kind": "masked", "whole_words": True}, {**MODEL, "vocab_size": 258},
+                 path=tmp_path / "absent")
+    with pytest.raises(ConfigError, match=message):
+        train(run, tmp_path / "run")
+
+
+@pytest.mark.parametrize("packing", ["stream", "documents"])
 def test_several_processes_see_the_batch_of_one(packing: Any) -> None:
     batches = task(packing=packing).batches(text_of(*LINES))
     for step in (0, 7):

@@ -80,7 +80,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint(
 
 def test_a_quota_of_the_system_itself(run: RunConfig, whole: torch.nn.Module, tmp_path: Path) -> None:
     """The tensors are the largest file; the limit lies below them and above everything else."""
-    with (pytest.raises(TrainingError, match=r"00000006: no room.*\(os error 27\)|00000006: no room.*File too large"),
+    with (pytest.raises(TrainingError, match=r"00000006: there is no space.*(\(os error 27\)|File too large)"),
           largest_file_after(4) as listener):
         train(run, tmp_path / "run", on_event=listener)
     assert load_checkpoint(tmp_path / "run").facts["step"] == 4

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from weft.data.permutation import hashed
+from weft.data.stream import TokenStream
 
 CHOSEN, REPLACED, RANDOM = range(3)
 """Random draws that are made for every token, independent of one another."""
@@ -40,6 +41,8 @@ class Masking:
         masked: share of the chosen tokens that the mask replaces.
         random: share of the chosen tokens that another token replaces.
         seed: any integer.
+        continuing: ids that continue a word, whose tokens are then chosen together (whole-word masking, the option
+            ``do_whole_word_mask`` of BERT's released ``create_pretraining_data.py``); None: each token by itself.
     """
 
     mask: int
@@ -49,9 +52,10 @@ class Masking:
     masked: float
     random: float
     seed: int
+    continuing: Int64[np.ndarray, " k"] | None = None
 
     def hide(self, ids: Int64[np.ndarray, "B T"], places: Int64[np.ndarray, "B T"], epoch: Int64[np.ndarray, " B"],
-             countable: Bool[np.ndarray, "B T"]) -> Masked:
+             countable: Bool[np.ndarray, "B T"], words: Int64[np.ndarray, "B T"] | None = None) -> Masked:
         """Hide some tokens of the rows.
 
         Args:
@@ -59,8 +63,11 @@ class Masking:
             places: position of each token in the text.
             epoch: of each row.
             countable: whether each token may be chosen.
+            words: position in the text of the first token of each token's word, whose draw chooses the whole word;
+                None: each token has a draw of its own.
         """
-        chosen = countable & ~np.isin(ids, self.special) & (self._draw(CHOSEN, places, epoch) < self.rate)
+        chosen = countable & ~np.isin(ids, self.special) & (
+            self._draw(CHOSEN, places if words is None else words, epoch) < self.rate)
         kind = self._draw(REPLACED, places, epoch)
         other = self.ordinary[(self._draw(RANDOM, places, epoch) * len(self.ordinary)).astype(np.int64)]
         inputs = np.where(chosen & (kind < self.masked), self.mask, ids)
@@ -73,3 +80,22 @@ class Masking:
         mixed = hashed(self.seed, places ^ row)
         drawn: np.ndarray = (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
         return drawn
+
+
+def word_starts(stream: TokenStream, places: Int64[np.ndarray, "B T"],
+                continuing: Int64[np.ndarray, " k"]) -> Int64[np.ndarray, "B T"]:
+    """The position in the stream of the first token of each token's word, which may be before a row's first token.
+
+    Args:
+        stream: the tokens.
+        places: positions of tokens.
+        continuing: ids that continue a word.
+    """
+    first = places.copy()
+    inside = np.ones(places.shape, dtype=bool)
+    while inside.any():
+        here = first[inside]
+        # A document begins a word even where its first id continues one.
+        inside[inside] = np.isin(stream.tokens[here], continuing) & ~stream.begins[here] & (here > 0)
+        first[inside] -= 1
+    return first

@@ -14,12 +14,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from weft.core.config import rule
-from weft.core.errors import DataError
+from weft.core.errors import ConfigError, DataError
 from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState, Readout
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.data import Batch, Batches, PackedBatches, Repeated, TokenStream
-from weft.data.masking import Masking
+from weft.data.masking import Masking, word_starts
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, spread
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
@@ -45,6 +45,8 @@ class MaskedConfig(TaskConfig):
         rate: share of the tokens that are to be predicted.
         masked: share of these that the mask replaces.
         random: share of these that another token replaces; the rest is unchanged.
+        whole_words: choose all tokens of a word or none; only with a tokenizer that marks the tokens that continue a
+            word (WordPiece).
     """
 
     kind: ClassVar[str] = "masked"
@@ -54,6 +56,7 @@ class MaskedConfig(TaskConfig):
     rate: float = Field(default=0.15, gt=0, lt=1)
     masked: float = Field(default=0.8, ge=0, le=1)
     random: float = Field(default=0.1, ge=0, le=1)
+    whole_words: bool = False
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
@@ -72,7 +75,7 @@ class MaskedConfig(TaskConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(rate=0.4, masked=1.0, random=0.0)]
+        return [cls(), cls(rate=0.4, masked=1.0, random=0.0, whole_words=True)]
 
 
 def mask_of(tokenizer: Tokenizer) -> int:
@@ -103,7 +106,9 @@ class MaskableText:
         special = {mask, *tokenizer.special_tokens.values(),
                    *(place for place in (tokenizer.bos_id, tokenizer.eos_id) if place is not None)}
         ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), list(special))
-        return Masking(mask, ordinary, np.array(sorted(special)), config.rate, config.masked, config.random, seed)
+        continuing = np.array(sorted(tokenizer.continuing_ids or ()), dtype=np.int64) if config.whole_words else None
+        return Masking(mask, ordinary, np.array(sorted(special)), config.rate, config.masked, config.random, seed,
+                       continuing)
 
 
 @final
@@ -161,7 +166,8 @@ def hidden_in(text: Batch, stream: TokenStream, masking: Masking) -> MaskedBatch
     countable = stream.flagged(text.places)
     if text.count is not None:
         countable &= np.arange(text.inputs.shape[1]) < text.count[:, None]
-    found = masking.hide(text.inputs, text.places, text.epoch, countable)
+    words = None if masking.continuing is None else word_starts(stream, text.places, masking.continuing)
+    found = masking.hide(text.inputs, text.places, text.epoch, countable, words)
     size = int(stream.byte_lengths[text.places[found.chosen]].astype(np.int64).sum())
     return MaskedBatch(text, found.inputs, found.chosen, size)
 
@@ -194,9 +200,18 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
         return super().problems(model)
 
     def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[MaskableText]:
+        self._require_words(tokenizer)
         found = text_material(data, tokenizer)
         return Material(found.corpus, found.corpus_sha256, found.tokenizer, MaskableText(found.train, found.tokenizer),
                         MaskableText(found.validation, found.tokenizer))
+
+    def _require_words(self, tokenizer: TokenizerConfig) -> None:
+        """Refuse whole words with a tokenizer that does not mark them, before any text is read."""
+        held = tokenizer.from_file()
+        marks = isinstance(tokenizer, WordPieceTokenizerConfig) if held is None else held.continuing_ids is not None
+        if self.config.whole_words and not marks:
+            raise ConfigError([f"task.whole_words: a tokenizer of kind {tokenizer.kind!r} that does not mark which "
+                               "tokens continue a word. Give tokenizer: wordpiece, or leave whole_words out."])
 
     def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> MaskableText:
         return MaskableText(held_out_text(data, tokenizer, part), tokenizer)
@@ -250,7 +265,8 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
             raise DataError(f"none of the {len(examples)} held-out tokens is hidden, so there is nothing to measure.",
                             where=examples.stream.corpus, remedy="Give more text to hold out.")
         part = "" if batches is None or batches >= len(windows) else f"; {batches} of {len(windows)} batches"
-        protocol = (f"{self.config.rate:.0%} of the tokens hidden, the same in every run; windows of "
+        units = "words" if self.config.whole_words else "tokens"
+        protocol = (f"{self.config.rate:.0%} of the {units} hidden, the same in every run; windows of "
                     f"{self.settings.context} tokens, each read once, documents fenced{part}")
         return Validation(None, nats / tokens, tokens, size, protocol, {"accuracy": first / tokens}, "loss",
                           unit="hidden token")

@@ -77,6 +77,12 @@ class Tokenizer(ABC):
         return {}
 
     @property
+    def continuing_ids(self) -> frozenset[int] | None:
+        """The ids that continue a word and never begin one, such as WordPiece's ``##ing``; None for a vocabulary that
+        does not mark them."""
+        return None
+
+    @property
     def conventions(self) -> Conventions:
         """How the vocabulary is meant to be used; empty for one that was trained here."""
         return NO_CONVENTIONS

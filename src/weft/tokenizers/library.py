@@ -89,6 +89,14 @@ class LibraryTokenizer(Tokenizer):
         return self._library.get_vocab(with_added_tokens=True)
 
     @property
+    def continuing_ids(self) -> frozenset[int] | None:
+        model = self._library.model
+        if not isinstance(model, tokenizers.models.WordPiece):
+            return None
+        return frozenset(place for piece, place in self.pieces.items() if piece.startswith(
+            model.continuing_subword_prefix) and piece != model.continuing_subword_prefix)
+
+    @property
     def conventions(self) -> Conventions:
         return self._conventions
 

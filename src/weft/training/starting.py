@@ -165,6 +165,8 @@ def begin_from(config: RunConfig, model: Model) -> Taken:
         return _taken(config, checkpoint.config, source, model)
     with torch.random.fork_rng(devices=[]):
         before = config.model.model_copy(update={"rewrites": kept}).build()
+        if next(source.parameters()).dtype == torch.float64:
+            before.to(torch.float64)  # so that nothing is rounded on the way to the model
         taken = _taken(config, checkpoint.config, source, before)
         drawn = drawn_by_rewrites(model) - drawn_by_rewrites(before)
         after = own_tensors(rewritten(before, rewrites[len(kept):]))

@@ -164,6 +164,8 @@ def _started_from(config: RunConfig, model: Model, folder: RunFolder, record: di
     recorded = None if record is None else record.get("start")
     if further:
         return None if recorded is None else Taken.from_json(recorded)
+    if config.training.dtype == "float64":
+        model.to(torch.float64)  # before the weights are copied, which float32 would round
     taken = Taken.from_json(world.lead(lambda: begin_from(config, model).to_json()))
     if recorded is not None and recorded["sha256"] != taken.sha256:
         raise CheckpointError("the weights are not those that the run began with.", where=config.start,
