@@ -82,7 +82,7 @@ class SandboxedTemplate:
             case _TooMuch() | MemoryError():
                 what = "does not come to an end"
             case _Refused():
-                what, remedy = "refuses these messages", f"Give messages as it wants them. {ANOTHER}"
+                what, remedy = "rejects these messages", f"Give messages that it accepts. {ANOTHER}"
             case _:
                 what = "fails"
         reason = (str(error) or type(error).__name__).rstrip()
