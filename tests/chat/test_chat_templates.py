@@ -134,7 +134,7 @@ def test_the_last_message_can_be_left_open() -> None:
 
 @pytest.mark.parametrize(("source", "message"), [
     ("a\n{{ raise_exception('Roles must alternate...') }}",
-     r"'default' line 2: the template refuses these messages: Roles must alternate\.\.\. Give messages as it wants"),
+     r"'default' line 2: the template rejects these messages: Roles must alternate\.\.\. Give messages that it acc"),
     ("{% if x %}", r"'default' line 1: not a Jinja template: .*'endif'"),
     ("a\n\n{{ messages[0].content + 3 }}", r"line 3: the template fails: can only concatenate str"),
     ("{{ nothing.at.all }}", r"line 1: the template fails: 'nothing' is undefined"),
@@ -191,7 +191,7 @@ def test_the_built_in_styles() -> None:
                                  f"{end}[INST] Bye [/INST]")
     with pytest.raises(InputError, match="the style 'llama2' needs user and assistant in turn"):
         chat_template(ByteTokenizer(), "llama2").text([TALK[1]])
-    with pytest.raises(InputError, match="'plain' knows the roles system, user and assistant, not tool"):
+    with pytest.raises(InputError, match="'plain' has the roles system, user and assistant, not tool"):
         chat_template(ByteTokenizer(), "plain").text([{"role": "tool", "content": "1"}])
 
 

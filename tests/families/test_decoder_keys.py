@@ -54,7 +54,7 @@ def test_the_configurations_are_written_as_they_are_read(name: str) -> None:
     ("gpt_neo", {"attention_layers": ["global", "near"]}, "attention_layers: near, but only global and local are"),
     ("gpt_neo", {"attention_types": [[["local"], 3]]}, "attention_types: 3 types for 2 layers."),
     ("gpt_neo", {"window_size": 0}, "window_size: 0, but some layers are local, whose windows have 1 token or more."),
-    ("bloom", {"n_embed": 0}, "hidden_size: 0 is no width."),
+    ("bloom", {"n_embed": 0}, "hidden_size: 0 is not a width."),
     ("bloom", {"n_inner": 5}, "n_inner: 5, but only None can be read."),
     ("bloom", {"slow_but_exact": True, "pretraining_tp": 4}, "slow_but_exact: with pretraining_tp 4, transformers "
                                                              "computes without the biases of the output maps."),

@@ -184,7 +184,7 @@ def test_a_token_that_the_model_lacks_is_refused() -> None:
 
 
 def test_ids_alone_do_not_tell_the_bytes() -> None:
-    with pytest.raises(TokenizerError, match=r"ids: the ids of a SentencePiece model do not say .* measure\(text\)"):
+    with pytest.raises(TokenizerError, match=r"ids: the ids of a SentencePiece model do not determine .* measure\("):
         ALL["bpe"].byte_lengths([5])
 
 

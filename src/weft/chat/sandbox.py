@@ -1,9 +1,9 @@
-"""Jinja templates that came with a checkpoint, rendered in a sandbox: nothing outside the data they are given can be
-reached or changed, and what they may do is bounded.
+"""Jinja templates of checkpoints, rendered in a sandbox: they can neither reach nor change anything but their data, and
+their steps and output are bounded.
 
 The dialect is that of ``transformers``: block lines leave no white space (``trim_blocks``, ``lstrip_blocks``), loops
-know ``break`` and ``continue``, ``tojson`` writes plain JSON, ``raise_exception(message)`` refuses,
-``strftime_now(format)`` gives the time, and ``{% generation %}`` marks what the model said.
+have ``break`` and ``continue``, ``tojson`` writes plain JSON, ``raise_exception(message)`` raises an error,
+``strftime_now(format)`` gives the time, and ``{% generation %}`` marks text of the model.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from weft.core.errors import InputError
 
 STEPS = 1_000_000
-"""Rounds of loops and calls that one rendering may take."""
+"""The most loop iterations and calls of one rendering."""
 
 LARGEST = 16_000_000
-"""Characters that a rendering, or any text in it, may have; also the digits of a number and the items of a list."""
+"""The most characters of a rendering or any text in it, digits of a number, and items of a list."""
 
 ANOTHER = "Use another template (--template)."
 
 
 @final
 class SandboxedTemplate:
-    """A template, compiled.
+    """A compiled template.
 
     Args:
-        source: Jinja.
-        name: for messages.
+        source: the template in Jinja.
+        name: for error messages.
 
     Raises:
         InputError: the source is not Jinja.
@@ -56,25 +56,25 @@ class SandboxedTemplate:
             raise InputError("not a Jinja template: nested too deeply.", where=self._where, remedy=ANOTHER) from None
 
     def render(self, variables: Mapping[str, Any], now: datetime, kept: str = "") -> str:
-        """The text that the template makes of ``variables``.
+        """Render the template with ``variables``.
 
         Args:
             variables: plain data.
-            now: what ``strftime_now`` gives.
-            kept: characters that ``tojson`` leaves as they are even where it writes ASCII.
+            now: the time that ``strftime_now`` gives.
+            kept: characters that ``tojson`` does not escape even where it writes ASCII.
 
         Raises:
-            InputError: the template refuses, fails, reaches out of the sandbox or exceeds its bounds; the message has
-                the template's own words and line.
+            InputError: the template rejects its input, fails, leaves the sandbox or exceeds its bounds; the message has
+                the template's own message and line.
         """
         self._environment.begin(now, kept)
         try:
             return _bounded_text(self._template.generate(dict(variables)))
-        except Exception as error:  # a template can fail in every way that an expression can
+        except Exception as error:  # expressions in a template can raise anything
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> InputError:
-        """The message about a rendering that failed."""
+        """The error for a rendering that failed."""
         remedy = ANOTHER
         match error:
             case SecurityError():
@@ -82,7 +82,7 @@ class SandboxedTemplate:
             case _TooMuch() | MemoryError():
                 what = "does not come to an end"
             case _Refused():
-                what, remedy = "refuses these messages", f"Give messages as it wants them. {ANOTHER}"
+                what, remedy = "rejects these messages", f"Give messages that it accepts. {ANOTHER}"
             case _:
                 what = "fails"
         reason = (str(error) or type(error).__name__).rstrip()
@@ -94,7 +94,7 @@ class SandboxedTemplate:
         return f"chat template {self._name!r}"
 
     def _at(self, traceback: TracebackType | None) -> str:
-        """The template and its line: Jinja gives frames of compiled code the lines of the source."""
+        """The name and line of the template: Jinja maps frames of compiled code to lines of the source."""
         line = None
         while traceback is not None:
             if traceback.tb_frame.f_code.co_filename == "<template>":
@@ -104,11 +104,11 @@ class SandboxedTemplate:
 
 
 class _TooMuch(Exception):
-    """More steps or text than a template may take."""
+    """The template exceeds its bounds of steps or text."""
 
 
 class _Refused(TemplateError):
-    """What a template's own ``raise_exception`` raises."""
+    """The exception of a template's ``raise_exception``."""
 
 
 @final
@@ -126,11 +126,11 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = lambda form: self._now.strftime(form)
 
     def begin(self, now: datetime, kept: str) -> None:
-        """A rendering begins."""
+        """Reset the budget for a rendering."""
         self._steps, self._now, self._kept = 0, now, kept
 
     def compiled(self, source: str) -> Template:
-        """The template, with its loops counted and its joined texts measured."""
+        """The syntax tree, with loops counted and concatenations bounded."""
         tree = self.parse(source)
         for loop in list(tree.find_all(nodes.For)):
             loop.iter = _filtered(cast(nodes.Expr, loop.iter), "_counted")
@@ -138,19 +138,19 @@ class _Environment(ImmutableSandboxedEnvironment):
         return self.from_string(tree)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Every call in a template comes here."""
+        """Count and make a call; Jinja routes every call of a template here."""
         self._step()
         return _bounded(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """The operators whose results can be much larger than what they are given."""
+        """Bound the operators whose results can be much larger than their operands."""
         self._step()
         _require_small(operator, left, right)
         return _bounded(super().call_binop(context, operator, left, right))
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any] | Iterable[Any]:
         if not isinstance(items, Iterable):
-            return items  # Jinja's own error names what it is
+            return items  # Jinja's own error describes it
         return self._count(items)
 
     def _count(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -174,12 +174,12 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 @final
 class _Generation(Extension):
-    """``{% generation %} ... {% endgeneration %}``: what the model says. Its text is rendered as it stands."""
+    """``{% generation %} ... {% endgeneration %}`` marks text of the model, and is rendered like other text."""
 
     tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The block, with a scope of its own."""
+        """Parse the block, which has its own scope."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
@@ -190,7 +190,7 @@ def _filtered(expression: nodes.Expr, name: str) -> nodes.Filter:
 
 
 def _measure_joins(node: nodes.Node) -> None:
-    """Put ``a ~ b`` through `_bounded`, wherever it stands under ``node``."""
+    """Wrap every ``a ~ b`` under ``node`` in `_bounded`."""
     for field, value in node.iter_fields():
         if isinstance(value, list):
             setattr(node, field, [_measured(item) for item in value])
@@ -211,7 +211,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _require_small(operator: str, left: Any, right: Any) -> None:
-    """Refuse ``'a' * 10**10`` and ``9 ** 9 ** 9`` before they are computed."""
+    """Raise for ``'a' * 10**10`` and ``9 ** 9 ** 9`` before they are computed."""
     size = 0
     if operator == "*":
         lengths = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]

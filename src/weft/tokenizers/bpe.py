@@ -13,7 +13,7 @@ from weft.tokenizers.seams import words_apart
 from weft.tokenizers.specials import END_OF_DOCUMENT
 
 SMALLEST_BPE = 257
-"""The bytes, and the end of a document."""
+"""The smallest vocabulary: the bytes, and the end of a document."""
 
 
 @final

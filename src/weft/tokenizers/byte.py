@@ -1,4 +1,4 @@
-"""Bytes as tokens: no vocabulary to learn, nothing that cannot be expressed."""
+"""Bytes as tokens: there is no vocabulary to learn, and every text can be expressed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class CharacterTokenizer(Tokenizer):
 
     Args:
         characters: the vocabulary; order and repetition do not matter.
-        unknown: give characters outside the vocabulary an id of their own. Without it they are an error.
+        unknown: encode characters outside the vocabulary as one further id; by default they are an error.
 
     Raises:
         TokenizerError: no characters at all, or (when encoding) a character outside the vocabulary.

@@ -19,9 +19,9 @@ class ModelFacts:
     """The settings of a model on which decoding depends.
 
     Attributes:
-        add_dummy_prefix: a space is put before every text.
-        remove_extra_whitespaces: spaces at both ends are dropped and runs of them become one.
-        denormalizes: decoding rewrites the text by rules of the model's own.
+        add_dummy_prefix: whether a space is put before every text.
+        remove_extra_whitespaces: whether spaces at both ends are dropped and runs of spaces become one.
+        denormalizes: whether decoding rewrites the text by rules of the model.
     """
 
     add_dummy_prefix: bool = True
@@ -30,7 +30,7 @@ class ModelFacts:
 
 
 def read_model_facts(model: bytes) -> ModelFacts:
-    """The facts of a model file; what it leaves out has the format's default.
+    """Read the facts of a model file; missing fields have the format's defaults.
 
     Raises:
         ValueError: not a protocol buffer.

@@ -1,4 +1,4 @@
-"""Vocabularies in which every id stands for a fixed run of bytes: text and lengths by looking up."""
+"""Vocabularies in which every id stands for a fixed run of bytes: text and byte lengths are table look-ups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IdsLike: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 
 
 def check_ids(ids: IdsLike, vocab_size: int) -> NDArray[np.int64]:
-    """``ids`` as an array.
+    """Return ``ids`` as an array.
 
     Raises:
         TokenizerError: an id below 0 or not below ``vocab_size``.
@@ -36,16 +36,16 @@ def check_ids(ids: IdsLike, vocab_size: int) -> NDArray[np.int64]:
 
 @final
 class PieceTable:
-    """The bytes of every id, everywhere but at the beginning of a text, where some stand for less.
+    """The bytes of every id; at the beginning of a text some ids stand for fewer bytes.
 
-    Vocabularies that put a space before the first word take it away again when they decode: an id that is ``" the"``
-    elsewhere is ``"the"`` there. The beginning ends with the first id that gives bytes or that lost some.
+    Vocabularies that put a space before the first word remove it again when they decode: an id that is ``" the"``
+    elsewhere is ``"the"`` there. The beginning ends after the first id that gives bytes or that lost some.
 
     Args:
-        pieces: bytes by id; none for special tokens and for ids that nothing has.
-        specials: what special tokens give when they are shown.
-        opening: the bytes, at the beginning, of the ids that stand for other bytes there.
-        patient: the beginning goes on until an id gives bytes, however many have lost theirs.
+        pieces: bytes by id; empty for special tokens and unused ids.
+        specials: the spelling of special tokens, for when they are shown.
+        opening: bytes at the beginning, for the ids that stand for other bytes there.
+        patient: whether the beginning continues until an id gives bytes, even if ids before it have lost some.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PieceTable:
         return found
 
     def measure(self, ids: Ids, content: bytes) -> NDArray[np.int32] | None:
-        """The bytes of ``content`` that each id stands for, or None where the ids do not give ``content`` back."""
+        """The bytes of ``content`` that each id stands for, or None where the ids do not decode to ``content``."""
         return self.lengths(ids) if self._join(ids.tolist(), specials=False) == content else None
 
     def stream(self, *, specials: bool) -> StreamDecoder:

@@ -1,4 +1,4 @@
-"""The vocabulary of the RWKV "World" models: the longest token that fits, byte by byte."""
+"""The vocabulary of the RWKV "World" models: greedy longest match on bytes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RWKVWorldTokenizer(Tokenizer):
 
     Args:
         source: the content of the vocabulary file.
-        end: how id 0 is spelled.
-        conventions: what else is known of its use.
+        end: the spelling of id 0.
+        conventions: how the vocabulary is meant to be used.
 
     Raises:
-        TokenizerError: a line that is none, or a byte that no token can express.
+        TokenizerError: a malformed line, or a byte that no token can express.
     """
 
     kind: ClassVar[str] = "rwkv_world"
@@ -133,7 +133,7 @@ def _read(source: bytes) -> dict[int, bytes]:
 
 
 def _literals(lines: Sequence[bytes]) -> list[Any]:
-    """The literal of each line, all parsed at once, which is much faster; None for what is no literal."""
+    """The literal of each line, or None where it is malformed; all are parsed at once, which is much faster."""
     literals = [line.partition(b" ")[2].rpartition(b" ")[0].decode("utf-8", errors="replace") for line in lines]
     together = _literal(f"[{','.join(literals)}]")
     sound = isinstance(together, list) and len(together) == len(lines)

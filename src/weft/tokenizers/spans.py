@@ -1,4 +1,4 @@
-"""How many bytes of a text each of its tokens stands for, from where the tokens end."""
+"""The bytes of a text that each token stands for, computed from where the tokens end."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
-    """The characters of ``text`` as numbers."""
+    """The code points of ``text``."""
     return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
 def utf8_widths(points: NDArray[np.uint32]) -> NDArray[np.int32]:
-    """Bytes that each character takes in UTF-8."""
+    """The number of UTF-8 bytes of each character."""
     return (1 + (points > 0x7F) + (points > 0x7FF) + (points > 0xFFFF)).astype(np.int32)
 
 
 def byte_spans(text: str, ends: Int[np.ndarray, " T"] | Sequence[int]) -> NDArray[np.int32]:
     """Bytes of ``text`` per token, given the character before which each token ends.
 
-    Every byte is counted once, so the lengths sum to the bytes of the text: characters that no token covers go to the
-    token after them (at the end, to the last token), characters that several tokens cover go to the first of them.
+    Every byte is counted once, so the lengths sum to the bytes of the text: characters that no token covers count with
+    the next token (at the end, with the last), characters that several tokens cover with the first of these.
 
     Args:
         text: the source text.

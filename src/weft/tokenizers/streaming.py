@@ -1,4 +1,4 @@
-"""Text from ids that arrive one at a time, without ever showing half a character."""
+"""Text from ids that arrive one at a time, without parts of characters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class StreamDecoder(ABC):
     """Incremental detokenisation: the pieces joined equal ``decode`` of all ids.
 
-    A piece is emitted once and never taken back; the bytes of an unfinished character wait for the ids that finish it,
-    or for ``finish``.
+    A piece is emitted once and never revised; the bytes of an unfinished character are held back until the ids that
+    complete it, or until ``finish``.
     """
 
     @abstractmethod
@@ -22,11 +22,11 @@ class StreamDecoder(ABC):
 
     @abstractmethod
     def finish(self) -> str:
-        """The text still waiting, with U+FFFD for half a character; the decoder is then as new."""
+        """The text held back, with U+FFFD for an unfinished character; the decoder is then reset."""
 
     def follow(self, ids: Iterable[int]) -> None:
-        """Take ids whose text is known already (a prompt's): what is pushed next continues it, so a word that comes
-        after others keeps the space before it."""
+        """Push ids whose text is not needed (a prompt's): ids pushed later continue it, so a word after others keeps
+        the space before it."""
         for token in ids:
             self.push(token)
 

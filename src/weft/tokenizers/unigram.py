@@ -16,17 +16,17 @@ from weft.tokenizers.seams import words_apart
 UNKNOWN, OPENING, CLOSING = SPECIALS = ("<unk>", "<s>", "</s>")
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 SMALLEST_UNIGRAM = len(SPECIALS) + len(BYTES) + 32
-"""Special tokens, bytes, and a few characters to cut words into."""
+"""The smallest vocabulary: special tokens, bytes, and a few characters to split words into."""
 
 BYTE_SCORE = -1e4
-"""Log-probability of a byte: so low that a text that spells ``<0x0A>`` is never read as the byte, whose spelling the
-alphabet can always express."""
+"""Log-probability of a byte: so low that the text ``<0x0A>`` is never encoded as that byte, since characters can
+always express its spelling."""
 
 SCORE_DIGITS = 4
-"""Decimals of a log-probability that are kept."""
+"""Decimals to which log-probabilities are rounded."""
 
 SPACING = 1e-4
-"""Between the scores of characters that the library keeps without having learned a score for them."""
+"""The difference between scores of characters that the library keeps without a learned score."""
 
 
 @final
@@ -34,9 +34,9 @@ class UnigramTokenizer(LibraryTokenizer):
     """The most probable of all ways to cut a text into pieces, each with a probability learned by
     expectation maximisation and pruning (Kudo 2018, section 3.2), with SentencePiece's conventions.
 
-    A space is the mark U+2581 and belongs to the word after it; one is put before the text and taken away again by
+    A space is the mark U+2581 and belongs to the word after it; one is put before the text and removed again by
     decoding. A character that the vocabulary lacks becomes its UTF-8 bytes, and nothing is normalised, so any text is
-    decoded exactly, except that a U+2581 of the text's own comes back as a space. Pieces do not cross spaces or line
+    decoded exactly, except that a U+2581 in the text becomes a space. Pieces do not cross spaces or line
     ends.
     """
 
@@ -79,12 +79,12 @@ def _untrained() -> tokenizers.Tokenizer:
 
 
 def _with_bytes(library: tokenizers.Tokenizer, vocab_size: int) -> tokenizers.Tokenizer:
-    """The same with a piece for each byte behind the special tokens, where SentencePiece has them.
+    """The trained model with a piece for each byte after the special tokens, where SentencePiece has them.
 
-    What the library learns depends on the order of its hash tables, which changes from run to run, in the last digits
-    of its scores, in which of two equal ones comes first, and in the characters that it keeps only so that all can be
-    expressed, whose scores it spaces by 1e-4 above the lowest. So scores are rounded, these characters share the
-    lowest, and pieces are sorted by score and then by their characters.
+    The result of the library depends on the order of its hash tables, which changes from run to run: in the last digits
+    of scores, in the order of equal scores, and in the characters that it keeps only so that all can be expressed,
+    whose scores it spaces by 1e-4 above the lowest. So scores are rounded, these characters share the lowest score, and
+    pieces are sorted by score and then by their characters.
     """
     learned: dict[str, Any] = json.loads(library.to_str())["model"]
     require_size(len(learned["vocab"]) + len(BYTES), vocab_size)

@@ -19,14 +19,14 @@ QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
-"""How Qwen2's released ``tokenization_qwen2.py`` cuts text into words."""
+"""The expression by which Qwen2's released ``tokenization_qwen2.py`` splits text into words."""
 
 GPT2_LIKE = (
     "GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer", "CodeGenTokenizer",
 )  # fmt: skip
 BERT_LIKE = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
 CLASS_OF_MODEL = {"openai-gpt": "OpenAIGPTTokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer"}
-"""The tokenizer of models whose ``tokenizer_config.json`` names none; all others with such files are as GPT-2."""
+"""The tokenizer class by model type, where ``tokenizer_config.json`` names none; for all other types it is GPT-2's."""
 
 
 T = TypeVar("T")

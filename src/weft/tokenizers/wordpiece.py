@@ -13,20 +13,20 @@ from weft.tokenizers.seams import words_apart
 
 PAD, UNKNOWN, OPENING, CLOSING, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS = 100
-"""A longer word is unknown, as in BERT's released code."""
+"""Words with more characters are unknown, as in BERT's released code."""
 
 MAX_ALPHABET = 1000
-"""Characters beyond the most frequent of them are unknown, as in the library's trainer."""
+"""The number of most frequent characters in the vocabulary; others are unknown, as in the library's trainer."""
 
 
 @final
 class WordPieceTokenizer(LibraryTokenizer):
-    """Words cut into the longest pieces that the vocabulary has, from the left; ``##`` marks a piece inside a word
+    """Words split into the longest pieces that the vocabulary has, from the left; ``##`` marks a piece inside a word
     (Devlin et al. 2019, section 3; released ``tokenization.py``).
 
-    Words end at white space and around punctuation. A word that cannot be pieced together, or that has over 100
+    Words end at white space and around punctuation. A word that cannot be split into pieces, or has over 100
     characters, is ``[UNK]``. White space is not kept, so decoding gives words with single spaces between them;
-    ``measure`` counts the bytes of the source all the same. ``[CLS]`` opens a document and ``[SEP]`` closes it.
+    ``measure`` counts the bytes of the source in any case. ``[CLS]`` opens a document and ``[SEP]`` closes it.
 
     The pieces are learned as the ``tokenizers`` library does, by merging frequent pairs; the likelihood criterion of
     Schuster and Nakajima (2012) was never released.
@@ -41,7 +41,7 @@ class WordPieceTokenizer(LibraryTokenizer):
         Args:
             texts: the training text.
             vocab_size: number of ids.
-            lowercase: read capitals as small letters and drop accents, as BERT's uncased models do.
+            lowercase: convert capitals to small letters and drop accents, as BERT's uncased models do.
 
         Raises:
             TokenizerError: a ``vocab_size`` that the characters alone exceed, or that the text cannot fill.
@@ -62,7 +62,7 @@ def word_piece_library(
 
     Args:
         model: the vocabulary.
-        lowercase: read capitals as small letters.
+        lowercase: convert capitals to small letters.
         strip_accents: drop accents; None: if ``lowercase``.
         split_chinese: make every Chinese character a word.
     """
@@ -76,8 +76,8 @@ def word_piece_library(
 
 
 def _trained(texts: Collection[str], vocab_size: int, *, lowercase: bool) -> tokenizers.Tokenizer:
-    """The library numbers the pieces inside words as its hash tables have them, and merges equally frequent pairs by
-    number. To learn the same from the same text it is given these pieces, in order, as if they were special."""
+    """The pieces of single characters inside words, in order. The library numbers them in the order of its hash tables
+    and breaks ties between pairs by number; given them as special tokens, it learns the same from the same text."""
     learner = _with_model({}, lowercase=lowercase)
     first, inner = _alphabet(learner, texts)
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -101,7 +101,7 @@ def _with_model(ids: dict[str, int], *, lowercase: bool) -> tokenizers.Tokenizer
 
 
 def _alphabet(library: tokenizers.Tokenizer, texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The characters of the words, and those that stand inside one; at most MAX_ALPHABET, the most frequent."""
+    """The characters of words, and those that occur inside one; at most the MAX_ALPHABET most frequent."""
     words: Counter[str] = Counter()
     for text in words_apart(texts):
         cut = library.pre_tokenizer.pre_tokenize_str(library.normalizer.normalize_str(text))

@@ -26,11 +26,11 @@ WIDTH, OLD_WIDTH = "hidden_size", "n_embed"
 
 
 def read_width(raw: Raw, facts: Facts) -> Facts:
-    """The width, under whose old name it goes before the new one, and the feed-forward's, four times that."""
+    """The width, whose old key takes precedence over the new one, and four times that for the feed-forward."""
     width = typed(OLD_WIDTH, raw.get(OLD_WIDTH), int)
     width = typed(WIDTH, raw.get(WIDTH, 64), int) if width is None else width
     if width is None or width < 1:
-        raise KeyProblem(f"{WIDTH}: {width} is no width.")
+        raise KeyProblem(f"{WIDTH}: {width} is not a width.")
     return {"d_model": width, "d_ff": 4 * width}
 
 
@@ -65,7 +65,7 @@ KEYS: tuple[KeyRule, ...] = (
     Ignored(("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "skip_bias_add"),
             "in which precision and order the same numbers are computed"),
     Ignored(("offset_alibi",), "of the code that trained it; softmax removes what is the same for all keys"),
-    Ignored(("unk_token_id",), "an id of the tokenizer's"))
+    Ignored(("unk_token_id",), "an id of the tokenizer"))
 
 
 def weights(facts: Facts) -> list[Rule]:

@@ -61,7 +61,7 @@ def read_wiring(raw: Raw, facts: Facts) -> Facts:
 
 
 def read_kv_heads(raw: Raw, facts: Facts) -> Facts:
-    """Key/value heads: a number of their own in the new architecture, else one or as many as there are heads."""
+    """Key/value heads: a separate number in the new architecture, else one or as many as there are heads."""
     heads = facts["n_heads"]
     given = next((typed(key, raw[key], int) for key in (KV_HEADS, OLD_KV_HEADS) if raw.get(key) is not None), None)
     if is_new(raw):
@@ -74,7 +74,7 @@ def read_kv_heads(raw: Raw, facts: Facts) -> Facts:
 
 
 def write_structure(facts: Facts) -> dict[str, Any]:
-    """The new architecture where the old has no word for it."""
+    """The keys of the structure: the new architecture where the old one cannot express the number of heads."""
     heads, kv_heads, wiring = facts["n_heads"], facts["n_kv_heads"], facts["wiring"]
     grouped = kv_heads not in (1, heads)
     if wiring == SEQUENTIAL and grouped:
@@ -144,7 +144,7 @@ def weights(facts: Facts) -> list[Rule]:
 
 
 def even_heads(facts: Facts) -> list[str]:
-    """What FalconConfig refuses, under ALiBi too."""
+    """The models that FalconConfig rejects, also with ALiBi."""
     size = facts["d_head"]
     return [f"hidden_size: FalconConfig refuses heads of {size} features, an odd number."] if size % 2 else []
 

@@ -21,11 +21,11 @@ TEMPLATE = BASE | {
 OWN, OLD, TANH = "hidden_act", "hidden_activation", "gelu_pytorch_tanh"
 WORDS = Codec(lambda value: "gelu_tanh" if value == "gelu" else ACTIVATIONS.read(value),
               lambda value: {"gelu_tanh": TANH, "gelu": "gelu_python"}.get(value) or ACTIVATIONS.write(value))
-"""Here "gelu" means the tanh form, whatever the file was meant to say; the exact one has another name."""
+"""In this class "gelu" is the tanh form; the exact one has another name."""
 
 
 def read_activation(raw: Raw, facts: Facts) -> Facts:
-    """``hidden_act``, and ``hidden_activation``, which for some versions of `transformers` stood above it."""
+    """``hidden_act``, and ``hidden_activation``, which took precedence in some versions of `transformers`."""
     found = WORDS.read(typed(OWN, raw.get(OWN), str) or TANH)
     other = typed(OLD, raw.get(OLD), str)
     if other is not None and WORDS.read(other) != found:
@@ -58,7 +58,7 @@ KEYS: tuple[KeyRule, ...] = (
     *(rule for rule in VALUES if OWN not in rule.keys), Together((OWN, OLD), read_activation, write_activation),
     Together((), embedding_scale, require_scale), Rotary(), Read("tie_word_embeddings", "tied", bool, True),
     Read("attention_bias", "attention_bias", bool, False, codec=BIASED),
-    Fixed("use_bidirectional_attention", (None, False), why="A language model's tokens see no later ones."))
+    Fixed("use_bidirectional_attention", (None, False), why="A language model's tokens attend to no later ones."))
 
 GEMMA = Family(
     name="gemma", template=TEMPLATE, source="Gemma Team 2024 (arXiv:2403.08295), section 2",

@@ -26,7 +26,7 @@ SCALED, BY_LAYER = "scale_attn_weights", "scale_attn_by_inverse_layer_idx"
 
 
 def read_scales(raw: Raw, facts: Facts) -> Facts:
-    """1/sqrt(E) or 1, divided by the layer's number where the file says so; None is Weft's own 1/sqrt(E)."""
+    """1/sqrt(E) or 1, divided by the layer's number if the file requests it; None is Weft's default, 1/sqrt(E)."""
     scaled, by_layer = typed(SCALED, raw.get(SCALED, True), bool), typed(BY_LAYER, raw.get(BY_LAYER, False), bool)
     return {"scales": _scales(facts, scaled, by_layer)}
 
@@ -39,7 +39,7 @@ def _scales(facts: Facts, scaled: bool, by_layer: bool) -> list[float | None]:
 
 
 def write_scales(facts: Facts) -> dict[str, Any]:
-    """The two switches that give the scales."""
+    """The two switches that determine the scales."""
     for scaled in (True, False):
         for by_layer in (False, True):
             if facts["scales"] == _scales(facts, scaled, by_layer):

@@ -1,4 +1,5 @@
-"""GPT-Neo: GPT-2's shape with unscaled scores, windows on some layers, and queries, keys and values without biases."""
+"""GPT-Neo: GPT-2's architecture with unscaled scores, windows on some layers, and queries, keys and values without
+biases."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def read_masks(raw: Raw, facts: Facts) -> Facts:
     kinds = _expanded(raw.get(TYPES)) if kinds is None else kinds
     wrong = sorted({str(kind) for kind in kinds} - {GLOBAL, LOCAL})
     if wrong:
-        raise KeyProblem(f"{key}: {', '.join(wrong)}, but only {GLOBAL} and {LOCAL} are known here.")
+        raise KeyProblem(f"{key}: {', '.join(wrong)}, but only {GLOBAL} and {LOCAL} can be read.")
     if len(kinds) != facts[N_LAYERS]:
         raise KeyProblem(f"{key}: {len(kinds)} types for {facts[N_LAYERS]} layers.")
     if LOCAL in kinds and (window is None or window < 1):

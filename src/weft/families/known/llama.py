@@ -1,4 +1,4 @@
-"""Llama 1, 2 and 3, and whatever is stored in their format."""
+"""Llama 1, 2 and 3, and other models in their format."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ BIASED = words({True: "all", False: "none"})
 
 
 def attention_weights(facts: Facts, *, normed: bool = False) -> list[Rule]:
-    """Queries, keys and values apart in the file, one matrix in the model."""
+    """Queries, keys and values, separate in the file and one matrix in the model."""
     theirs, ours = "model.layers.{layer}.self_attn", "stack.layers.{layer}.layers.0"
     q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
     steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
@@ -78,7 +78,7 @@ def attention_weights(facts: Facts, *, normed: bool = False) -> list[Rule]:
 
 
 def glu_weights() -> list[Rule]:
-    """Gate, up and down, as they are."""
+    """Gate, up and down, unchanged."""
     theirs, ours = "model.layers.{layer}.mlp", "stack.layers.{layer}.layers.1"
     return [rule for name in ("gate", "up", "down") for rule in both(f"{theirs}.{name}_proj", f"{ours}.{name}")]
 
@@ -101,7 +101,7 @@ LM_HEAD = ("lm_head.weight", "model.embed_tokens.weight")
 
 
 def undivided_width(facts: Facts) -> list[str]:
-    """What LlamaConfig refuses."""
+    """The models that LlamaConfig rejects."""
     if facts["d_model"] % facts["n_heads"] == 0:
         return []
     return [f"hidden_size: LlamaConfig refuses {facts['d_model']}, which {facts['n_heads']} heads do not divide."]

@@ -41,12 +41,12 @@ def read_balance(raw: Any, facts: Facts) -> Facts:
 
 
 def write_balance(facts: Facts) -> dict[str, Any]:
-    """The same backwards, without the last bits that the way there and back costs."""
+    """The inverse, rounded, since the round trip changes the last bits."""
     return {COEFFICIENT: float(f"{facts['balance_loss'] * facts[N_LAYERS] / facts['top_k']:.12g}")}
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """Every expert's three matrices by themselves: w1 is the gate, w3 up, w2 down."""
+    """The three matrices of every expert, separately: w1 is the gate, w3 up, w2 down."""
     theirs = "model.layers.{layer}.block_sparse_moe"
     names = {"w1": "gate", "w3": "up", "w2": "down"}
     return [*outer_weights(), *attention_weights(facts), rename(f"{theirs}.gate.weight", f"{OURS}.router.weight"),

@@ -29,7 +29,7 @@ TEMPLATE = {
 
 
 def read_feedforward(raw: Raw, facts: Facts) -> Facts:
-    """Four times the width, whatever ``expansion_ratio`` says."""
+    """Four times the width; the class ignores ``expansion_ratio``."""
     return {"d_ff": 4 * facts["d_model"]}
 
 
@@ -42,7 +42,7 @@ def write_feedforward(facts: Facts) -> dict[str, Any]:
 
 
 WHOLE_DROPOUT = Read("attn_pdrop", "attention_dropout", float, 0.0, codec=Codec(write=int))
-"""The class refuses any but whole numbers, so that a probability that only training needs is written as 0."""
+"""The class accepts only whole numbers, so a probability, which only training needs, is written as 0."""
 
 UNUSED = "not used: the class of transformers"
 BY_TENSORS = "the class has no others; files with such tensors are refused"
@@ -77,7 +77,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors, as they are."""
+    """All tensors, unchanged."""
     theirs, ours = "transformer.blocks.{layer}", "stack.layers.{layer}"
     pairs = {"attn.Wqkv": "layers.0.qkv", "attn.out_proj": "layers.0.output", "ffn.up_proj": "layers.1.up",
              "ffn.down_proj": "layers.1.down", "norm_1": "norms.0", "norm_2": "norms.1"}

@@ -22,7 +22,7 @@ TEMPLATE = {
     "readout": {"kind": "linear", "tied": Hole("tied")}}
 
 ACTIVATIONS = words({"gelu": "gelu_tanh", "relu": "relu", "silu": "silu"}, also={"swish": "silu"})
-"""This class's own words: its "gelu" is the tanh form."""
+"""The names of activations in this class, whose "gelu" is the tanh form."""
 
 
 def read_feedforward(raw: Raw, facts: Facts) -> Facts:

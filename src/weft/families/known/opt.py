@@ -29,7 +29,7 @@ NARROW, BIASED = "word_embed_proj_dim", "enable_bias"
 
 
 def read_norms(raw: Raw, facts: Facts) -> Facts:
-    """Where norms stand; the last one only where they stand before the layers."""
+    """The place of norms; there is a last norm only where they precede the layers."""
     first, removed = typed(FIRST, raw.get(FIRST, True), bool), typed(REMOVED, raw.get(REMOVED, False), bool)
     return {"norm_first": bool(first), "final_norm": bool(first) and not removed}
 
@@ -48,7 +48,7 @@ def read_width(raw: Raw, facts: Facts) -> Facts:
 
 
 def write_width(facts: Facts) -> dict[str, Any]:
-    """Their width; no map can be said between equal ones."""
+    """The width of embeddings; a map between equal widths cannot be expressed."""
     if facts["d_embedding"] == facts["d_model"]:
         raise KeyProblem(f"{NARROW}: maps embeddings of {facts['d_model']} features to as many; the file knows a map "
                          "only between different widths.")

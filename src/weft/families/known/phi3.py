@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: Llama with fused projections, partly turned heads, LongRoPE and dropout on the residual stream."""
+"""Phi-3 and Phi-4: Llama with fused projections, partly rotary heads, LongRoPE and dropout on the residual stream."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def weights(facts: Facts) -> list[Rule]:
 
 
 def limits(facts: Facts) -> list[str]:
-    """What Phi3Config refuses."""
+    """The models that Phi3Config rejects."""
     kind, size = facts["rope_scaling"]["kind"], default_head(facts)
     found = [] if kind in ("none", "ntk", "longrope") else [
         f"rope_parameters: Phi3Config takes the scaling 'longrope' or none, not {kind!r}."]
