@@ -111,8 +111,8 @@ class AttentionConfig(MixerConfig):
             raise dims.problem("d_value", f"{kind!r} adds vectors of the keys' size {size} to values of size "
                                f"{self.d_value}.", "Leave d_value out.")
         if self.backend in ("sdpa", "grouped_rows", "banded"):
-            raise dims.problem("backend", f"the form {self.backend!r} makes no weights, which {kind!r} needs for values.",
-                               "Use 'auto' or 'reference'.")
+            raise dims.problem("backend", f"the form {self.backend!r} makes no weights, which {kind!r} needs for "
+                               "values.", "Use 'auto' or 'reference'.")
 
     @classmethod
     def examples(cls) -> list[Self]:
