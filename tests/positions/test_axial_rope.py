@@ -14,7 +14,7 @@ from oracles import rope as oracle
 from oracles import rope_frequencies
 from weft.core.clock import Ticks
 from weft.core.config import parse
-from weft.core.errors import ConfigError, UnsupportedError
+from weft.core.errors import ConfigError, InputError
 from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.positions.axial_rope import AxialRope, AxialRopeConfig
@@ -78,6 +78,6 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'axial_rope' turns queries and keys, so it has no place outside"):
         AxialRopeConfig().build(Dims(8))
     for places, given in ((torch.zeros(1, 3), 1), (torch.zeros(1, 3, 3), 3)):
-        with pytest.raises(UnsupportedError, match=rf"axial_rope takes 2 coordinates per token, got {given}. Give "
+        with pytest.raises(InputError, match=rf"axial_rope takes 2 coordinates per token, got {given}. Give "
                                                    r"coordinates of shape \[B,T,2\], or none for a grid's row order."):
             build().rotate(randn(1, 3, 2, 8), at(places, 3))

@@ -59,6 +59,9 @@ def test_many_small_weights_add_up_in_half_precision() -> None:
 def test_values_of_another_size_and_a_place_outside_attention_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"d_value: 'shaw' adds vectors of the keys' size 2 to values of size 5."):
         attention("shaw", d_value=5)
-    attention({"kind": "shaw", "values": False}, d_value=5)
+    for backend in ("sdpa", "banded"):
+        with pytest.raises(ConfigError, match=rf"backend: the form '{backend}' makes no weights, which 'shaw'"):
+            attention("shaw", backend=backend)
+    attention({"kind": "shaw", "values": False}, d_value=5, backend="banded")
     with pytest.raises(ConfigError, match=r"'shaw' acts on scores and values, so it has no place outside attention."):
         ShawConfig().build(Dims(4))

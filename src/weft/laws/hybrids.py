@@ -36,7 +36,11 @@ class Hybrids:
     def _block(self, draw: random.Random) -> dict[str, Any]:
         mixer = draw.choice(self._mixers)
         if {"position", "d_head"} <= type(mixer).model_fields.keys() and draw.random() < 0.5:
-            mixer = mixer.model_copy(update={"position": draw.choice(self._inside), "d_head": 4})
+            position = draw.choice(self._inside)
+            scheme = position.build_for_heads(Dims(WIDTH, VOCABULARY, CONTEXT), 2, 4)  # type: ignore[attr-defined]
+            # Vectors on values are as wide as keys, and need a form of attention that makes all weights.
+            bound = {"d_value": None, "backend": "auto"} if "values" in scheme.acts_on else {}
+            mixer = mixer.model_copy(update={"position": position, "d_head": 4, **bound})
         giver = mixer.giver()
         layers = [mixer] if giver is None else [giver, mixer]
         return {"kind": draw.choice(self._blocks), "norm": draw.choice(self._norms),

@@ -84,10 +84,19 @@ class AttentionConfig(MixerConfig):
         if "embeddings" in scheme.acts_on:
             raise dims.problem("position", f"{self.position.kind!r} acts on embeddings, not inside attention.",
                                "Put it in the model's `position`.")
-        if "values" in scheme.acts_on and self.d_value not in (None, size):
-            raise dims.problem("d_value", f"{self.position.kind!r} adds vectors of the keys' size {size} to values of "
-                               f"size {self.d_value}.", "Leave d_value out.")
+        if "values" in scheme.acts_on:
+            self._require_value_terms(size, dims)
         return scheme
+
+    def _require_value_terms(self, size: int, dims: Dims) -> None:
+        """Refuse fields under which a position scheme cannot add to values."""
+        kind = self.position.kind
+        if self.d_value not in (None, size):
+            raise dims.problem("d_value", f"{kind!r} adds vectors of the keys' size {size} to values of size "
+                               f"{self.d_value}.", "Leave d_value out.")
+        if self.backend in ("sdpa", "grouped_rows", "banded"):
+            raise dims.problem("backend", f"the form {self.backend!r} makes no weights, which {kind!r} needs for "
+                               "values.", "Use 'auto' or 'reference'.")
 
     @classmethod
     def examples(cls) -> list[Self]:

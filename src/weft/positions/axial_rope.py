@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.errors import UnsupportedError
+from weft.core.errors import InputError
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.ops.rotary import Layout, Turns, turn, turns
@@ -79,7 +79,7 @@ class AxialRope(PositionScheme):
         """Queries or keys, turned.
 
         Raises:
-            UnsupportedError: another number of coordinates.
+            InputError: another number of coordinates.
         """
         dtype = angle_dtype(x)
         key = (AxialRope, self.grid, self.theta.key(), self.layout, dtype)
@@ -99,5 +99,5 @@ class AxialRope(PositionScheme):
         if ticks.coordinates.dim() == 3 and ticks.coordinates.shape[-1] == axes:
             return ticks.coordinates
         given = 1 if ticks.coordinates.dim() == 2 else ticks.coordinates.shape[-1]
-        raise UnsupportedError(f"axial_rope takes {axes} coordinates per token, got {given}.", where="span.coordinates",
+        raise InputError(f"axial_rope takes {axes} coordinates per token, got {given}.", where="span.coordinates",
                                remedy=f"Give coordinates of shape [B,T,{axes}], or none for a grid's row order.")
