@@ -54,3 +54,11 @@ def test_a_processor_with_instructions_for_bfloat16_keeps_them(monkeypatch: pyte
     assert wide.widens(narrow)
     assert not wide.widens(single)
     assert not wide.widens(narrow.to("meta"))
+
+
+def test_a_linear_map_in_bfloat16_is_traced_as_one_graph() -> None:
+    """Whether the processor has the instructions is no call that breaks the graph."""
+    torch._dynamo.reset()
+    map_, x = Linear(4, 5).bfloat16(), torch.randn(3, 4).bfloat16()
+    compiled = torch.compile(lambda x: map_(x), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), map_(x), rtol=0, atol=0)

@@ -124,7 +124,7 @@ def _examples(make: Make) -> Iterator[Int8Call]:
 INT8_LINEAR = OPERATIONS.add(Operation(
     "int8_linear", "x Q^T, each output scaled, with Q in whole numbers of eight bits",
     Form(REFERENCE, _written_out, "integers converted to floats, then a product"),
-    Form("lean", _lean, "the same, keeping only the integers for backward",
+    Form("lean", _lean, "converted to floats, again in backward",
          gradients="with", transformed=False),
     Form("packed", _packed, "PyTorch's product with int8 weights",
          devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),

@@ -6,7 +6,6 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable
-from functools import cache
 from typing import Any, final
 
 import torch
@@ -18,11 +17,18 @@ PIECE_ENTRIES = 1 << 20
 """Numbers of a matrix that are converted at a time, 4 MiB: they stay in a cache, and do not fragment the memory."""
 
 
-@cache
-def lacks_bfloat16() -> bool:
-    """Whether this is an x86 processor that has neither AVX512-BF16 nor AMX."""
+def _lacking() -> bool:
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     return x86 and not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+_LACKING = _lacking()
+"""Determined on import: `torch.compile` can trace a constant, but not the calls that determine it."""
+
+
+def lacks_bfloat16() -> bool:
+    """Whether this is an x86 processor that has neither AVX512-BF16 nor AMX."""
+    return _LACKING
 
 
 def widens(x: Tensor) -> bool:
