@@ -133,10 +133,10 @@ def narrow_maps() -> Iterator[tuple[int, LinearCall]]:
 
 
 def int8_maps() -> Iterator[tuple[int, Int8Call]]:
-    """A map of 512 to 512 features by int8 weights, of one vector to 256."""
+    """A map of 512 to 512 features by int8 weights in bfloat16, of one vector to 256."""
     values, scale = quantised(torch.randn(512, 512))
     for rows in ROWS_OF_A_MAP:
-        yield rows, Int8Call(torch.randn(rows, 512), values, scale)
+        yield rows, Int8Call(torch.randn(rows, 512).bfloat16(), values, scale)
 
 
 def dispatched() -> Iterator[tuple[int, DispatchCall]]:

@@ -29,7 +29,7 @@ def test_plan_shows_the_form_of_every_phase_with_its_reason_and_what_is_forced(w
     lines = told.out.splitlines()
     at = next(index for index, line in enumerate(lines) if line.startswith("lstm_scan") and "reference" in line)
     assert lines[at].split() == ["lstm_scan", "reference", "single", "tokens", "step", "by", "step"]
-    assert lines[at + 1].strip() == "scan: a single step"
+    assert lines[at + 1].strip() == "not scan: a single step"
     told = weft("plan", file, "--json", "--kernels", "lstm_scan=reference")
     assert {form for (name, _), form in forms(told).items() if name == "lstm_scan"} == {"reference"}
     assert all(operation._forced is None for operation in OPERATIONS.all()), "given back when the command ends"

@@ -23,7 +23,7 @@ from weft.linear.int8 import Int8Config, Int8Embedding, Int8Linear
 from weft.linear.linear import Linear
 from weft.linear.merging import merged
 from weft.linear.rewrite import rewritten
-from weft.ops.int8_linear import int8_linear, quantised
+from weft.ops.int8_linear import BLOCK, FEW_ROWS, INT8_LINEAR, Int8Call, int8_linear, quantised
 from weft.training import train
 from weft.training.precision import Precision
 
@@ -50,6 +50,14 @@ def test_the_product_is_that_of_the_floats_that_it_stands_for(dtype: torch.dtype
     wanted = x.double() @ (values.double() * scale.double()[:, None]).t()
     bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]  # two roundings, sums of size 10
     assert_close(int8_linear(x, values, scale).double(), wanted, rtol=bound, atol=bound * 10)
+
+
+@pytest.mark.parametrize(("dtype", "more", "name"), [(torch.bfloat16, 0, "packed"), (torch.bfloat16, 1, "reference"),
+                                                     (torch.float32, 0, "reference")])
+@torch.inference_mode()
+def test_products_with_integers_are_for_a_few_narrow_rows(dtype: torch.dtype, more: int, name: str) -> None:
+    call = Int8Call(torch.randn(FEW_ROWS + more, BLOCK).to(dtype), *quantised(torch.randn(6, BLOCK)))
+    assert INT8_LINEAR.choose(call).form.name == name
 
 
 def test_gradients_go_through_to_the_inputs_and_the_bias() -> None:

@@ -8,10 +8,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from weft.core.clock import Keys
+from weft.core.config import parse
+from weft.core.part_config import Dims
 from weft.core.span import WHOLE
 from weft.linear.linear import Linear
 from weft.masks import Causal
 from weft.masks.visible import Rule, Visible, visible
+from weft.mixers.attention import AttentionConfig
 from weft.ops import wide_linear as wide
 from weft.ops.attention import ATTENTION, AttentionCall, sdpa, wide_sdpa
 from weft.ops.linear import LINEAR, LinearCall
@@ -132,3 +135,25 @@ def test_a_processor_with_instructions_for_bfloat16_keeps_them(monkeypatch: pyte
     assert wide.widens(narrow)
     assert not wide.widens(single)
     assert not wide.widens(narrow.to("meta"))
+
+
+def test_a_linear_map_in_bfloat16_is_traced_as_one_graph() -> None:
+    """Whether the processor has the instructions is no call that breaks the graph."""
+    torch._dynamo.reset()
+    map_, x = Linear(4, 5).bfloat16(), torch.randn(3, 4).bfloat16()
+    compiled = torch.compile(lambda x: map_(x), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), map_(x), rtol=0, atol=0)
+
+
+def test_linear_maps_and_attention_by_way_of_float32_are_traced_as_one_graph() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer = parse(AttentionConfig, {"n_heads": 2}).build(Dims(8)).bfloat16()
+    x = torch.randn(2, 9, 8).bfloat16().requires_grad_()
+    with routed({Product("forward", 18, 8, 24, "torch.bfloat16"): WIDE}):
+        compiled = torch.compile(lambda x: layer(x).y, fullgraph=True, backend="aot_eager")
+        y, own = compiled(x), layer(x).y
+        torch.testing.assert_close(y, own, rtol=2**-7, atol=2**-8)  # the graph may round elsewhere
+        for found, expected in zip(*(torch.autograd.grad(each.sum(), [x, *layer.parameters()]) for each in (y, own)),
+                                   strict=True):
+            torch.testing.assert_close(found, expected, rtol=2**-6, atol=2**-6 * float(expected.abs().max()))

@@ -83,7 +83,7 @@ def _thresholds(found: Diagnosis) -> str:
 
 
 def _operations(found: Diagnosis) -> Table:
-    rows = table("operation", "form", "how", "others, and why not chosen")
+    rows = table("operation", "form", "how", "other forms")
     for each in found.operations:
         passed = {line.split(":")[0] for line in each.passed}
         rest = [name for name in each.others if name not in passed]

@@ -128,9 +128,10 @@ def _states(found: Plan) -> Table:
 
 
 def _forms(found: Plan) -> Table:
-    rows = table("operation", "form", "in", "how, and why no other")
+    rows = table("operation", "form", "in", "how")
     for each in found.forms:
-        rows.add_row(each.operation, each.form, ",\n".join(each.phases), "\n".join([each.reason, *each.passed]))
+        reasons = [each.reason, *(f"not {line}" for line in each.passed)]
+        rows.add_row(each.operation, each.form, ",\n".join(each.phases), "\n".join(reasons))
     return rows
 
 

@@ -47,13 +47,25 @@ class Product(NamedTuple):
         return Product(which, rows, inputs, outputs, f"torch.{dtype}")  # type: ignore[arg-type]
 
 
+def _mostly_wide(known: Mapping[Product, str]) -> bool | None:
+    """Whether more than half of the operations of the bfloat16 products go by way of float32; None without any."""
+    work = [(each.flops(), route == WIDE) for each, route in known.items() if each.dtype == str(torch.bfloat16)]
+    return 2 * sum(flops for flops, wide in work if wide) > sum(flops for flops, _ in work) if work else None
+
+
 @final
 class Routes:
-    """The routes of the products that were measured; ``otherwise`` is the route of other maps."""
+    """The routes of the products that were measured; ``otherwise`` is the route of other maps.
+
+    Attributes:
+        widens: whether bfloat16 products mostly go by way of float32; None where none was measured.
+    """
 
     def __init__(self, known: Mapping[Product, str], otherwise: str) -> None:
         self.known, self.otherwise = dict(known), otherwise
         self._routes = dict(known)
+        # Determined here: while torch.compile traces, this is a constant.
+        self.widens = _mostly_wide(known)
 
     def of(self, product: Product) -> str:
         """The route of a product: its own, or that of the same map with the nearest number of rows."""
@@ -63,12 +75,6 @@ class Routes:
             nearest = min(same, key=lambda each: abs(math.log(max(each.rows, 1) / max(product.rows, 1))), default=None)
             route = self._routes[product] = self.otherwise if nearest is None else self.known[nearest]
         return route
-
-    def mostly(self, route: str, dtype: torch.dtype) -> bool | None:
-        """Whether more than half of the operations of the known products in ``dtype`` take a route; None where none of
-        that dtype is known."""
-        work = [(each.flops(), taken == route) for each, taken in self.known.items() if each.dtype == str(dtype)]
-        return 2 * sum(flops for flops, own in work if own) > sum(flops for flops, _ in work) if work else None
 
 
 @final

@@ -7,24 +7,30 @@ from __future__ import annotations
 
 import platform
 import sys
-from functools import cache
 from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.routes import ROUTING, WIDE
+from weft.ops.routes import ROUTING
 
 PIECE_ENTRIES = 1 << 20
 """Numbers of a matrix that are converted at a time, 4 MiB: they stay in a cache, and do not fragment the memory."""
 
 
-@cache
-def lacks_bfloat16() -> bool:
-    """Whether this is an x86 processor that has neither AVX512-BF16 nor AMX."""
+def _lacking() -> bool:
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     return x86 and not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+_LACKING = _lacking()
+"""Determined on import: `torch.compile` can trace a constant, but not the calls that determine it."""
+
+
+def lacks_bfloat16() -> bool:
+    """Whether this is an x86 processor that has neither AVX512-BF16 nor AMX."""
+    return _LACKING
 
 
 def widens(x: Tensor) -> bool:
@@ -32,7 +38,7 @@ def widens(x: Tensor) -> bool:
     instructions let expect."""
     if x.dtype != torch.bfloat16 or x.device.type != "cpu":
         return False
-    known = None if ROUTING.routes is None else ROUTING.routes.mostly(WIDE, x.dtype)
+    known = None if ROUTING.routes is None else ROUTING.routes.widens
     return lacks_bfloat16() if known is None else known
 
 
