@@ -1,4 +1,4 @@
-"""The manifest of a prepared folder: what it was made from, how, and what its files must be."""
+"""The manifest of a prepared folder: its sources, its recipe, and the sizes and hashes of its files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Depth: TypeAlias = Literal["size", "sample", "full"]
 
 
 class Entry(BaseModel):
-    """Base of what a manifest is made of."""
+    """Base of the records in a manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,8 +54,8 @@ class ArrayFile(Entry):
 
 
 class Shard(Entry):
-    """A stretch of the row of tokens, each array in a file: ids, where documents begin, bytes per token, and flags of
-    a byte a token (see `weft.data.stream.SCORED`), without which every token counts (so in formats 1 and 2)."""
+    """A stretch of the row of tokens with each array in a file: ids, document starts, bytes of each token, and flags of
+    one byte per token (see `weft.data.stream.SCORED`). Without flags, as in formats 1 and 2, every token is scored."""
 
     length: int
     tokens: ArrayFile
@@ -65,7 +65,7 @@ class Shard(Entry):
 
     @property
     def files(self) -> tuple[ArrayFile, ...]:
-        """All of them."""
+        """The files of all arrays."""
         files = self.tokens, self.begins, self.byte_lengths
         return files if self.flags is None else (*files, self.flags)
 
@@ -74,9 +74,9 @@ class Part(Entry):
     """Train, validation or test: its text, and its row of tokens.
 
     Attributes:
-        in_training: of a held-out part, documents whose text is also that of a document of the training text; None:
-            of the training text itself, or not counted (format 1).
-        scored_tokens: tokens whose flags say that they count; None: all (formats 1 and 2 have no flags).
+        in_training: of a held-out part, documents whose text is that of a training document; None: the part is the
+            training text, or they were not counted (format 1).
+        scored_tokens: tokens that are flagged as scored; None: all (formats 1 and 2 have no flags).
     """
 
     corpus: str
@@ -90,7 +90,7 @@ class Part(Entry):
 
     @property
     def repeated(self) -> Repeated | None:
-        """The same, for people."""
+        """``in_training`` with the number of documents; None if it is unknown."""
         return None if self.in_training is None else Repeated(self.in_training, self.documents)
 
 
@@ -98,8 +98,8 @@ class Recipe(Entry):
     """How a folder was made: the same text and the same recipe give the same folder.
 
     Attributes:
-        path: where the text is; None: the Python standard library's source.
-        data: the data settings but for the path.
+        path: of the text; None: the Python standard library's source.
+        data: the data settings without the path.
         tokenizer: the tokenizer's configuration.
     """
 
@@ -109,7 +109,7 @@ class Recipe(Entry):
 
 
 class TokenizerEntry(Entry):
-    """The tokenizer whose files lie in the folder."""
+    """The tokenizer whose files are in the folder."""
 
     name: str
     vocab_size: int
@@ -117,7 +117,7 @@ class TokenizerEntry(Entry):
 
 
 class Manifest(Entry):
-    """All of it. ``corpus`` and ``corpus_sha256`` describe the whole text, before it was split."""
+    """The manifest. ``corpus`` and ``corpus_sha256`` describe the whole text, before it was split."""
 
     purpose: Literal["prepared data"] = "prepared data"
     format: int = FORMAT_VERSION
@@ -137,7 +137,7 @@ class Manifest(Entry):
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether a folder holds prepared data, in whatever state."""
+    """Whether a folder holds prepared data, damaged or not."""
     return path.is_dir() and any(path.glob("train-[0-9]*.bin"))
 
 
@@ -152,7 +152,7 @@ def read_prepared_manifest(folder: Path) -> Manifest:
     """The manifest of a prepared folder.
 
     Raises:
-        DataError: missing, damaged, changed by hand, or of a format that this Weft does not know.
+        DataError: it is missing, damaged, edited by hand, or of a newer format.
     """
     path = folder / MANIFEST_FILE
     try:
@@ -177,7 +177,7 @@ def check_files(folder: Path, manifest: Manifest, depth: Depth) -> None:
     """Compare the arrays' files with the manifest: their sizes, samples of them too, or all their content.
 
     Raises:
-        DataError: listing every file that is missing, truncated or changed.
+        DataError: files are missing, truncated or changed; all are listed.
     """
     sampled = depth == "sample"
     listed = {file.name: FileEntry(file.bytes, file.sample_sha256 if sampled else file.sha256)
@@ -188,8 +188,8 @@ def check_files(folder: Path, manifest: Manifest, depth: Depth) -> None:
 
 
 def sample_hash(path: Path) -> str:
-    """SHA-256 of 256 blocks of 64 KiB, spread evenly over the file from its first byte to its last: of the whole file
-    up to 16 MiB, and never of more than that."""
+    """SHA-256 of 256 blocks of 64 KiB, evenly spread from the first byte of the file to the last; of the whole file if
+    it has at most 16 MiB."""
     size = path.stat().st_size
     if size <= SAMPLE_BLOCKS * SAMPLE_BLOCK:
         return sha256_of(path)

@@ -1,4 +1,4 @@
-"""A prepared folder: its streams, its tokenizer, and how it is made."""
+"""Prepared folders: reading their streams and tokenizers, and writing them."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Progress:
     """How far a preparation has come.
 
     Attributes:
-        part: what is being encoded: train, validation or test.
-        done: bytes of text that have been encoded.
+        part: that is being encoded: train, validation or test.
+        done: bytes of text encoded so far.
         total: bytes of text in the part.
-        seconds: since the part was begun.
+        seconds: since the beginning of the part.
     """
 
     part: str
@@ -58,11 +58,11 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """If it goes on at the same speed."""
+        """The remaining time at the same speed."""
         return self.seconds * (self.total - self.done) / self.done if self.done else float("inf")
 
     def line(self) -> str:
-        """One line for people."""
+        """The progress in one line."""
         speed = self.done / self.seconds / 1e6 if self.seconds else 0.0
         return (f"{self.part}: {self.done / self.total:4.0%} of {self.total / 1e6:,.1f} MB, {speed:.2f} MB/s, "
                 f"{self.seconds_left:,.0f} s left")
@@ -74,7 +74,7 @@ OnProgress = Callable[[Progress], None]
 @final
 @dataclass(frozen=True)
 class PreparedData:
-    """A folder of tokens that has been checked, see `open_prepared`."""
+    """A checked folder of tokens, see `open_prepared`."""
 
     path: Path
     manifest: Manifest
@@ -91,7 +91,7 @@ class PreparedData:
         return self.manifest.parts[name]
 
     def stream(self, name: str) -> TokenStream:
-        """The row of tokens of a part, mapped into memory: what is not asked for is not read."""
+        """The row of tokens of a part, memory-mapped, so that only the parts in use are read."""
         part = self.part(name)
         found = map_part(self.path, part)
         return TokenStream(found.tokens, found.begins, found.byte_lengths, self.manifest.begins_scored,
@@ -99,11 +99,11 @@ class PreparedData:
                            self.manifest.tokenizer.fingerprint, part.repeated, found.flags)
 
     def tokenizer(self) -> Tokenizer:
-        """What the tokens were made with.
+        """The tokenizer that made the tokens.
 
         Raises:
             CheckpointError: its files are missing, damaged or changed.
-            DataError: they belong to another tokenizer.
+            DataError: the files are those of another tokenizer.
         """
         from weft.tokenizers.config import known_tokenizers
         from weft.tokenizers.files import load_tokenizer
@@ -115,7 +115,7 @@ class PreparedData:
         return tokenizer
 
     def changed_sources(self) -> dict[str, str]:
-        """Sources that are no longer what they were: path, and ``changed`` or ``missing``."""
+        """Source files that are no longer the same: by path, ``changed`` or ``missing``."""
         found: dict[str, str] = {}
         for source in self.manifest.sources:
             path = Path(source.path)
@@ -131,11 +131,11 @@ def open_prepared(path: str | Path, *, check: Depth = "sample") -> PreparedData:
 
     Args:
         path: the folder.
-        check: what is compared with the manifest, besides the manifest's own digest: the files' sizes; samples of at
-            most 16 MiB of each file too, which is a whole file up to that size; or all their content.
+        check: what is compared with the manifest: the files' sizes; also samples of at most 16 MiB of each file; or all
+            of their content.
 
     Raises:
-        DataError: no prepared folder, or one that is damaged or of a newer format.
+        DataError: the folder is not a prepared one, is damaged, or is of a newer format.
     """
     folder = Path(path)
     if not is_prepared(folder):
@@ -164,14 +164,14 @@ def by_prepared_manifest(folder: Path) -> list[str]:
 @final
 @dataclass(frozen=True)
 class EncodingTexts:
-    """What is to be encoded.
+    """Texts to be encoded.
 
     Attributes:
         parts: ``train``, ``validation`` and perhaps ``test``.
-        corpus: the whole in one line.
-        corpus_sha256: hash of the whole.
-        sources: the files it was read from; none for the text that comes with Python.
-        recipe: how it was read.
+        corpus: the whole text in one line.
+        corpus_sha256: hash of the whole text.
+        sources: the files that it was read from; empty for the text that comes with Python.
+        recipe: settings with which it was read.
     """
 
     parts: Mapping[str, Corpus]
@@ -181,7 +181,7 @@ class EncodingTexts:
     recipe: Recipe
 
     def repeated(self) -> dict[str, Repeated]:
-        """How many documents of each held-out part stand in the training text."""
+        """How many documents of each held-out part are also in the training text."""
         return {name: repeated(corpus, self.parts[TRAIN]) for name, corpus in self.parts.items() if name != TRAIN}
 
 
@@ -190,8 +190,8 @@ def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, 
     """Encode texts into an empty folder; the manifest is written last. The caller makes the folder atomic.
 
     Raises:
-        DataError: a part that gives no token.
-        TokenizerError: text that the tokenizer cannot express.
+        DataError: a part gives no token.
+        TokenizerError: the tokenizer cannot express a text.
         OSError: the folder cannot be written to.
     """
     parts = {name: _write_part(folder, name, corpus, tokenizer, shard_tokens, on_progress)
