@@ -81,7 +81,7 @@ def test_every_key_that_cannot_be_read_is_listed(tmp_path: Path) -> None:
     ({"rope_type": "llama3", "factor": 2.0}, "for 'llama3' high_freq_factor is missing; low_freq_factor is missing."),
     ({"rope_type": "linear", "factor": 2.0, "fctor": 1}, "for 'linear' 'fctor' is unknown. Did you mean 'factor'?"),
     ({"full_attention": {"rope_theta": 1e4}}, "differs between layers (full_attention), which this family cannot have"),
-    ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5, but this family turns whole"),
+    ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5, but in this family all feat"),
     ({"rope_theta": "big"}, "rope_parameters.rope_theta: 'big' is not a number"),
     ([1.0], "rope_parameters: [1.0] is not a mapping")])
 def test_rotary_positions_that_cannot_be_read(parameters: object, said: str, tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def test_a_pickle_that_would_run_code(tmp_path: Path) -> None:
     assert "the file holds more than tensors" in message(tmp_path)
 
 
-@pytest.mark.parametrize(("content", "said"), [([torch.ones(1)], "no mapping from names to tensors"),
-                                               ({"a": 1}, "no mapping from names to tensors")])
+@pytest.mark.parametrize(("content", "said"), [([torch.ones(1)], "not a mapping from names to tensors"),
+                                               ({"a": 1}, "not a mapping from names to tensors")])
 def test_a_pickle_of_something_else(content: object, said: str, tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "model.safetensors").unlink()
