@@ -153,13 +153,14 @@ def test_the_laws_hold_to_the_digits_of_a_file_and_no_further(tmp_path: Path) ->
     text = (LMPLZ / "order3.arpa").read_text()
     convert(LMPLZ / "order3.arpa", tmp_path / "model")
     loaded = load_checkpoint(tmp_path / "model")
-    of_a_file, counted_here = check(loaded), check(dataclasses.replace(loaded, facts={}), length=16)
+    # Contexts of two tokens: rows of 64 are long for them.
+    of_a_file, counted_here = (check(each, length=64) for each in (loaded, dataclasses.replace(loaded, facts={})))
     assert of_a_file.holds
     assert [bound_of_readout(found) for found in (of_a_file, counted_here)] == pytest.approx([3.46e-6, 1e-8], rel=0.01)
     assert text.count("-0.96931326\tw0\t") == 1
     (tmp_path / "off.arpa").write_text(text.replace("-0.96931326\tw0\t", "-0.96831326\tw0\t"))
     convert(tmp_path / "off.arpa", tmp_path / "off")
-    found = check(tmp_path / "off", length=16).own
+    found = check(tmp_path / "off", length=64).own
     assert found is not None and {finding.law for finding in found.broken()} == {"readout"}
 
 
