@@ -86,7 +86,8 @@ class Shaw(ShawKeys):
         nn.init.normal_(self.values, std=std)
 
     def value_terms(self, weights: Float[Tensor, "B H T S"], ticks: Ticks, keys: Keys) -> Float[Tensor, "B T H E"]:
-        # The outermost rows sum hundreds of small weights, of which a running sum in bfloat16 would lose most.
+        # The outermost rows sum hundreds of small weights. A GPU adds them one by one in the dtype of the tensor, and
+        # in bfloat16 most would be lost; a CPU sums in float32 anyway.
         wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
         row = self.row(ticks, keys)[:, None].expand(wide.shape)
         sums = wide.new_zeros(*wide.shape[:3], len(self.values)).scatter_add(3, row, wide).to(weights.dtype)
