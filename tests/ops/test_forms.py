@@ -21,8 +21,9 @@ from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.registry import load_plugin
 from weft.ops.dropout import DROPOUT, DropoutCall, dropout
 from weft.ops.form_check import differences
-from weft.ops.forms import OPERATIONS, Form, Make, Offer, Operation, forced
+from weft.ops.forms import OPERATIONS, Form, Make, Operation, forced
 from weft.ops.linear import LINEAR, LinearCall
+from weft.ops.operator import Offer
 from weft.ops.products import routed
 from weft.ops.thresholds import FILE, measured
 

@@ -187,11 +187,12 @@ def _require_alike(path: str, wanted: Tensor, given: Tensor, spec: TensorField) 
 
 
 def _fields(state: State) -> list[tuple[str, Any, Any]]:
-    return [(name, getattr(state, name), spec) for name, spec in _declared(type(state))]
+    kind: Any = type(state)
+    return [(name, getattr(state, name), spec) for name, spec in _declared(kind)]
 
 
 @cache
-def _declared(kind: type[State]) -> tuple[tuple[str, Any], ...]:
+def _declared(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     """The names of a state's fields and what it declares of them: the same for all of a class."""
     return tuple((field.name, field.metadata.get("weft")) for field in dataclasses.fields(kind))
 

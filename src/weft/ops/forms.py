@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from weft.core.compiling import compiler_traces
 from weft.core.errors import ConfigError, UnsupportedError, nearest
-from weft.ops.operator import transformed
+from weft.ops.operator import Offer, transformed
 from weft.ops.thresholds import order_of
 
 C = TypeVar("C")
@@ -39,18 +39,6 @@ class Make(Protocol):
     """Makes the tensors of an example: random numbers that require a gradient."""
 
     def __call__(self, *shape: int) -> Tensor: ...
-
-
-@final
-class Offer:
-    """Whether a form pays at all, for as long as something outside of calls stays as it is.
-
-    Attributes:
-        why_not: why it does not, in words; None: it does. Whatever it depends on sets it.
-    """
-
-    def __init__(self, why_not: str | None) -> None:
-        self.why_not = why_not
 
 
 @final
@@ -113,12 +101,7 @@ class Form(Generic[C, R]):
 
 
 class Chosen(NamedTuple, Generic[C, R]):
-    """The form that serves a call.
-
-    Attributes:
-        form: the form.
-        reason: why this one.
-    """
+    """The form that serves a call, and the reason why it is this one."""
 
     form: Form[C, R]
     reason: str
@@ -181,8 +164,7 @@ class Operation(Generic[C, R]):
             assert form is not None, "the reference serves every call"
             return form.run(call)
         subject: Tensor = getattr(call, self.subject)
-        # The flag is what `torch.compiler.is_compiling` reads here, as in a non-strict `torch.export`.
-        compiling = torch.compiler._is_compiling_flag
+        compiling = torch.compiler._is_compiling_flag  # what `is_compiling` reads here, as in a non-strict export
         now = (subject.device.type, subject.dtype, torch.is_grad_enabled(), compiling,
                not compiling and torch._C._are_functorch_transforms_active())
         admitted = self._admitted.get(now)
@@ -260,10 +242,9 @@ class Operation(Generic[C, R]):
             why = _hindrance(form, now, worth)
             if why is None and form.serves is not None:
                 why = form.serves(call)
-            if why is None and worth and form.offer is not None:
-                why = form.offer.why_not
-            if why is None and worth and form.worth is not None:
-                why = form.worth(call)
+            if why is None and worth:
+                why = None if form.offer is None else form.offer.why_not
+                why = form.worth(call) if why is None and form.worth is not None else why
             if why is None:
                 return form
             if passed is not None:

@@ -1,5 +1,5 @@
 """`operator`: make a Python function one operator to `torch.compile`, with a backward of its own; `transformed`: where
-such operators give way to those of PyTorch."""
+such operators give way to those of PyTorch; `Offer`: whether a form pays at all."""
 
 from __future__ import annotations
 
@@ -18,6 +18,18 @@ def transformed() -> bool:
     """Whether a transform of `torch.func` is at work (`grad`, `vmap`, `jvp`, `hessian`). They know the derivatives and
     batches of PyTorch's operators alone, so that a plain form must serve."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+@final
+class Offer:
+    """Whether a form pays at all, for as long as something outside of calls stays as it is.
+
+    Attributes:
+        why_not: why it does not, in words; None: it does. Whatever it depends on sets it.
+    """
+
+    def __init__(self, why_not: str | None) -> None:
+        self.why_not = why_not
 
 
 @final

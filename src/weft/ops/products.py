@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Offer, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.operator import Offer
 
 Which = Literal["forward", "input", "weight"]
 ONEDNN, SWITCHED = "onednn", "switched"
