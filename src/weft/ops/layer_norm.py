@@ -50,7 +50,7 @@ def _library(call: LayerNormCall) -> Tensor:
 
 
 def _again(wide: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
-    return torch.layer_norm(wide, wide.shape[-1:], weight, bias, eps).to(dtype)
+    return torch.layer_norm(wide, (wide.shape[-1],), weight, bias, eps).to(dtype)
 
 
 def _examples(make: Make) -> Iterator[LayerNormCall]:
