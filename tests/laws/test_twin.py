@@ -120,4 +120,4 @@ def test_presets_have_small_twins(preset: str) -> None:
     config = api.read_model(preset)
     twin = shrink(config)
     assert parameter_count(twin.config.build()) < SMALL_ENOUGH
-    assert twin.config.kind == config.kind and "64 ids" in twin.changes
+    assert twin.config.kind == config.kind and "vocabulary of 64" in twin.changes

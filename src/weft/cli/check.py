@@ -70,7 +70,7 @@ def _print(result: CheckResult) -> None:
     out = console()
     columns = _columns(result)
     section(out, "what is checked", _legend(columns))
-    section(out, "the largest difference by law; NO: it is broken",
+    section(out, f"the largest difference from what is expected{'' if result.holds else '; NO: more than is allowed'}",
             _table({name: report for name, (report, _) in columns.items()}))
     for fault in result.faults:
         _print_fault(out, fault)

@@ -45,7 +45,7 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
                 with recorded(twin.module) as chosen:
                     steps, changed = _steps(twin, x, memory, dtype)
                 yield from agreement(subject, LAW, f"{dtype}, token by token", steps, exact, chosen, choices, bound)
-                yield Finding(LAW, f"{dtype}, fields of the state that change dtype: {changed or 'none'}",
+                yield Finding(LAW, f"{dtype}, fields of the state that change dtype: {', '.join(changed) or 'none'}",
                               float(len(changed)), COUNT)
         if torch.cuda.is_available():
             there = cast(subject, torch.float64, "cuda")

@@ -168,5 +168,5 @@ def bounded(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     grown = [path for path, (shape, spec) in early.items()
              if any(dim != spec.grows and a != b for dim, (a, b) in
                     enumerate(zip(shape, late[path][0].shape, strict=True)))]
-    yield Finding("bounded", f"fields that grew undeclared after {subject.steps} tokens: {grown or 'none'}",
+    yield Finding("bounded", f"fields that grew undeclared after {subject.steps} tokens: {', '.join(grown) or 'none'}",
                   float(len(grown)), COUNT)

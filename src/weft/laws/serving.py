@@ -35,7 +35,7 @@ def admission(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
         yield Finding("admission", f"row 1 retired and another admitted, {case}",
                       difference(actual.detach(), expected), subject.bound)
         if capacity is not None:
-            yield Finding("admission", f"tensors that moved: {moved or 'none'}", float(len(moved)), COUNT)
+            yield Finding("admission", f"tensors that moved: {', '.join(moved) or 'none'}", float(len(moved)), COUNT)
 
 
 def _of_other_capacity(subject: Subject, x: Tensor, memory: Memory | None, whole: Tensor) -> Finding:

@@ -134,4 +134,4 @@ def _words(config: ModelConfig, small: ModelConfig, sizes: Sizes) -> str:
         width = f"{name} {after[name]} instead of {before[name]}"
     reach = "its own windows" if sizes.reach == EVERYTHING else f"windows of at most {sizes.reach} tokens"
     times = "once" if sizes.repeats == 1 else "at most twice"
-    return f"{width}, repeated blocks {times}, {small.vocab_size} ids, {reach}"
+    return f"{width}, repeated blocks {times}, vocabulary of {small.vocab_size}, {reach}"
