@@ -89,7 +89,7 @@ def resolve_call(clock: Clock | None, shape: tuple[int, int], device: torch.devi
     prefix_end = _prefix_ends(clock, begin, document, prefix if valid is None or prefix is None else prefix & valid)
     length = _lengths(clock, order, document, valid, horizon)
     packed = begins is not None or not one_document
-    lookup = _facts(clock, facts, valid, shape) if facts or (clock is not None and clock.facts is not None) else None
+    lookup = _facts(clock, facts, shape) if facts or (clock is not None and clock.facts is not None) else None
     ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed, lookup)
     if clock is None or steps == 0:  # a call of no tokens leaves everything as it was
         return Moment(clock, ticks, clock)
@@ -103,8 +103,7 @@ def resolve_call(clock: Clock | None, shape: tuple[int, int], device: torch.devi
     return Moment(clock, ticks, after)
 
 
-def _facts(clock: Clock | None, facts: Mapping[str, Tensor] | None, valid: Tensor | None,
-           shape: tuple[int, int]) -> Facts:
+def _facts(clock: Clock | None, facts: Mapping[str, Tensor] | None, shape: tuple[int, int]) -> Facts:
     """The facts that masks can look up in a call."""
     values = facts or {}
     start, earlier = (None, None) if clock is None else (clock.seen[:, None], clock.facts)
@@ -112,7 +111,7 @@ def _facts(clock: Clock | None, facts: Mapping[str, Tensor] | None, valid: Tenso
     device = next(iter(values.values())).device if clock is None else clock.seen.device
     blank = torch.zeros(shape, dtype=torch.int64, device=device)
     chunk = torch.stack([values.get(name, blank).long() for name in names], -1)
-    return Facts(names, chunk if valid is None else chunk * valid[..., None], start, earlier)
+    return Facts(names, chunk, start, earlier)
 
 
 def _with_histories(before: Clock, after: Clock, ticks: Ticks, bound: int | None) -> Clock:

@@ -29,7 +29,7 @@ class Facts(NamedTuple):
 
     Attributes:
         names: of the n facts, in the order in which they are stacked.
-        chunk: [B,T,n], 0 beyond each row's count.
+        chunk: [B,T,n]; arbitrary beyond each row's count, where no key is valid.
         start: the order of the chunk's first token, [B,1]; None: 0.
         earlier: before the chunk; None without a state.
     """
