@@ -157,7 +157,7 @@ def _children(*parents: int) -> list[int]:
 def _servers() -> set[int]:
     """The processes of this one that fork those which do the work."""
     return {child for child in _children(os.getpid())
-            if b"weft.comparison.worker" in Path(f"/proc/{child}/cmdline").read_bytes()}
+            if b"weft.comparison.launch" in Path(f"/proc/{child}/cmdline").read_bytes()}
 
 
 def _kill(*processes: int) -> None:
