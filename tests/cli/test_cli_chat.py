@@ -85,7 +85,7 @@ def test_what_cannot_be_said_is_refused(refused: Any, run: Path, talk: Path, tmp
     (tmp_path / "bad.jinja").write_text("{{ raise_exception('Not so.') }}", "utf-8")
     told = refused("chat", run, "--template", tmp_path / "bad.jinja", "--message", "a")
     assert "line 1: the template rejects these messages: Not so. Give messages that it accepts" in told
-    assert "is no id on the Hub" in refused("chat", run, *QUICK, "--revision", "v1", "--message", "a")
+    assert "only models on the Hub have revisions" in refused("chat", run, *QUICK, "--revision", "v1", "--message", "a")
 
 
 class Terminal:

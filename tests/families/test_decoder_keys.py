@@ -51,7 +51,8 @@ def test_the_configurations_are_written_as_they_are_read(name: str) -> None:
     ("gptj", {"n_embd": 13}, "n_head: 2 heads do not divide n_embd 13."),
     ("gpt_neo", {"attention_types": [["global", 2]]}, "attention_types: ['global', 2] is not a list of types and how "
                                                       "often it repeats."),
-    ("gpt_neo", {"attention_layers": ["global", "near"]}, "attention_layers: near, but only global and local are"),
+    ("gpt_neo", {"attention_layers": ["global", "near"]}, "attention_layers: near, but only global and local can "
+                                                          "be read."),
     ("gpt_neo", {"attention_types": [[["local"], 3]]}, "attention_types: 3 types for 2 layers."),
     ("gpt_neo", {"window_size": 0}, "window_size: 0, but some layers are local, whose windows have 1 token or more."),
     ("bloom", {"n_embed": 0}, "hidden_size: 0 is not a width."),

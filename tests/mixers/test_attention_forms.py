@@ -161,12 +161,12 @@ def test_blocks_compile_as_one_graph() -> None:
 
 def test_neither_masks_nor_biases_of_all_pairs_are_made() -> None:
     """The largest tensor of a window's forward and backward pass grows with the tokens times the window."""
-    from weft.laws.memory import _Made
+    from weft.laws.memory import _Allocated
 
     made = []
     for steps in (1024, 2048):
         layer, x = build("auto", mask="causal & window(16)", position="alibi"), vectors(steps, 1)
-        with _Made() as total:
+        with _Allocated() as total:
             layer(x).y.sum().backward()
         made.append(total.bytes)
     assert made[1] < 2.2 * made[0]

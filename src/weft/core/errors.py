@@ -148,5 +148,7 @@ def nearest_meaning(name: str, known: Mapping[str, Iterable[str]]) -> str:
     """
     words = {word: each for each, others in known.items() for word in others} | {each: each for each in known}
     word = name.lower().replace("-", "_").replace(" ", "_")
-    close = [word] if word in words else difflib.get_close_matches(name, sorted(words), n=1, cutoff=0.6)
-    return f"Did you mean {words[close[0]]!r}?" if close else nearest(name, known)
+    if word not in words and not difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6):
+        # Other words are short and many: only a slip of the pen counts, or each name would be near to one of them.
+        word = next(iter(difflib.get_close_matches(word, sorted(words), n=1, cutoff=0.8)), word)
+    return f"Did you mean {words[word]!r}?" if word in words else nearest(name, known)

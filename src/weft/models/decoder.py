@@ -137,7 +137,8 @@ def looked_up(table: nn.Module, numbers: Tensor) -> Tensor:
     if not untouched(table, nn.Embedding):
         adapted: Tensor = table(numbers)
         return adapted
-    return embedding(numbers, table.get_parameter("weight"))
+    weight: Tensor = table.weight  # type: ignore[assignment]  # under torch.func a tensor, and no parameter
+    return embedding(numbers, weight)
 
 
 class Embedding(Direct):
