@@ -172,11 +172,11 @@ def test_a_folder_that_is_no_checkpoint(refused: Refuse, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("content", "told"), [
     ("[[1, 2], [3, 257]]", "[1][1]: id 257 is outside the vocabulary of 257 ids. Give ids from 0 to 256."),
-    ("[[1, 2", "not JSON:"),
-    ("{}", "an object where a list of rows is wanted."),
+    ("[[1, 2", "the file is not JSON:"),
+    ("{}", "an object where a list of rows is expected."),
     ('[{"tokenz": [1]}]', "[0]: unknown key 'tokenz'. Did you mean 'tokens'?"),
-    ('[{"source": [1], "target": [2]}]', "[0].source: a source, and this model takes none."),
-    ("[[1.5]]", "[0][0]: the float 1.5 where a token id is wanted. Give whole numbers."),
+    ('[{"source": [1], "target": [2]}]', "[0].source: the row has a source, and this model takes none."),
+    ("[[1.5]]", "[0][0]: the float 1.5 where a token id is expected. Give whole numbers."),
 ])
 @pytest.mark.parametrize("command", ["generate", "score"])
 def test_rows_that_the_model_cannot_take(refused: Refuse, run: Path, tmp_path: Path, command: str, content: str,
