@@ -70,12 +70,12 @@ def test_a_preset_that_is_not_known(refused: Refuse, command: str) -> None:
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_changes_to_what_has_no_configuration_of_its_own(refused: Refuse, run: Path, command: str) -> None:
     message = refused(command, run, "model.d_model=64", "seed=2")
-    assert ("overrides: model.d_model=64, seed=2, beside a checkpoint, whose weights fit its own configuration alone. "
-            "Leave them out, or name the configuration of the run.") in message
-    assert "beside a checkpoint" in refused(command, "nobody/has-this-model", "seed=2"), "before it is fetched"
+    assert ("overrides: model.d_model=64, seed=2 cannot be applied to a checkpoint, whose weights fit its own "
+            "configuration alone. Leave them out, or name the configuration of the run.") in message
+    assert "to a checkpoint" in refused(command, "nobody/has-this-model", "seed=2"), "before it is fetched"
     config = library.load(run).config
     for function in (library.check, library.plan):
-        with pytest.raises(library.api.UserError, match=r"overrides: seed=2, beside a configuration that is built"):
+        with pytest.raises(library.api.UserError, match="seed=2 cannot be applied to a configuration object"):
             function(config, "seed=2")
     assert "model.d_modle: unknown key 'd_modle'. Did you mean 'd_model'?" in refused(command, "lstm",
                                                                                       "model.d_modle=3")

@@ -189,5 +189,5 @@ def test_what_cannot_be_extended_is_refused_before_anything_is_written(text: Pat
 
 
 def test_changes_without_a_training_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="changes to a training, and no training was asked for"):
+    with pytest.raises(InputError, match="changes to the training, and no training was requested"):
         api.extend(loaded_of(config_of()), tmp_path / "out", context=64, overrides="training.optimizer.lr=1")
