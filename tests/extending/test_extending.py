@@ -174,13 +174,13 @@ def test_what_cannot_be_extended_is_refused_before_anything_is_written(text: Pat
             config_of({"kind": "rope", "scaling": {"kind": "linear", "factor": 2}}))
     refused(UnsupportedError, "also has a table of 16 positions",
             parse_model({**config_of().dump(), "position": "learned"}))
-    refused(InputError, "5 evaluations of a search, and 'yarn' searches for nothing", measuring=MEASURED)
-    refused(InputError, "400 tokens of context, measured on 300", measuring=replace(MEASURED, search=None,
+    refused(InputError, "the method 'yarn' has no search, so it cannot have 5 evaluations", measuring=MEASURED)
+    refused(InputError, "400 tokens of context cannot be measured on 300", measuring=replace(MEASURED, search=None,
                                                                                     lengths=(8, 400)))
     short = part_of(stream(text), 0, 200)
     short = replace(short, begins=torch.arange(200).numpy() % 16 == 0)
-    refused(DataError, "none of the 200 tokens measured stands farther than the trained context, 16", text=short)
-    refused(InputError, "the checkpoint is of no run", tuning=["training.steps=1"])
+    refused(DataError, "none of the 200 tokens measured is farther into its document than the trained context, 16", text=short)
+    refused(InputError, "the checkpoint records no run", tuning=["training.steps=1"])
     out.mkdir()
     (out / "mine.txt").write_text("mine")
     with pytest.raises(OccupiedError, match=r"mine\.txt"):
