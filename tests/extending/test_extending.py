@@ -179,7 +179,8 @@ def test_what_cannot_be_extended_is_refused_before_anything_is_written(text: Pat
                                                                                     lengths=(8, 400)))
     short = part_of(stream(text), 0, 200)
     short = replace(short, begins=torch.arange(200).numpy() % 16 == 0)
-    refused(DataError, "none of the 200 tokens measured is farther into its document than the trained context, 16", text=short)
+    refused(DataError, "none of the 200 tokens measured is farther into its document than the trained context, 16",
+            text=short)
     refused(InputError, "the checkpoint records no run", tuning=["training.steps=1"])
     out.mkdir()
     (out / "mine.txt").write_text("mine")
