@@ -192,7 +192,7 @@ def test_missing_weights_are_never_made_up(folder: Callable[[str], Path], tmp_pa
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"no weights for model\.norm\.weight\. Copy it again"):
+    with pytest.raises(ValueError, match=r"no weights for model\.norm\.weight\. Copy all of its files"):
         opened(tmp_path)
 
 

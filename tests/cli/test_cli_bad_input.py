@@ -70,12 +70,12 @@ def test_a_preset_that_is_not_known(refused: Refuse, command: str) -> None:
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_changes_to_what_has_no_configuration_of_its_own(refused: Refuse, run: Path, command: str) -> None:
     message = refused(command, run, "model.d_model=64", "seed=2")
-    assert ("overrides: model.d_model=64, seed=2, beside a checkpoint, whose weights fit its own configuration alone. "
-            "Leave them out, or name the configuration of the run.") in message
-    assert "beside a checkpoint" in refused(command, "nobody/has-this-model", "seed=2"), "before it is fetched"
+    assert ("overrides: model.d_model=64, seed=2 cannot be applied to a checkpoint, whose weights fit its own "
+            "configuration alone. Leave them out, or name the configuration of the run.") in message
+    assert "to a checkpoint" in refused(command, "nobody/has-this-model", "seed=2"), "before it is fetched"
     config = library.load(run).config
     for function in (library.check, library.plan):
-        with pytest.raises(library.api.UserError, match=r"overrides: seed=2, beside a configuration that is built"):
+        with pytest.raises(library.api.UserError, match="seed=2 cannot be applied to a configuration object"):
             function(config, "seed=2")
     assert "model.d_modle: unknown key 'd_modle'. Did you mean 'd_model'?" in refused(command, "lstm",
                                                                                       "model.d_modle=3")
@@ -172,11 +172,11 @@ def test_a_folder_that_is_no_checkpoint(refused: Refuse, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("content", "told"), [
     ("[[1, 2], [3, 257]]", "[1][1]: id 257 is outside the vocabulary of 257 ids. Give ids from 0 to 256."),
-    ("[[1, 2", "not JSON:"),
-    ("{}", "an object where a list of rows is wanted."),
+    ("[[1, 2", "the file is not JSON:"),
+    ("{}", "an object where a list of rows is expected."),
     ('[{"tokenz": [1]}]', "[0]: unknown key 'tokenz'. Did you mean 'tokens'?"),
-    ('[{"source": [1], "target": [2]}]', "[0].source: a source, and this model takes none."),
-    ("[[1.5]]", "[0][0]: the float 1.5 where a token id is wanted. Give whole numbers."),
+    ('[{"source": [1], "target": [2]}]', "[0].source: the row has a source, and this model takes none."),
+    ("[[1.5]]", "[0][0]: the float 1.5 where a token id is expected. Give whole numbers."),
 ])
 @pytest.mark.parametrize("command", ["generate", "score"])
 def test_rows_that_the_model_cannot_take(refused: Refuse, run: Path, tmp_path: Path, command: str, content: str,

@@ -35,7 +35,7 @@ def test_refusals(refused: Callable[..., str], run: Path, workplace: Path, tmp_p
     assert "8 tokens are no more than the model's context of 8" in refused("extend", *options, "--context", "8")
     assert "Did you mean 'longrope'" in refused("extend", *options, "--context", "9", "--method", "longrop")
     assert "--lengths" in refused("extend", *options, "--context", "9", "--lengths", "8,x")
-    assert "no training was asked for" in refused("extend", *options, "--context", "9", "seed=3")
+    assert "no training was requested" in refused("extend", *options, "--context", "9", "seed=3")
     assert "'yarn' searches for nothing" in refused("extend", *options, "--context", "9", "--search", "9")
     assert "unknown key 'stepz'" in refused("extend", run, "training.stepz=1", *options[1:], "--context", "9",
                                             "--steps", "1")

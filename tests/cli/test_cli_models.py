@@ -151,7 +151,7 @@ def test_a_search_with_options_of_sampling_is_refused(refused: Any, run: Path, o
 def test_a_length_penalty_without_a_search_is_refused(refused: Any, run: Path) -> None:
     assert "--length-penalty: a length penalty without --beams. Give --beams" in refused(
         "generate", run, "--prompt", "a", "--length-penalty", "1")
-    with pytest.raises(library.api.UserError, match=r"ends\.strings: a search ends at tokens, not at text\. Leave"):
+    with pytest.raises(library.api.UserError, match=r"ends\.strings: beam search stops at tokens, not at text\. Leave"):
         library.beam_search(run, ["a"], ends=library.Ends("x"))
 
 

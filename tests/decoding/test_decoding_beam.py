@@ -141,7 +141,7 @@ def test_a_longer_hypothesis_may_overtake_a_finished_one() -> None:
 def test_dead_ends_are_left_out() -> None:
     model = Bigram([[0.0, 0.9, 0.1], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     assert [one.tokens for one in beam_search(model, [[0]], max_new_tokens=3, beams=2).rows[0]] == [(2, 2, 2)]
-    with pytest.raises(FailedError, match=r"rows\[0\]: the model gives every continuation the probability zero"):
+    with pytest.raises(FailedError, match=r"rows\[0\]: the model assigns probability zero to every continuation"):
         beam_search(model, [[1]], max_new_tokens=3, beams=2)
 
 
@@ -179,7 +179,7 @@ def test_a_search_goes_on_by_tape_while_its_hypotheses_change() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"beams": 0}, r"beams: 0 beams\. Give 1 or more"),
+    ({"beams": 0}, r"beams: 0 is out of range\. Give 1 or more"),
     ({"length_penalty": -1.0}, r"length_penalty: -1\.0 is out of range\. Give 0 or more"),
     ({"stop": [5]}, r"stop\[0\]: id 5 is outside the vocabulary of 1 ids"),
 ])

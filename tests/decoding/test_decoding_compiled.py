@@ -70,7 +70,7 @@ def test_rows_that_end_early_end_where_they_do_without_compiling() -> None:
 
 
 def test_a_model_that_turns_by_the_document_s_length_is_refused() -> None:
-    message = r"compile: this model turns its keys by the document's length, .* Leave it out"
+    message = r"compile: this model rotates its keys by angles that depend on the document's length, .* Leave it out"
     with pytest.raises(UnsupportedError, match=message):
         CompiledStep(decoder({**ROPE, "position": LONGROPE}))
 

@@ -233,20 +233,20 @@ def test_models_that_cannot_generate_say_so() -> None:
     with pytest.raises(UnsupportedError, match=r"decoding needs probabilities of the next token.*causal masks"):
         generate(both_ways, [[1]], max_new_tokens=1)
     impossible = Bigram([[0.0, 1.0], [0.0, 0.0]])
-    with pytest.raises(FailedError, match=r"rows\[0\]: the model gives every token the probability zero.*smoothing"):
+    with pytest.raises(FailedError, match=r"rows\[0\]: the model assigns probability zero to every token.*smoothing"):
         generate(impossible, [[0]], max_new_tokens=2)
     broken = Bigram([[math.nan, 1.0], [0.5, 0.5]])
-    with pytest.raises(FailedError, match=r"rows\[1\]: the model gives a logit of nan, so no token can be chosen"):
+    with pytest.raises(FailedError, match=r"rows\[1\]: the model returned a logit of nan, so no token can be chosen"):
         generate(broken, [[1], [0]], max_new_tokens=1)
 
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"max_new_tokens": -1}, r"max_new_tokens: -1 is negative\. Give 0 or more"),
-    ({"batch_size": 0}, r"batch_size: 0 rows\. Give 1 or more"),
+    ({"batch_size": 0}, r"batch_size: 0 is out of range\. Give 1 or more"),
     ({"start": 3}, r"start: id 3 is outside the vocabulary of 3 ids\. Give ids from 0 to 2"),
     ({"ending": Ending(tokens=(0, 9))}, r"ending\.tokens\[1\]: id 9 is outside the vocabulary of 3 ids"),
-    ({"ending": Ending(strings=("x",))}, r"ending\.strings: stop strings without a tokenizer\. Give the tokenizer"),
-    ({"ending": Ending(strings=("",)), "tokenizer": ByteTokenizer()}, r"ending\.strings: an empty stop string"),
+    ({"ending": Ending(strings=("x",))}, r"ending\.strings: stop strings need a tokenizer.*Give the tokenizer"),
+    ({"ending": Ending(strings=("",)), "tokenizer": ByteTokenizer()}, r"ending\.strings: a stop string is empty"),
 ])
 def test_options_out_of_range(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -27,20 +27,21 @@ def test_every_form_of_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    ({"tokens": [1]}, r"rows: an object where a list of rows is wanted\. Give a list of rows, such as"),
-    ([], r"rows: an empty list\. Give at least one row"),
-    ([[1], "abc"], r'rows\[1\]: the str "abc" where a list of ids is wanted\. Give token ids'),
-    ([[1], 5], r"rows\[1\]: the int 5 where a list of ids is wanted"),
-    ([[1, 2.0]], r"rows\[0\]\[1\]: the float 2\.0 where a token id is wanted\. Give whole numbers"),
-    ([[True]], r"rows\[0\]\[0\]: the bool true where a token id is wanted"),
-    ([[1, None]], r"rows\[0\]\[1\]: null where a token id is wanted"),
-    ([[[1]]], r"rows\[0\]\[0\]: a list where a token id is wanted"),
+    ({"tokens": [1]}, r"rows: an object where a list of rows is expected\. Give a list of rows, such as"),
+    ([], r"rows: the list of rows is empty\. Give at least one row"),
+    ([[1], "abc"], r'rows\[1\]: the str "abc" where a list of ids is expected\. Give token ids'),
+    ([[1], 5], r"rows\[1\]: the int 5 where a list of ids is expected"),
+    ([[1, 2.0]], r"rows\[0\]\[1\]: the float 2\.0 where a token id is expected\. Give whole numbers"),
+    ([[True]], r"rows\[0\]\[0\]: the bool true where a token id is expected"),
+    ([[1, None]], r"rows\[0\]\[1\]: null where a token id is expected"),
+    ([[[1]]], r"rows\[0\]\[0\]: a list where a token id is expected"),
     ([{"token": [1]}], r"rows\[0\]: unknown key 'token'\. Did you mean 'tokens'\?"),
-    ([{}], r"rows\[0\]: an object without ids\. Give 'tokens', or 'source' and 'target'"),
-    ([{"target": [1]}], r"rows\[0\]: a target without a source\. Add the source"),
-    ([{"source": [1], "tokens": [1]}], r"rows\[0\]: both source and tokens\. Call the ids after a source 'target'"),
-    ([{"source": [1], "target": "x"}], r'rows\[0\]\.target: the str "x" where a list of ids is wanted'),
-    ([{"tokens": {}}], r"rows\[0\]\.tokens: an object where a list of ids is wanted"),
+    ([{}], r"rows\[0\]: the row has no ids\. Give 'tokens', or 'source' and 'target'"),
+    ([{"target": [1]}], r"rows\[0\]: the row has a 'target' and no 'source'\. Add the source"),
+    ([{"source": [1], "tokens": [1]}],
+     r"rows\[0\]: the row has both 'source' and 'tokens'\. Name the ids that follow a source 'target'"),
+    ([{"source": [1], "target": "x"}], r'rows\[0\]\.target: the str "x" where a list of ids is expected'),
+    ([{"tokens": {}}], r"rows\[0\]\.tokens: an object where a list of ids is expected"),
 ])
 def test_what_is_no_row(data: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -48,8 +49,8 @@ def test_what_is_no_row(data: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("[[1, 2], [3", r"rows\.json: not JSON: Expecting ',' delimiter at line 1, column 12\. Give a list of rows"),
-    ("[[NaN]]", r"rows\.json\[0\]\[0\]: the float NaN where a token id is wanted"),
+    ("[[1, 2], [3", r"rows\.json: the file is not JSON: Expecting ',' delimiter at line 1, column 12\. Give a list"),
+    ("[[NaN]]", r"rows\.json\[0\]\[0\]: the float NaN where a token id is expected"),
     ("[" * 100_000, r"rows\.json: the lists are nested too deeply\. Give a list of rows"),
 ])
 def test_files_that_hold_no_rows(tmp_path: Path, text: str, message: str) -> None:
@@ -81,9 +82,9 @@ def test_rows_a_model_cannot_take() -> None:
     for rows, model, message in (
         ([Row((0,)), Row((1, 2))], MODEL, r"rows\[1\]\[1\]: id 2 is outside the vocabulary of 2 ids.*from 0 to 1"),
         ([Row((-1,))], MODEL, r"rows\[0\]\[0\]: id -1 is outside the vocabulary"),
-        ([Row((0,), (1,))], MODEL, r"rows\[0\]\.source: a source, and this model takes none\. Give a list of ids"),
-        ([Row((0,))], reader, r"rows\[0\]: no source, and this model decodes from one.*\"source\""),
-        ([Row((0,), ())], reader, r"rows\[0\]\.source: an empty source\. Give at least one id"),
+        ([Row((0,), (1,))], MODEL, r"rows\[0\]\.source: the row has a source, and this model takes none\. Give a list"),
+        ([Row((0,))], reader, r"rows\[0\]: the row has no source, and this model decodes from one.*\"source\""),
+        ([Row((0,), ())], reader, r"rows\[0\]\.source: the source is empty\. Give at least one id"),
         ([Row((0,), (-2,))], reader, r"rows\[0\]\.source\[0\]: id -2 is outside the vocabulary of 11 ids"),
         ([Row((99,), (1,))], reader, r"rows\[0\]\.target\[0\]: id 99 is outside the vocabulary of 11 ids"),
     ):

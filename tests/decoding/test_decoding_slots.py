@@ -245,18 +245,18 @@ def test_what_cannot_be_admitted_is_refused_before_anything_runs() -> None:
                                              r"has room for 6\. Shorten the prompt, lower max_new_tokens"),
             ([0, 7], RowSettings(1), r"rows\[0\]\[1\]: id 7 is outside the vocabulary of 2 ids"),
             ([], RowSettings(1), r"rows\[0\]: an empty prompt, and no start token"),
-            ([0], RowSettings(0), r"max_new_tokens: 0 new tokens\. Give 1 or more"),
-            ([0], RowSettings(1, ending=Ending(strings=("x",))), r"ending\.strings: stop strings without a tokenizer"),
+            ([0], RowSettings(0), r"max_new_tokens: 0 is out of range\. Give 1 or more"),
+            ([0], RowSettings(1, ending=Ending(strings=("x",))), r"ending\.strings: stop strings need a tokenizer"),
             ([0], RowSettings(1, ending=Ending(tokens=(5,))), r"ending\.tokens\[0\]: id 5 is outside the vocabulary")):
         with pytest.raises(InputError, match=message):
             slots.admit(prompt, own)
-    with pytest.raises(InputError, match=r"settings: 2 settings for 1 rows\. Give one for each row"):
+    with pytest.raises(InputError, match=r"settings: 2 settings for 1 rows\. Give settings for each row"):
         slots.admit_all([[0]], [RowSettings(1), RowSettings(1)])
     assert model.calls == []
     slots.admit([0], RowSettings(2))
     with pytest.raises(InputError, match=r"rows: 1 rows, and 0 of 1 slots are free\. Wait until rows end"):
         slots.admit([0], RowSettings(1))
-    with pytest.raises(InputError, match=r"slot: no row in slot 2\. The live slots: \[0\]"):
+    with pytest.raises(InputError, match=r"slot: there is no row in slot 2\. Name one of the slots with rows: \[0\]"):
         slots.retire(2)
 
 
@@ -264,13 +264,13 @@ def test_slots_want_a_model_that_can_decode_and_is_not_training() -> None:
     model = Bigram([[1.0]])
     with pytest.raises(InputError, match=r"model: the model is in training mode, .* Call model\.eval\(\) first"):
         Slots(model, 1, capacity=4)
-    with pytest.raises(InputError, match=r"size: 0 slots\. Give 1 or more"):
+    with pytest.raises(InputError, match=r"size: 0 is out of range\. Give 1 or more"):
         Slots(model.eval(), 0, capacity=4)
     both_ways = copy.deepcopy(decoder({"kind": "attention", "n_heads": 2}).eval())
     from seeing_ahead import seeing_ahead
     with pytest.raises(UnsupportedError, match=r"decoding needs probabilities of the next token"):
         Slots(seeing_ahead(both_ways).eval(), 1, capacity=4).admit([1], RowSettings(1))
-    with pytest.raises(FailedError, match=r"rows\[4\]: the model gives a logit of nan"):
+    with pytest.raises(FailedError, match=r"rows\[4\]: the model returned a logit of nan"):
         slots = Slots(Bigram([[math.nan, 1.0], [0.5, 0.5]]).eval(), 2, capacity=4)
         slots.admit([0], RowSettings(1, row=4))
         slots.step()

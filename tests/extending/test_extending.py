@@ -174,13 +174,14 @@ def test_what_cannot_be_extended_is_refused_before_anything_is_written(text: Pat
             config_of({"kind": "rope", "scaling": {"kind": "linear", "factor": 2}}))
     refused(UnsupportedError, "also has a table of 16 positions",
             parse_model({**config_of().dump(), "position": "learned"}))
-    refused(InputError, "5 evaluations of a search, and 'yarn' searches for nothing", measuring=MEASURED)
-    refused(InputError, "400 tokens of context, measured on 300", measuring=replace(MEASURED, search=None,
+    refused(InputError, "the method 'yarn' has no search, so it cannot have 5 evaluations", measuring=MEASURED)
+    refused(InputError, "400 tokens of context cannot be measured on 300", measuring=replace(MEASURED, search=None,
                                                                                     lengths=(8, 400)))
     short = part_of(stream(text), 0, 200)
     short = replace(short, begins=torch.arange(200).numpy() % 16 == 0)
-    refused(DataError, "none of the 200 tokens measured stands farther than the trained context, 16", text=short)
-    refused(InputError, "the checkpoint is of no run", tuning=["training.steps=1"])
+    refused(DataError, "none of the 200 tokens measured is farther into its document than the trained context, 16",
+            text=short)
+    refused(InputError, "the checkpoint records no run", tuning=["training.steps=1"])
     out.mkdir()
     (out / "mine.txt").write_text("mine")
     with pytest.raises(OccupiedError, match=r"mine\.txt"):
@@ -189,5 +190,5 @@ def test_what_cannot_be_extended_is_refused_before_anything_is_written(text: Pat
 
 
 def test_changes_without_a_training_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="changes to a training, and no training was asked for"):
+    with pytest.raises(InputError, match="changes to the training, and no training was requested"):
         api.extend(loaded_of(config_of()), tmp_path / "out", context=64, overrides="training.optimizer.lr=1")

@@ -177,8 +177,8 @@ def test_weights_are_dropped_only_in_training() -> None:
 
 
 def test_a_mask_that_sees_later_tokens_has_no_state() -> None:
-    with pytest.raises(UnsupportedError, match=r"init_state: attention under the mask bidirectional sees later tokens, "
-                                               r"so it has no state. Call it without a state, on the whole sequence."):
+    with pytest.raises(UnsupportedError, match=r"init_state: under the mask bidirectional tokens attend to later ones, "
+                                               r"so attention has no state. Call it without a state"):
         build(n_heads=2, mask="bidirectional").init_state(1)
 
 
@@ -189,8 +189,8 @@ def test_a_mask_that_sees_later_tokens_has_no_state() -> None:
      "d_head."),
     ({"n_heads": 2, "backend": "sdpa", "scores": {"softcap": 1.0}}, "mixer.backend: the form 'sdpa' cannot express "
      "a softcap. Use 'auto' or 'reference'."),
-    ({"n_heads": 3, "mask": "per_head(causal, window(2))"}, "mixer.mask: per_head(causal, window(2)) tells 2 heads "
-     "apart, which does not divide 3 heads. Choose n_heads among its multiples."),
+    ({"n_heads": 3, "mask": "per_head(causal, window(2))"}, "mixer.mask: per_head(causal, window(2)) distinguishes "
+     "2 heads, which does not divide 3 heads. Choose n_heads among its multiples."),
     ({"n_heads": 2, "position": "learned"}, "mixer.position: 'learned' acts on embeddings, not inside attention. Put "
      "it in the model's `position`."),
     ({"n_heads": 2, "d_head": 3, "position": "rope"}, "mixer.position.rot: 3 rotary features in heads of d_head 3. "

@@ -132,9 +132,9 @@ def test_a_memory_is_required() -> None:
 
 def test_a_memory_of_other_rows_is_refused() -> None:
     source = Memory(random(2, S, D))
-    with pytest.raises(InputError, match=r"memory: 2 rows for 3 rows of tokens. Give one source for each row."):
+    with pytest.raises(InputError, match=r"the memory has 2 rows for 3 rows of tokens. Give one source for each row."):
         build().init_state(3, memory=source)
-    with pytest.raises(InputError, match=r"memory: 2 rows for 1 rows of tokens. Give one source for each row."):
+    with pytest.raises(InputError, match=r"the memory has 2 rows for 1 rows of tokens. Give one source for each row."):
         build()(random(1, T, D), None, Span(memory=source))
 
 

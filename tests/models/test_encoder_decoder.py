@@ -106,7 +106,7 @@ def test_it_takes_a_source_and_its_decoder_stays_causal() -> None:
     assert traits_of(model) == frozenset()
     with pytest.raises(InputError, match=r"memory: cross-attention has no memory to read"):
         model(ids(1, T))
-    with pytest.raises(InputError, match=r"memory: 2 rows for 3 rows of tokens"):
+    with pytest.raises(InputError, match=r"memory: the memory has 2 rows for 3 rows of tokens"):
         model.init_state(3, memory=Memory(torch.zeros(2, S, D, dtype=torch.float64)))
 
 

@@ -18,7 +18,7 @@ def test_it_is_the_identity_at_all_four_points_and_fits_everywhere() -> None:
     for scheme in (NoPositionConfig().build(Dims(8)), NoPositionConfig().build_for_heads(Dims(8), 2, 4)):
         assert scheme.embed(x, ticks) is x
         assert scheme.rotate(q, ticks) is q
-        with pytest.raises(NotImplementedError, match="NoPosition acts on scores and does not say how"):
+        with pytest.raises(NotImplementedError, match="NoPosition acts on scores and does not implement bias"):
             scheme.bias(q, q, ticks, Keys.of(ticks))
         assert scheme.value_terms(torch.ones(2, 2, 3, 3), ticks, Keys.of(ticks)) is None
         assert (scheme.width, scheme.scale(4), scheme.acts_on) == (0, None, frozenset())

@@ -60,7 +60,7 @@ def test_values_of_another_size_and_a_place_outside_attention_are_refused() -> N
     with pytest.raises(ConfigError, match=r"d_value: 'shaw' adds vectors of the keys' size 2 to values of size 5."):
         attention("shaw", d_value=5)
     for backend in ("sdpa", "banded"):
-        with pytest.raises(ConfigError, match=rf"backend: the form '{backend}' makes no weights, which 'shaw'"):
+        with pytest.raises(ConfigError, match=rf"backend: the form '{backend}' does not compute attention weights"):
             attention("shaw", backend=backend)
     attention({"kind": "shaw", "values": False}, d_value=5, backend="banded")
     with pytest.raises(ConfigError, match=r"'shaw' acts on scores and values, so it has no place outside attention."):

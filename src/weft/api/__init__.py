@@ -1,4 +1,5 @@
-"""Weft from Python: load, train, compare, check, generate, score and evaluate. Each command renders one of these."""
+"""Weft from Python: load, train, compare, check, generate, score and evaluate models. Each command of the command line
+calls one of these functions and prints its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several functions allow in their arguments."""
+"""Argument conversions that several functions share."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ T = TypeVar("T")
 
 
 def one_or_more(given: str | Iterable[T]) -> list[T | str]:
-    """What was given, a text alone as the one item that it is: not as a sequence of its characters."""
+    """Return a single string as a list of one item, rather than of its characters, and any other iterable as a list."""
     return [given] if isinstance(given, str) else list(given)

@@ -1,4 +1,4 @@
-"""``convert`` for ARPA files of n-gram models: which conversions these are, and what may be said of them."""
+"""``convert`` for ARPA files of n-gram models: which conversions concern them, and with which options."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ TARGET = "arpa"
 
 def concerns_arpa(source: object, out: str | Path, to: str | None, tokenizer: str | None,
                   others: Mapping[str, object]) -> bool:
-    """Whether a conversion is from or to an ARPA file, which their names say.
+    """Return whether a conversion reads or writes an ARPA file, as the file names' suffixes show.
 
     Args:
-        source: what is converted.
-        out: what is written.
-        to: the format, where it is given.
-        tokenizer: the one of an ARPA file's pieces.
-        others: options that say something of other formats alone; None or False where they are not given.
+        source: the model to convert.
+        out: the file or folder to write.
+        to: the requested format, or None.
+        tokenizer: the tokenizer whose pieces are the words of the ARPA file, or None.
+        others: options of other formats alone; None or False where they are not set.
 
     Raises:
-        InputError: an option, or a format, that does not go with the files; or no format.
+        InputError: an option or a format that does not apply to the files, or no format.
     """
     reads, writes = isinstance(source, str | Path) and is_arpa(source), is_arpa(out)
     if not reads and tokenizer is not None:
         raise InputError("a tokenizer for a model that brings its own.", where="tokenizer",
-                         remedy="It is for reading ARPA files (.arpa, .arpa.gz), whose words are its pieces or ids.")
+                         remedy="Leave it out: it is for reading ARPA files (.arpa, .arpa.gz), whose words are its "
+                                "pieces or ids.")
     if not reads and not writes:
         _require_format(to)
         return False
     if reads and writes:
-        raise InputError("both are ARPA files.", where=str(out), remedy="Name a folder to make a checkpoint in.")
-    wanted = TARGET if writes else "weft"
-    if to not in (None, wanted):
-        raise InputError(f"the format {to!r}, while the files' names say {wanted!r}.", where="to",
+        raise InputError("both are ARPA files.", where=str(out),
+                         remedy="Name a folder to make a checkpoint in.")
+    target = TARGET if writes else "weft"
+    if to not in (None, target):
+        raise InputError(f"the format {to!r}, while the files' names say {target!r}.", where="to",
                          remedy="Leave it out, or convert in two steps.")
     for name, value in others.items():
         if value:
@@ -52,12 +54,12 @@ def concerns_arpa(source: object, out: str | Path, to: str | None, tokenizer: st
 
 
 def given_tokenizer(tokenizer: str | None) -> Tokenizer | None:
-    """The tokenizer that a user names: a checkpoint or run, a tokenizer's file or folder, or ``bytes``.
+    """Load the tokenizer that a user names: by a checkpoint or run, a tokenizer's file or folder, or ``bytes``.
 
     Raises:
-        InputError: one that would have to be learned.
+        InputError: a tokenizer that would have to be trained.
         TokenizerError: the file cannot be read.
-        CheckpointError: a run without a checkpoint.
+        CheckpointError: the run has no checkpoint.
     """
     if tokenizer is None:
         return None
@@ -70,11 +72,11 @@ def given_tokenizer(tokenizer: str | None) -> Tokenizer | None:
         {}, [f"tokenizer={tokenizer}"])["tokenizer"]
     config = parse_part(("tokenizer",), plain)
     assert isinstance(config, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
-    found = config.fit(()) if isinstance(config, ByteTokenizerConfig) else config.from_file()
-    if found is None:
+    loaded = config.fit(()) if isinstance(config, ByteTokenizerConfig) else config.from_file()
+    if loaded is None:
         raise InputError(f"a tokenizer of kind {config.kind!r} is learned from text, and an ARPA file has none.",
                          where="tokenizer", remedy="Name a checkpoint or a file that holds the tokenizer.")
-    return found
+    return loaded
 
 
 def _require_format(to: str | None) -> None:

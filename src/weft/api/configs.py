@@ -1,4 +1,4 @@
-"""Configurations by file or preset."""
+"""Configurations from files and presets."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from weft.training.files import read_plain
 
 
 def presets() -> list[str]:
-    """Names of the configurations that come with Weft."""
+    """Return the names of the configurations that come with Weft."""
     return sorted(file.name.removesuffix(".yaml") for file in resources.files("weft.preset_files").iterdir()
                   if file.name.endswith(".yaml"))
 
 
 def config_path(config: str | Path) -> Path:
-    """The file of a configuration: a path, or the name of a preset.
+    """Return the file of a configuration, which is given as a path or as the name of a preset.
 
     Raises:
-        InputError: neither.
+        InputError: it is neither.
     """
     path = Path(config)
     if path.is_file() or path.suffix in (".yaml", ".yml", ".json"):
@@ -36,16 +36,16 @@ def config_path(config: str | Path) -> Path:
 
 
 def config_schema(config: str | Path | None = None) -> dict[str, Any]:
-    """The JSON Schema of run configurations; of the model's own kind, for a file that holds only a model."""
+    """Return the JSON Schema of run configurations, or for a file that holds only a model, that of the model's kind."""
     alone = config is not None and "kind" in read_plain(config_path(config))
     return json_schema(type(read_model(config)) if config is not None and alone else RunConfig)
 
 
 def read_run(config: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """A run's configuration from a file or preset, with ``key.path=value`` changes."""
+    """Read a run's configuration from a file or preset, and apply ``key.path=value`` changes."""
     return load_run(config_path(config), overrides)
 
 
 def read_model(config: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:
-    """A model's configuration from a file or preset of a run or of a model alone."""
+    """Read a model's configuration from a file or preset, of a run or of a model alone, and apply changes."""
     return load_model_config(config_path(config), overrides)

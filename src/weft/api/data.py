@@ -1,4 +1,4 @@
-"""Text that is tokenised once."""
+"""Prepared data: text that is tokenised once, before training."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from weft.training.overrides import run_overrides
 
 def data_prepare(source: str | Path, overrides: Iterable[str] = (), *, out: str | Path, tokenizer: str | None = None,
                  replace: bool = False, on_progress: OnProgress | None = None) -> Preparation:
-    """Tokenise a text once, into a folder that runs take as ``data.path``.
+    """Tokenise a text once, into a folder that runs read as ``data.path``.
 
     Args:
-        source: a configuration (file or preset), whose ``data`` and ``tokenizer`` sections are taken, or a text.
+        source: a configuration (file or preset), whose ``data`` and ``tokenizer`` sections are used, or a text.
         overrides: ``data.key=value`` and ``tokenizer.key=value`` changes.
-        out: the folder; what stands there is kept if it was made from the same text in the same way.
-        tokenizer: a kind, a mapping in YAML, or the path of a tokenizer.json; else the configuration's, else bytes.
-        replace: make it anew in any case.
+        out: the folder; an existing one is reused if it was made from the same text in the same way.
+        tokenizer: a kind, a mapping in YAML, or the path of a tokenizer.json. None: the configuration's tokenizer, or
+            bytes if it has none.
+        replace: prepare the text again even if the folder could be reused.
         on_progress: called after each batch of documents.
     """
     settings, encoder = _data_sections(source, list(overrides), tokenizer)
@@ -36,35 +37,36 @@ def data_prepare(source: str | Path, overrides: Iterable[str] = (), *, out: str 
 
 
 def data_inspect(folder: str | Path, *, verify: bool = False) -> Inspection:
-    """Figures of a folder that `data_prepare` has made.
+    """Return statistics of a folder that `data_prepare` wrote.
 
     Args:
         folder: the folder.
-        verify: compare every byte of its shards with the manifest, and its sources with what they were.
+        verify: compare every byte of the shards with the manifest, and the source files with their recorded hashes.
 
     Raises:
-        DataError: the folder is damaged, or (when verifying) a source has changed; one that is gone does no harm.
+        DataError: the folder is damaged or, with ``verify``, a source file has changed. A missing source file is no
+            error.
     """
-    found = inspect_data(open_prepared(folder, check="full" if verify else "sample"), verified=verify)
-    changed = [path for path, how in (found.changed_sources or {}).items() if how == "changed"]
+    inspection = inspect_data(open_prepared(folder, check="full" if verify else "sample"), verified=verify)
+    changed = [path for path, how in (inspection.changed_sources or {}).items() if how == "changed"]
     if changed:
         raise DataError(f"the text has changed since it was prepared: {', '.join(changed)}.", where=str(folder),
                         remedy="Prepare it again with --replace, or put the text back.")
-    return found
+    return inspection
 
 
 def data_sample(folder: str | Path, part: str = "train", *, windows: int = 3, context: int = 128,
                 seed: int = 0) -> list[SampleWindow]:
-    """Windows of a folder that `data_prepare` has made; see `weft.data.inspection.sample_data`."""
+    """Sample windows of a folder that `data_prepare` wrote; see `weft.data.inspection.sample_data`."""
     return sample_data(open_prepared(folder), part, windows=windows, context=context, seed=seed)
 
 
 def _data_sections(source: str | Path, overrides: list[str],
                    tokenizer: str | None) -> tuple[DataSettings, TokenizerConfig]:
-    """The data and tokenizer sections that a source and its changes make."""
+    """Return the data and tokenizer sections of a source, with its changes applied."""
     outside = [text for text in overrides if not text.startswith(("data.", "tokenizer.", "tokenizer="))]
     if outside:
-        raise ConfigError([f"{text}: preparing data concerns data and tokenizer alone. Leave it out."
+        raise ConfigError([f"{text}: only data and tokenizer can be changed when data is prepared. Leave it out."
                            for text in outside])
     plain = _plain_sections(source)
     if tokenizer is not None and Path(tokenizer).exists():

@@ -1,4 +1,4 @@
-"""The law and the cost of a configuration or a checkpoint."""
+"""The laws and the cost of a configuration or a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
 
 LEAST_LENGTH = 16
-"""Tokens of the shortest of `check`'s long rows."""
+"""The least ``length`` of `check`, in tokens: shorter rows cannot be cut into the pieces that the laws compare."""
 
 
 def check(target: Model | ModelConfig, overrides: Iterable[str] = (), *, seed: int = 0, length: int | None = None,
           on_law: Callable[[str, str], None] | None = None) -> CheckResult:
-    """The laws on a configuration (file, preset or object) or a checkpoint; see `weft.laws.check.check`. ``overrides``
-    are ``key.path=value`` changes to a file or preset.
+    """Run the laws on a configuration (file, preset or object) or a checkpoint; see `weft.laws.check.check`.
+    ``overrides`` are ``key.path=value`` changes to a file or preset.
 
     Raises:
-        InputError: ``length`` is too short for rows to be cut, or overrides of something else.
+        InputError: ``length`` is below `LEAST_LENGTH`, or there are overrides for what is neither file nor preset.
     """
     if length is not None and length < LEAST_LENGTH:
         raise InputError(f"{length} tokens are too few to cut.", where="length",
@@ -41,11 +41,11 @@ def check(target: Model | ModelConfig, overrides: Iterable[str] = (), *, seed: i
 
 def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context: int | None = None, batch: int = 1,
          dtype: str | None = None, tokens: int | None = None) -> Plan:
-    """What a model costs before it runs, from a configuration (file, preset or object) or a checkpoint; see
+    """Return what a model costs, without running it, from a configuration (file, preset or object) or a checkpoint; see
     `weft.analysis.plan`. ``overrides`` are ``key.path=value`` changes to a file or preset.
 
     Raises:
-        InputError: overrides of something else.
+        InputError: there are overrides for what is neither file nor preset.
     """
     found = _target(target, overrides)
     return plan_model(found if isinstance(found, ModelConfig) else found.model, context=context, batch=batch,
@@ -53,20 +53,21 @@ def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context:
 
 
 def require_changeable(target: Model | ModelConfig, overrides: Iterable[str]) -> None:
-    """Refuse overrides of what is not the configuration of a file or preset.
+    """Refuse overrides for anything but a configuration's file or preset.
 
     Raises:
-        InputError: there are some.
+        InputError: there are overrides for a configuration object or a checkpoint.
     """
-    given = one_or_more(overrides)
-    if not given:
+    changes = one_or_more(overrides)
+    if not changes:
         return
     if isinstance(target, ModelConfig):
-        raise InputError(f"{', '.join(given)}, beside a configuration that is built already.", where="overrides",
+        raise InputError(f"{', '.join(changes)} cannot be applied to a configuration object.", where="overrides",
                          remedy="Change the configuration itself, with its model_copy.")
     if _is_checkpoint(target):
-        raise InputError(f"{', '.join(given)}, beside a checkpoint, whose weights fit its own configuration alone.",
-                         where="overrides", remedy="Leave them out, or name the configuration of the run.")
+        raise InputError(f"{', '.join(changes)} cannot be applied to a checkpoint, whose weights fit its own "
+                         "configuration alone.", where="overrides",
+                         remedy="Leave them out, or name the configuration of the run.")
 
 
 def _is_checkpoint(target: Model) -> bool:
@@ -74,10 +75,10 @@ def _is_checkpoint(target: Model) -> bool:
 
 
 def _target(target: Model | ModelConfig, overrides: Iterable[str]) -> ModelConfig | Loaded:
-    """A configuration, or a checkpoint in memory.
+    """Return a configuration, or a checkpoint in memory.
 
     Raises:
-        InputError: neither a file, a preset nor a folder, or overrides of what has none.
+        InputError: the target is neither a file, a preset nor a folder, or overrides cannot be applied to it.
     """
     changes = one_or_more(overrides)
     require_changeable(target, changes)

@@ -1,4 +1,4 @@
-"""Extending a model to a longer context."""
+"""Extension of a model to a longer context."""
 
 from __future__ import annotations
 
@@ -25,18 +25,21 @@ def extend(model: Model, out: str | Path, *, context: int, method: str = "yarn",
     Args:
         model: the checkpoint.
         out: a new folder.
-        context: tokens of the new context.
+        context: length of the new context, in tokens.
         method: linear, ntk, yarn or longrope.
-        data: a text to measure on; by default what the model's run held out.
-        part: without ``data``: which of the texts that the run held out.
+        data: a text to measure on; by default the text that the model's run held out.
+        part: which of the run's held-out texts to use, without ``data``.
         measuring: how perplexity is measured.
-        steps: of training after the rescaling; None: none.
+        steps: number of training steps after the rescaling; None: none.
         overrides: ``key.path=value`` changes to that training.
-        on_event: called with what is being done.
+        on_event: called with notices of progress and with the events of training.
+
+    Raises:
+        InputError: there are overrides and no training steps; and as for `weft.extending.extend`.
     """
     changes = one_or_more(overrides)
     if changes and steps is None:
-        raise InputError("changes to a training, and no training was asked for.", where="overrides",
+        raise InputError("there are changes to the training, and no training was requested.", where="overrides",
                          remedy="Give a number of steps too.")
     loaded, _ = load_language_model(model, "perplexity")
     tuning = None if steps is None else (f"training.steps={steps}", *changes)

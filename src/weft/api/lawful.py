@@ -1,4 +1,4 @@
-"""Parts from outside Weft, held to the laws before they are trained."""
+"""The check of parts from outside Weft against the laws before they are trained."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ OWN = "weft."
 
 
 def outside_parts(config: ModelConfig) -> list[str]:
-    """Kinds of the parts that are not Weft's own, from a plugin's file or an installed package."""
+    """Return the kinds of the parts that come from a plugin's file or another installed package."""
     return sorted({part.kind for part in parts_in(config) if not type(part).__module__.startswith(OWN)})
 
 
 def require_lawful(config: ModelConfig, on_event: Callable[[Event], None] | None = None) -> None:
-    """Run the laws on a small twin of a model that has parts from outside: one that breaks them trains something else
-    than it decodes.
+    """Run the laws on a small twin of a model that has parts from outside Weft. In training, a model that breaks a law
+    computes something other than in decoding.
 
     Args:
-        config: the model's.
-        on_event: told what is being done.
+        config: the model's configuration.
+        on_event: called with notices of progress.
 
     Raises:
-        LawError: with the worst finding.
+        LawError: the model breaks a law; the message gives the worst finding.
     """
     names = ", ".join(outside_parts(config))
     if not names:
         return
-    tell = on_event or _silent
-    tell(Notice(0, f"checking the laws on a small twin of the model, which has parts from outside Weft ({names})"))
-    found = check(config)
-    if not found.holds:
-        worst, *others = found.twin.broken()
+    report = on_event or _silent
+    report(Notice(0, f"checking the laws on a small twin of the model, which has parts from outside Weft ({names})"))
+    result = check(config)
+    if not result.holds:
+        worst, *others = result.twin.broken()
         more = f" and {len(others)} further findings" if others else ""
         raise LawError(f"the model breaks a law: {worst.law}: {worst.case}: {worst.difference:.2e} > {worst.bound:.0e}"
-                       f"{more}. Trained so, it would decode otherwise than it was trained.", where=f"model ({names})",
-                       remedy="See weft check for all findings and correct the part, or go on all the same with "
+                       f"{more}. In decoding it would compute something other than in training.",
+                       where=f"model ({names})",
+                       remedy="Run weft check for all findings and correct the part, or train it nevertheless with "
                               "--unchecked (unchecked=True).")
-    tell(Notice(0, f"every law holds ({found.seconds:.1f} s)"))
+    report(Notice(0, f"every law holds ({result.seconds:.1f} s)"))
 
 
 def _silent(event: Event) -> None:
-    """For nobody."""
+    """Discard an event."""

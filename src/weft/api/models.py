@@ -1,4 +1,4 @@
-"""Models in memory: from checkpoints, to other formats, and the published ones."""
+"""Loading models from checkpoints, converting them to other formats, and listing the published ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from weft.training.config import DTYPES
 from weft.training.starting import opened
 
 Model = str | Path | Loaded
-"""A checkpoint's folder, or one that has been loaded."""
+"""A checkpoint: its folder, a model on the Hub, or one already loaded."""
 
 
 def require_device(name: str) -> torch.device:
-    """The device of that name.
+    """Return the device of that name.
 
     Raises:
-        UnsupportedError: no such device here.
+        UnsupportedError: this machine or this build of PyTorch has no such device.
     """
     try:
         device = torch.device(name)
@@ -45,10 +45,10 @@ def require_device(name: str) -> torch.device:
 
 
 def require_dtype(name: str) -> torch.dtype:
-    """The dtype of that name.
+    """Return the dtype of that name.
 
     Raises:
-        InputError: none in which Weft computes.
+        InputError: it is none of the dtypes in which Weft computes.
     """
     if name not in DTYPES:
         raise InputError(f"unknown dtype {name!r}.", where="dtype", remedy=nearest(name, DTYPES))
@@ -57,17 +57,19 @@ def require_dtype(name: str) -> torch.dtype:
 
 def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision: str | None = None,
          offline: bool | None = None, allow_pickles: bool = False, purpose: str | None = None) -> Loaded:
-    """A checkpoint's model and tokenizer.
+    """Load a checkpoint's model and tokenizer.
 
     Args:
-        path: the folder of a checkpoint, or of a run, whose last checkpoint is taken, or one that `transformers` wrote;
-            or a model on the Hugging Face Hub, as ``org/name`` or ``org/name@revision``.
-        device: where the model goes.
-        dtype: cast the weights to float32, float64 or bfloat16; None keeps them.
-        revision: of a model on the Hub: a branch, a tag or a commit.
-        offline: ask nobody for it; None: as ``HF_HUB_OFFLINE`` says. See `weft.checkpoints.hub.resolve`.
-        allow_pickles: fetch weights that are pickled, where it has no others.
-        purpose: for which a language model is needed, in words; any other is refused before its weights are read.
+        path: the folder of a checkpoint, of a run (its last checkpoint is loaded), or one that `transformers` wrote; or
+            a model on the Hugging Face Hub, as ``org/name`` or ``org/name@revision``.
+        device: the device to load the model to.
+        dtype: cast the weights to float32, float64 or bfloat16; None keeps their dtypes.
+        revision: for a model on the Hub, a branch, a tag or a commit.
+        offline: use only files already downloaded; None: as ``HF_HUB_OFFLINE`` is set. See
+            `weft.checkpoints.hub.resolve`.
+        allow_pickles: download pickled weights if the model has no others.
+        purpose: what a language model is needed for, for the error message; any other model is then refused before its
+            weights are read. None: any model is loaded.
     """
     if not isinstance(path, Loaded):
         path = resolve(path, revision=revision, offline=offline, allow_pickles=allow_pickles)
@@ -75,10 +77,10 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision
 
 
 def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
-    """A checkpoint, and its model, for a purpose that needs probabilities of the next token.
+    """Load a checkpoint for a purpose that needs probabilities of the next token; returns it and its language model.
 
     Raises:
-        UnsupportedError: it is no language model.
+        UnsupportedError: the model is not a language model.
     """
     loaded = load(path, purpose=purpose)
     return loaded, language_model(loaded.model, purpose, where=str(loaded.path))
@@ -96,18 +98,20 @@ def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | No
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
             max_shard_size: str = SHARD_SIZE, n_kv_heads: int | None = None, family: str | None = None,
             with_code: bool = False, tokenizer: str | None = None, replace: bool = False) -> Converted:
-    """Write a model in another format, verified by reading it again; see `weft.interop.convert`. What the model's
-    ``rewrites`` have made of its maps is merged into their matrices.
+    """Write a model in another format, and verify the result by reading it again; see `weft.interop.convert`. Linear
+    maps changed by the model's ``rewrites`` are merged into single matrices.
 
     Args:
-        source: what is converted; an ARPA file becomes a checkpoint, see `weft.interop.arpa.convert`.
+        source: the model to convert; an ARPA file becomes a checkpoint, see `weft.interop.arpa.convert`.
         out: the folder or file; an n-gram model whose ``out`` is named ``.arpa`` or ``.arpa.gz`` becomes an ARPA file.
-        to: the format; None: as the name of an ARPA file says.
-        dtype: cast the weights to float32, float64, bfloat16 or float16; None keeps them.
-        n_kv_heads: average the key and value heads of every attention into so many.
-        with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
-        tokenizer: whose pieces or ids the words of an ARPA file are; None: they are words of text.
-        replace: take the place of a folder whose manifest proves that Weft wrote all that is in it.
+        to: the format; None: as the name of an ARPA file shows.
+        dtype: cast the weights to float32, float64, bfloat16 or float16; None keeps their dtypes.
+        max_shard_size: maximum size of a file of weights.
+        n_kv_heads: reduce the key and value heads of every attention layer to this number by averaging.
+        family: the family of models to write it as; None: the one that fits.
+        with_code: if no native class of `transformers` can express the model, write a modelling file beside it.
+        tokenizer: the tokenizer whose pieces or ids the words of an ARPA file are; None: they are words of text.
+        replace: replace a folder whose manifest proves that Weft wrote all of its files.
     """
     others = {"dtype": dtype, "n_kv_heads": n_kv_heads, "family": family, "with_code": with_code,
               "max_shard_size": max_shard_size if max_shard_size != SHARD_SIZE else None}
@@ -116,11 +120,11 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
             return to_arpa(_load(source, "cpu", None), Path(out))
         assert not isinstance(source, Loaded), "a file is named by its path"
         return from_arpa(Path(source), Path(out), given_tokenizer(tokenizer), replace=replace)
-    assert to is not None, "`concerns_arpa` asks for one"
+    assert to is not None, "`concerns_arpa` refuses None"
     kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
     loaded = _load(source, "cpu", None)
     if isinstance(source, Loaded) and kind is not None:
-        # The caller's own model keeps its weights.
+        # Casting is in place, and the caller's model must keep its weights.
         loaded = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model))
     plain = merged(loaded.model)
     loaded = dataclasses.replace(loaded, model=plain, config=plain.config)
@@ -130,11 +134,11 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
 
 
 def families(only: str | None = None) -> Iterable[Published]:
-    """The published models of every family, or of one, with their parameters counted.
+    """List the published models of every family, or of one, with their numbers of parameters.
 
     Raises:
-        InputError: no family of that name; the nearest is named.
+        InputError: there is no family of that name; the message names the nearest.
     """
     if only is not None and only not in known_families():
-        raise InputError(f"no family is called {only!r}.", where="families", remedy=nearest(only, known_families()))
+        raise InputError(f"unknown family {only!r}.", where="families", remedy=nearest(only, known_families()))
     return published_models(only)

@@ -1,4 +1,4 @@
-"""Training one model, or several under one budget."""
+"""Training of one model, and comparison of several under one budget."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from weft.training.parallel import World
 def train(config: str | Path | RunConfig, overrides: str | Iterable[str] = (), *, out: str | Path = "runs/latest",
           resume: bool = False, allow_inexact: bool = False, unchecked: bool = False, device: str = "cpu",
           on_event: Callable[[Event], None] | None = None) -> TrainResult:
-    """Train a run; see `weft.training.train`. A preset's name or a file's path stands for its configuration.
+    """Train a run; see `weft.training.train`. The configuration may be given by a preset's name or a file's path.
 
-    A model with parts from outside Weft (a plugin's) is held to the laws first, on a small twin, which takes some
-    seconds; one that breaks a law is refused unless it is to be trained ``unchecked``. A run that is resumed has been
-    through that.
+    A model with parts from outside Weft (from a plugin) is first checked against the laws on a small twin, which takes
+    some seconds. A model that breaks a law is refused unless ``unchecked`` is set. A resumed run is not checked again.
 
-    Under `torchrun` all its processes train it together, see `weft.training.parallel`.
+    Under `torchrun` all processes train the model together, see `weft.training.parallel`.
     """
     require_device(device)
     with World.here(device) as world:
@@ -41,28 +40,30 @@ def compare(models: str | Sequence[str | Path] = (), overrides: str | Iterable[s
             study: str | Path | StudyConfig | None = None, given: Mapping[str, Any] | None = None,
             out: str | Path = "runs/compare", device: str = "cpu", threads: int | None = None,
             plugins: Sequence[str] = (), command: str = "", on_progress: StudyListener | None = None) -> StudyResult:
-    """Train models under one budget and say what each is worth, in ``out`` and as a result.
+    """Train models under one budget and compare how well they predict; the results are written to ``out`` and returned.
 
-    What is finished in ``out`` is read back, so that the same call goes on where an interrupted study stopped. Each
-    run has a process of its own. Trouble of a model, and of the machine, stands in the result; a study may end without
-    a finished run.
+    Finished runs in ``out`` are read back, so that the same call continues an interrupted study. Each run has its own
+    process. Failures of a model or of the machine are recorded in the result; a study may end without a finished run.
 
     Args:
         models: presets or paths.
         overrides: ``key.path=value`` changes to the study.
-        study: a study's file, whose models ``models`` join, or a study.
+        study: the file of a study, to whose models ``models`` are added, or a study object.
         given: keys of the study, such as ``{"budget": {"kind": "parameters", "amount": 2e6}}``.
         out: the study's folder.
-        device: where to compute.
-        threads: of the CPU; as many as torch takes by default.
-        plugins: files that add parts, for every process.
-        command: that repeats the study, for the report.
-        on_progress: told of every line.
+        device: the device to compute on.
+        threads: number of CPU threads; None: PyTorch's default.
+        plugins: files that add parts, loaded by every process.
+        command: the command line that repeats the study, for the report.
+        on_progress: called with every line of progress.
+
+    Raises:
+        InputError: ``study`` is an object, and there are models, overrides or keys beside it.
     """
     models, overrides = one_or_more(models), one_or_more(overrides)
     if isinstance(study, StudyConfig):
         if models or given or list(overrides):
-            raise InputError("models, overrides or given keys beside a study that is an object.", where="study",
+            raise InputError("models, overrides or keys cannot be given beside a study object.", where="study",
                              remedy="Make them part of the object.")
         config = study
     else:
@@ -72,5 +73,5 @@ def compare(models: str | Sequence[str | Path] = (), overrides: str | Iterable[s
 
 
 def compare_report(folder: str | Path) -> Path:
-    """Write a study's report again from its result."""
+    """Write a study's report again from its stored result, and return the report's path."""
     return rerender(folder)

@@ -1,4 +1,4 @@
-"""Using a model: generate, score, evaluate."""
+"""Use of a model: generation, scoring, classification and evaluation."""
 
 from __future__ import annotations
 
@@ -35,8 +35,14 @@ from weft.training.config import DataSettings, RunConfig
 
 @dataclass(frozen=True)
 class Ends:
-    """When generation stops early: ``strings`` in the text; ``at_end``, at the tokens that end a document or a
-    turn, by the tokenizer or, without one, by the model's own files; further ``tokens``."""
+    """When generation stops before its maximum number of tokens.
+
+    Attributes:
+        strings: strings of text that end it.
+        at_end: stop at the tokens that end a document or a turn, which the tokenizer declares or, without a tokenizer,
+            the model's own files.
+        tokens: further ids that end it.
+    """
 
     strings: str | tuple[str, ...] = ()
     at_end: bool = True
@@ -46,8 +52,8 @@ class Ends:
 def generate(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_tokens: int = 200,
              sampling: Sampling = GREEDY, ends: Ends | None = None, seed: int = 0, log_probs: bool = False,
              compile: bool = False) -> Generated:
-    """Continue a text, texts, or rows of ids; see `weft.decoding.generate`. ``compile``: compile the step of one token
-    first, which takes a minute."""
+    """Continue a text, texts, or rows of ids; see `weft.decoding.generate`. With ``compile`` the step of one token is
+    compiled first, which takes about a minute."""
     loaded, causal = load_language_model(model, "generating text")
     return continue_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, sampling=sampling,
                          ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
@@ -57,16 +63,16 @@ def generate(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_to
 
 def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_tokens: int = 200, beams: int = 4,
                 length_penalty: float = 1.0, ends: Ends | None = None) -> Beams:
-    """The most probable continuations of a text, texts, or rows of ids; see `weft.decoding.beam_search`. Of ``ends``
-    only tokens end a continuation.
+    """Search the most probable continuations of a text, texts, or rows of ids; see `weft.decoding.beam_search`. A
+    continuation ends at tokens only.
 
     Raises:
-        InputError: rows or options that cannot be used, strings in ``ends`` among them.
+        InputError: rows or options that cannot be used, including strings in ``ends``.
     """
     loaded, causal = load_language_model(model, "generating text")
     ending = _ending(loaded, ends or Ends())
     if ending.strings:
-        raise InputError("a search ends at tokens, not at text.", where="ends.strings",
+        raise InputError("beam search stops at tokens, not at text.", where="ends.strings",
                          remedy="Leave the strings out, or generate without beams.")
     return search_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
                        length_penalty=length_penalty, stop=ending.tokens, tokenizer=loaded.tokenizer,
@@ -74,15 +80,16 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
 
 
 def laid_out(model: Model, *, rows: int = 1) -> Loaded:
-    """The model with its weights laid out as this machine decodes ``rows`` rows fastest, after a second of measuring;
-    see `weft.decoding.for_decoding`. Numbers may differ in their last bits. It serves decoding only."""
+    """Return the model with its weights in the memory layout in which this machine decodes ``rows`` rows fastest, which
+    is measured in about a second; see `weft.decoding.for_decoding`. Results may differ in their last bits. The result
+    is for decoding only."""
     loaded, causal = load_language_model(model, "decoding")
     return replace(loaded, model=for_decoding(causal, rows=rows).model)
 
 
 def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sampling: Sampling = GREEDY,
            ends: Ends | None = None, seed: int = 0, compile: bool = False) -> Iterable[NewToken]:
-    """Like `generate` for one prompt, token by token."""
+    """Continue one prompt as `generate` does, and yield it token by token."""
     loaded, causal = load_language_model(model, "generating text")
     return stream_rows(causal, prompt_rows(loaded, [prompt]), max_new_tokens=max_new_tokens, sampling=sampling,
                        ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
@@ -91,14 +98,14 @@ def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sa
 
 
 def score(model: Model, rows: str | Sequence[str | RowLike], *, logits: bool = False) -> Scored:
-    """Log-probabilities of a text or texts (from their document's start on) or rows of ids; see
-    `weft.evaluation.score`. Of a model that predicts hidden tokens those of each token in its place, see
+    """Return the log-probabilities of a text or texts (as whole documents) or of rows of ids; see
+    `weft.evaluation.score`. For a model that predicts masked tokens, each token is masked in turn; see
     `weft.tasks.answers.score_hidden`."""
     loaded, rows = load(model), one_or_more(rows)
     causal = loaded.model
     if not isinstance(causal, LanguageModel):
         if logits:
-            raise InputError("logits of the next token, which this model does not predict.", where="logits",
+            raise InputError("this model does not predict the next token, so it has no such logits.", where="logits",
                              remedy="Leave it out.")
         return score_hidden(causal, _whole_rows(loaded, rows), loaded.tokenizer)
     texts = all(isinstance(row, str) for row in rows)
@@ -107,8 +114,9 @@ def score(model: Model, rows: str | Sequence[str | RowLike], *, logits: bool = F
 
 
 def classify(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike]) -> tuple[Answer, ...]:
-    """The classes or values that a model's head predicts for a text or texts, pairs of texts (as the task `classify`
-    reads them with ``second_field``), or rows of ids: of each row or each token, see `weft.tasks.answers.classify`."""
+    """Return the classes or values that a model's head predicts for each row or each token; see
+    `weft.tasks.answers.classify`. Rows are a text or texts, pairs of texts (as the task `classify` reads them with
+    ``second_field``), or rows of ids."""
     loaded, seconds, made = load(model), list[int](), list[str | RowLike]()
     for row in one_or_more(rows):
         pair = text_row(_tokenizer(loaded), *row) if _is_pair(row) else None
@@ -122,33 +130,33 @@ def _is_pair(row: object) -> TypeGuard[tuple[str, str]]:
 
 
 def task_kind(loaded: Loaded) -> str:
-    """The task that a checkpoint's run trained it on; the next token where it knows no run."""
+    """Return the kind of the task that a checkpoint was trained on; ``next_token`` if it records no run."""
     task = (loaded.run or {}).get("task") or {}
     return str(task.get("kind", NextTokenConfig.kind))
 
 
 def _whole_rows(loaded: Loaded, rows: Sequence[str | RowLike]) -> list[tuple[int, ...]]:
-    """Texts between what opens and what closes a document; rows of ids as they are."""
+    """Encode texts between the tokens that begin and end a document; rows of ids stay as they are."""
     texts = [text_row(_tokenizer(loaded), row).tokens if isinstance(row, str) else row for row in rows]
-    found = parse_rows(texts)
-    if any(row.source is not None for row in found):
-        raise InputError("a source, which this model does not read.", where="rows", remedy="Give tokens alone.")
-    return [row.tokens for row in found]
+    parsed = parse_rows(texts)
+    if any(row.source is not None for row in parsed):
+        raise InputError("a row has a source, and this model takes none.", where="rows", remedy="Give tokens alone.")
+    return [row.tokens for row in parsed]
 
 
 def evaluate(model: Model, data: str | Path | None = None, *, context: int | None = None, stride: int | None = None,
              mode: Mode = "windows", batch_size: int = 8, part: HeldOut = "validation") -> Evaluation:
-    """Perplexity and bits per byte of a text, by default of what the model's run held out.
+    """Measure perplexity and bits per byte on a text, by default on the text that the model's run held out.
 
     Args:
         model: the checkpoint.
-        data: a text, whose records and documents are those that the model's run would read; or a folder of prepared
-            data, whose validation part is taken.
-        context: tokens of a window; the model's by default.
-        stride: tokens by which windows advance.
+        data: a text, which is divided into records and documents as in the model's run; or a folder of prepared data,
+            whose validation part is used.
+        context: length of a window in tokens; None: the model's context.
+        stride: number of tokens by which windows advance.
         mode: windows, or whole documents with the state carried through.
-        batch_size: windows or documents at once.
-        part: without ``data``: which of the texts that the run held out.
+        batch_size: number of windows or documents that run together.
+        part: which of the run's held-out texts to use, without ``data``.
     """
     loaded, causal = load_language_model(model, "perplexity")
     tokens = evaluation_text(loaded, data, part)
@@ -156,10 +164,10 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
 
 
 def evaluation_text(loaded: Loaded, data: str | Path | None, part: HeldOut) -> TokenStream:
-    """A text as a model's tokens: the one given, or what the model's run held out.
+    """Return a text as a model's tokens: ``data``, or the text that the model's run held out.
 
     Raises:
-        InputError: no text is given, and there was no run.
+        InputError: there is neither a text nor a run.
     """
     tokenizer = _tokenizer(loaded)
     settings = None if loaded.run is None else DataSettings.model_validate(loaded.run["data"])
@@ -167,23 +175,23 @@ def evaluation_text(loaded: Loaded, data: str | Path | None, part: HeldOut) -> T
         return text_stream(data, tokenizer, settings)
     if settings is not None:
         return held_out_text(settings, tokenizer, part)
-    raise InputError("the checkpoint knows no run, so it has no text of its own.", where="data",
+    raise InputError("the checkpoint records no run, so there is no held-out text.", where="data",
                      remedy="Give the path of a text.")
 
 
 def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "validation",
             batch_size: int | None = None) -> Validation:
-    """What the task measures that the model's run trained it on (accuracy, loss, bits per byte), over the whole of what
-    the run held out.
+    """Compute the metrics of the task that the model was trained on (accuracy, loss, bits per byte) on all of the run's
+    held-out data.
 
     Args:
         model: the checkpoint of a run.
-        data: other held-out data, in the form of the run's own.
-        part: without ``data``: which of those that the run held out.
-        batch_size: rows at once; None: the run's.
+        data: other held-out data, in the format of the run's own.
+        part: which of the run's held-out data to use, without ``data``.
+        batch_size: number of rows that run together; None: the run's.
 
     Raises:
-        InputError: the checkpoint knows no run.
+        InputError: the checkpoint records no run.
     """
     loaded = load(model)
     run, tokenizer = run_of(loaded), _tokenizer(loaded)
@@ -198,20 +206,20 @@ def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "va
 
 
 def run_of(loaded: Loaded) -> RunConfig:
-    """The configuration of the run that wrote a checkpoint.
+    """Return the configuration of the run that wrote a checkpoint.
 
     Raises:
-        InputError: it knows no run.
+        InputError: the checkpoint records no run.
     """
     if loaded.run is None:
-        raise InputError("the checkpoint knows no run, so it has no task and no data of its own.", where="data",
+        raise InputError("the checkpoint records no run, so its task and its data are unknown.", where="data",
                          remedy="Give the checkpoint of a run; a language model also takes a text.")
     return parse(RunConfig, loaded.run, where=str(loaded.path))
 
 
 def prompt_rows(loaded: Loaded, prompts: str | Sequence[str | RowLike], *, open_text: bool = True) -> list[RowLike]:
-    """A text or texts encoded, behind their document's start symbol if the tokenizer has one and is not declared to add
-    none; rows of ids as they are."""
+    """Encode a text or texts, each after the token that begins a document if the tokenizer has one and is not declared
+    to add none; rows of ids stay as they are. With ``open_text`` False no such token is added."""
     rows: list[RowLike] = []
     for prompt in one_or_more(prompts):
         if not isinstance(prompt, str):
@@ -232,7 +240,8 @@ def _tokenizer(loaded: Loaded) -> Tokenizer:
 
 
 def _start(tokenizer: Tokenizer | None) -> int | None:
-    """What opens a document: its start symbol, or else the symbol that ends the one before."""
+    """Return the token that begins a document: the start token, or without one the token that ends the document
+    before."""
     if tokenizer is None:
         return None
     return tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id

@@ -1,4 +1,4 @@
-"""`Direct`: modules whose call goes straight to `forward` where nothing else is to be called with it."""
+"""`Direct`: modules whose calls run `forward` directly if there are no hooks to call."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 TORCH_CALL = nn.Module.__call__
-"""What a call of a module is; tracers (`torch.fx`, `torch.export`) put something else in its place while they work."""
+"""PyTorch's call of a module; tracers (`torch.fx`, `torch.export`) replace it while they trace."""
 
 
 class Direct(nn.Module):
     """Base of modules that are called often.
 
-    `torch.nn.Module` goes through two functions of its own before it comes to `forward`, which in a step of one token
-    cost more than the work of a small layer. A call here goes to `forward` at once under the condition under which
-    those two do nothing else: the module has no hooks and no compiled form, there are no global hooks, and nothing
-    traces.
+    `torch.nn.Module` calls two Python functions before `forward`, which in a step of one token take more time than the
+    computation of a small layer. A call of this class runs `forward` directly whenever those two would do nothing else:
+    the module has no hooks and no compiled form, there are no global hooks, and nothing is traced.
 
-    For the same reason modules that run in every step read children and parameters in ``_modules`` and
-    ``_parameters``, where torch keeps them: an attribute of that name is looked up in a function of Python's.
+    For the same reason modules that run in every step read children and parameters from ``_modules`` and
+    ``_parameters``, where torch stores them: as attributes they are looked up by `Module.__getattr__`, in Python.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Generation from any language model: rows in, tokens out. It knows `LanguageModel`, `State`, `Span` and `Tokenizer`,
-and no particular architecture."""
+"""Generation from any language model: rows of prompts in, tokens out. The package depends on `LanguageModel`, `State`,
+`Span` and `Tokenizer`, and on no particular architecture."""
 
 from __future__ import annotations
 

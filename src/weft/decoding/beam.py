@@ -1,4 +1,4 @@
-"""Beam search: the most probable continuations under a length penalty, by keeping the best few at every step."""
+"""Beam search: the most probable continuations under a length penalty, from the best few hypotheses of every step."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Hypothesis(Record):
     """One continuation.
 
     Attributes:
-        tokens: the new ids, with the stop token where there is one.
-        log_prob: of all of them together, in nats.
+        tokens: the new ids, including the stop token where there is one.
+        log_prob: log-probability of all new tokens together, in nats.
         score: ``log_prob / len(tokens) ** length_penalty``, by which hypotheses are ranked.
-        stopped: it ends with a stop token.
-        text: of the new ids; None without a tokenizer.
+        stopped: whether the hypothesis ends with a stop token.
+        text: the text of the new ids; None without a tokenizer.
     """
 
     tokens: tuple[int, ...]
@@ -40,18 +40,18 @@ class Hypothesis(Record):
     text: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; what is None is left out."""
+        """Return plain data without the fields that are None."""
         return without_none(super().to_json())
 
 
 @dataclass(frozen=True)
 class Beams(Record):
-    """For each prompt its hypotheses, the best first."""
+    """The hypotheses of each prompt, the best first."""
 
     rows: tuple[tuple[Hypothesis, ...], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: of each row its hypotheses."""
+        """Return plain data: the hypotheses of each row."""
         return {"rows": [{"hypotheses": plain(row)} for row in self.rows]}
 
 
@@ -60,25 +60,25 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
                 start: int | None = None) -> Beams:
     """Search the continuation y of each row with the largest log p(y) / |y|^a.
 
-    At every step the candidates are all one-token extensions of the live hypotheses, ranked by log p. A stop token
-    ends a hypothesis when it is among the ``beams`` best candidates; the ``beams`` best others live on. A row is done
-    when no live hypothesis can overtake its worst finished one. With as many beams as there are hypotheses the search
-    is exhaustive. Wu et al. 2016 (eq. 14) divide by ((5 + |y|) / 6)^a instead.
+    At every step the candidates are all one-token extensions of the active hypotheses, ranked by log p. A candidate
+    that ends with a stop token is finished if it is among the ``beams`` best; the ``beams`` best of the others stay
+    active. A row is done when no active hypothesis can exceed the score of its worst finished one. With as many beams
+    as there are hypotheses the search is exhaustive. Wu et al. 2016 (eq. 14) divide by ((5 + |y|) / 6)^a instead.
 
     Args:
         model: any causal language model.
         rows: prompts of different lengths, searched together and independently of each other.
-        max_new_tokens: the longest hypothesis.
-        beams: hypotheses kept for each row, and returned at most.
+        max_new_tokens: maximum number of tokens of a hypothesis.
+        beams: number of hypotheses kept for each row, and the most that are returned.
         length_penalty: a; 0 ranks by log p, 1 by its mean over tokens.
         stop: ids that end a hypothesis.
-        tokenizer: gives the text; ids that it lacks (rounded-up vocabulary) are never chosen.
-        start: the token that opens a document, put before prompts that are empty.
+        tokenizer: decodes the text; ids outside its vocabulary (a model's rounded-up vocabulary) are never chosen.
+        start: the token that begins a document, put before empty prompts.
 
     Raises:
         InputError: rows or options that cannot be used.
-        UnsupportedError: a bidirectional model.
-        FailedError: the model gives NaN, or no token a chance.
+        UnsupportedError: the model is bidirectional.
+        FailedError: the model returns NaN, or probability zero for every token.
     """
     _require_options(beams, length_penalty)
     for place, token in enumerate(stop):
@@ -93,18 +93,20 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
         session = Session(model, prompts, max_new_tokens=max_new_tokens)
         searches = [_Search(index, rule) for index in range(len(prompts))]
         _search(session, searches, rule)
-    return Beams(tuple(tuple(_written(found, row, tokenizer) for found in search.best())
+    return Beams(tuple(tuple(_with_text(hypothesis, row, tokenizer) for hypothesis in search.best())
                        for row, search in zip(prompts, searches, strict=True)))
 
 
-def _written(found: Hypothesis, prompt: Row, tokenizer: Tokenizer | None) -> Hypothesis:
-    """The hypothesis with its text."""
-    return found if tokenizer is None else replace(found, text=text_behind(tokenizer, prompt.tokens, found.tokens))
+def _with_text(hypothesis: Hypothesis, prompt: Row, tokenizer: Tokenizer | None) -> Hypothesis:
+    """Return the hypothesis with its text, or unchanged without a tokenizer."""
+    if tokenizer is None:
+        return hypothesis
+    return replace(hypothesis, text=text_behind(tokenizer, prompt.tokens, hypothesis.tokens))
 
 
 def _require_options(beams: int, length_penalty: float) -> None:
     if beams < 1:
-        raise InputError(f"{beams} beams.", where="beams", remedy="Give 1 or more.")
+        raise InputError(f"{beams} is out of range.", where="beams", remedy="Give 1 or more.")
     if not 0 <= length_penalty < math.inf:
         raise InputError(f"{length_penalty} is out of range.", where="length_penalty", remedy="Give 0 or more.")
 
@@ -118,12 +120,12 @@ class _Rule:
     known: int
 
     def score(self, log_prob: float, length: int) -> float:
-        """The score of a hypothesis of ``length`` tokens."""
+        """Return the score of a hypothesis of ``length`` tokens."""
         return log_prob / math.pow(length, self.length_penalty)
 
 
 class _Search:
-    """One prompt's live and finished hypotheses."""
+    """The active and finished hypotheses of one prompt."""
 
     def __init__(self, row: int, rule: _Rule) -> None:
         self.row, self._rule = row, rule
@@ -131,7 +133,11 @@ class _Search:
         self._finished: list[Hypothesis] = []
 
     def take(self, candidates: Sequence[tuple[int, int, float]]) -> list[int]:
-        """Go on with the best candidates (live hypothesis, token, log p), ranked; returns the hypotheses extended."""
+        """Keep the best candidates, and return the index of the hypothesis that each new active one extends.
+
+        Args:
+            candidates: (index of an active hypothesis, next token, log p), in descending order of log p.
+        """
         parents: list[int] = []
         live: list[tuple[tuple[int, ...], float]] = []
         for rank, (parent, token, log_prob) in enumerate(candidates):
@@ -152,29 +158,33 @@ class _Search:
         return parents if self.live else []
 
     def best(self) -> tuple[Hypothesis, ...]:
-        """The finished hypotheses, the best first.
+        """Return the finished hypotheses, the best first.
 
         Raises:
-            FailedError: there is none.
+            FailedError: no hypothesis has finished.
         """
         if not self._finished:
-            raise FailedError("the model gives every continuation the probability zero.", where=f"rows[{self.row}]",
+            raise FailedError("the model assigns probability zero to every continuation.", where=f"rows[{self.row}]",
                               remedy="Use a model with smoothing, or more beams.")
-        ranked = sorted(self._finished, key=lambda found: -found.score)
+        ranked = sorted(self._finished, key=lambda hypothesis: -hypothesis.score)
         return tuple(ranked[: self._rule.beams])
 
     def _finish(self, tokens: tuple[int, ...], log_prob: float, stopped: bool) -> None:
         self._finished.append(Hypothesis(tokens, log_prob, self._rule.score(log_prob, len(tokens)), stopped))
 
     def _settled(self) -> bool:
-        """Log-probabilities only fall, so the best a live hypothesis can reach is what it has, at full length."""
+        """Return whether no active hypothesis can enter the best finished ones.
+
+        A log-probability only decreases with further tokens, so the upper bound of an active hypothesis's score is its
+        present log-probability divided by the penalty of the full length.
+        """
         if not self.live or len(self._finished) < self._rule.beams:
             return not self.live
         return self._rule.score(self.live[0][1], self._rule.max_new_tokens) <= self.best()[-1].score
 
 
 def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:
-    """Step all prompts' live hypotheses together until none is left."""
+    """Extend the active hypotheses of all prompts together until none is left."""
     active = list(searches)
     while active:
         sizes = [len(search.live) for search in active]
@@ -196,15 +206,16 @@ def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:
 
 
 def _totals(session: Session, reached: Sequence[float]) -> Tensor:
-    """[B,V]: log p of every extension of every live hypothesis; -inf where a hypothesis has no possible extension."""
+    """Return log p of every extension of every active hypothesis, [B,V]; -inf where an extension is impossible."""
     before = torch.tensor(reached, dtype=torch.float64, device=session.device)
     return (session.log_probs().double() + before[:, None]).nan_to_num(nan=-math.inf, neginf=-math.inf)
 
 
 def _ranked(totals: Tensor, rule: _Rule) -> list[tuple[int, int, float]]:
-    """The best extensions of a prompt's live hypotheses: enough of them that ``beams`` do not stop."""
+    """Return the best extensions of a prompt's active hypotheses: so many that ``beams`` of them end with no stop
+    token, of which each hypothesis contributes ``len(rule.stop)`` at most."""
     vocab_size = totals.shape[1]
-    wanted = min(rule.beams * (1 + len(rule.stop)), totals.numel())
-    values, places = totals.flatten().topk(wanted)
+    number = min(rule.beams * (1 + len(rule.stop)), totals.numel())
+    values, places = totals.flatten().topk(number)
     return [(place // vocab_size, place % vocab_size, value)
             for place, value in zip(places.tolist(), values.tolist(), strict=True) if value > -math.inf]

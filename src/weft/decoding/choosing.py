@@ -1,4 +1,4 @@
-"""The next token of every row of a session, each row by its own rule."""
+"""The choice of the next token of every row of a session, each row with its own sampling settings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from weft.decoding.stopping import NEVER, Ending
 @final
 @dataclass(frozen=True)
 class RowSettings:
-    """How one row is continued, whatever its neighbours do.
+    """How one row is continued, independently of the other rows of its batch.
 
     Attributes:
-        max_new_tokens: tokens that it gets at most.
-        sampling: how they are chosen.
-        ending: what ends it before.
-        row: its index, by which results and errors name it, and which together with ``seed`` makes its draws.
-        seed: of the draws.
-        log_probs: give the model's log-probability of each token.
+        max_new_tokens: maximum number of new tokens.
+        sampling: how the tokens are chosen.
+        ending: what ends the row before ``max_new_tokens``.
+        row: the row's index, which names it in results and errors and, with ``seed``, determines its random numbers.
+        seed: seed of the random numbers.
+        log_probs: whether to return the model's log-probability of each token.
     """
 
     max_new_tokens: int
@@ -40,7 +40,8 @@ class RowSettings:
 
 @final
 class Choosing:
-    """What choosing a row's tokens needs besides the logits: its draws, and what it has for a repetition penalty."""
+    """What the choice of a row's tokens needs besides the logits: its random numbers and, under a repetition penalty,
+    the set of its tokens so far."""
 
     def __init__(self, prompt: Row, settings: RowSettings, vocab_size: int) -> None:
         self.settings = settings
@@ -52,19 +53,22 @@ class Choosing:
 
     @property
     def plainly_greedy(self) -> bool:
-        """The most probable token is taken as the model has it."""
+        """Whether the token with the largest unmodified logit is chosen."""
         return self.settings.sampling.greedy and self.seen is None
 
 
 def choose(session: Session, rows: Mapping[int, Choosing],
            known: int | None) -> tuple[Int64[Tensor, " B"], Mapping[int, float]]:
-    """Tokens of all rows of the session, those outside ``rows`` being of no meaning, and the log-probabilities that
-    were asked for, by place.
+    """Choose the next token of every row.
 
     Args:
-        session: with the logits.
-        rows: by place in the batch.
+        session: the session that holds the logits.
+        rows: the rows to choose for, by place in the batch.
         known: ids from this one on are not chosen.
+
+    Returns:
+        The tokens [B], which are meaningless at places outside ``rows``; and by place the log-probabilities of the
+        rows whose settings request them.
 
     Raises:
         FailedError: NaN or infinity in a row of ``rows``, or no token with a probability above zero.
@@ -72,26 +76,26 @@ def choose(session: Session, rows: Mapping[int, Choosing],
     tokens = session.likeliest({place: row.settings.row for place, row in rows.items()}, known)
     for sampling, places in _alike(rows):
         index = torch.tensor(places, device=tokens.device)
-        found = _drawn(session.logits.index_select(0, index)[:, :known], sampling, [rows[place] for place in places])
-        tokens = tokens.index_copy(0, index, found)
-    asked = [place for place, row in rows.items() if row.settings.log_probs]
-    if not asked:
+        drawn = _drawn(session.logits.index_select(0, index)[:, :known], sampling, [rows[place] for place in places])
+        tokens = tokens.index_copy(0, index, drawn)
+    requested = [place for place, row in rows.items() if row.settings.log_probs]
+    if not requested:
         return tokens, {}
     values: list[float] = session.log_probs().gather(1, tokens[:, None])[:, 0].tolist()
-    return tokens, {place: values[place] for place in asked}
+    return tokens, {place: values[place] for place in requested}
 
 
 def _alike(rows: Mapping[int, Choosing]) -> Iterator[tuple[Sampling, list[int]]]:
-    """Rows of one sampling, which choose in one go; those that take the most probable token are left out."""
-    found: dict[Sampling, list[int]] = {}
+    """Yield groups of places with equal sampling settings, without the rows that are plainly greedy."""
+    groups: dict[Sampling, list[int]] = {}
     for place, row in rows.items():
         if not row.plainly_greedy:
-            found.setdefault(row.settings.sampling, []).append(place)
-    yield from found.items()
+            groups.setdefault(row.settings.sampling, []).append(place)
+    yield from groups.items()
 
 
 def _drawn(logits: Tensor, sampling: Sampling, rows: Sequence[Choosing]) -> Tensor:
-    """Tokens of rows of one sampling."""
+    """Choose the tokens of rows with equal sampling settings from their logits [rows,V]."""
     uniform = None
     if not sampling.greedy:
         uniform = torch.tensor([row.noise.next() for row in rows], dtype=torch.float64, device=logits.device)

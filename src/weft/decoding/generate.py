@@ -1,4 +1,4 @@
-"""Continue rows of tokens with any language model: greedily or by sampling, all at once or token by token."""
+"""Continue rows of tokens with any language model, greedily or by sampling: all tokens at once or token by token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from weft.decoding.stopping import NEVER, Ending
 from weft.tokenizers import Tokenizer
 
 FREE_SHARE = 0.25
-"""Slots are given up once nobody waits and they are this share of all: a copy of the state for smaller steps."""
+"""Share of free slots from which they are removed once no row is waiting. The removal copies the state, and the steps
+of a smaller batch are faster."""
 
 
 def generate(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, sampling: Sampling = GREEDY,
@@ -47,34 +48,36 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
            ending: Ending = NEVER, tokenizer: Tokenizer | None = None, start: int | None = None, seed: int = 0,
            log_probs: bool = False, batch_size: int | None = None,
            compiled: CompiledStep | None = None) -> Iterator[NewToken]:
-    """Continue every row, giving each token as it comes.
+    """Continue every row, and yield each token as soon as it is chosen.
 
-    What is wrong with the arguments is raised at the call, before anything is computed. A row's tokens depend on the
-    seed, its index and its own prompt, not on its neighbours.
+    Errors in the arguments are raised by the call itself, before anything is computed. A row's tokens depend on the
+    seed, its index and its own prompt, not on the other rows.
 
     Args:
-        model: any causal language model; it is in evaluation mode while tokens come.
-        rows: prompts of different lengths: ids, or with a source for an encoder-decoder.
-        max_new_tokens: tokens that a row gets at most; 0 is lawful.
+        model: any causal language model; it is in evaluation mode during the iteration.
+        rows: prompts of different lengths: ids, together with a source for an encoder-decoder.
+        max_new_tokens: maximum number of new tokens of a row; 0 is allowed.
         sampling: how tokens are chosen.
         ending: stop tokens and stop strings.
-        tokenizer: gives the text; needed for stop strings; ids that it lacks (rounded-up vocabulary) are never chosen.
-        start: the token that opens a document, put before prompts that are empty.
-        seed: of the draws.
-        log_probs: give the model's log-probability of each token.
-        batch_size: rows that are continued together, the next taking the place of one that has ended; None: all.
-        compiled: the model's compiled step, for as many rows as run together.
+        tokenizer: decodes the text; required for stop strings; ids outside its vocabulary (a model's rounded-up
+            vocabulary) are never chosen.
+        start: the token that begins a document, put before empty prompts.
+        seed: seed of the random numbers.
+        log_probs: whether to return the model's log-probability of each token.
+        batch_size: number of rows that are continued together, where the next row replaces one that has ended; None:
+            all.
+        compiled: the model's compiled step.
 
     Raises:
         InputError: rows or options that cannot be used.
-        UnsupportedError: a bidirectional model.
-        FailedError: while tokens come, when the model gives NaN or no token a chance.
+        UnsupportedError: the model is bidirectional.
+        FailedError: during the iteration: the model returns NaN, or probability zero for every token.
     """
     prompts = prepare(model, parse_rows(list(rows)), max_new_tokens=max_new_tokens, start=start)
     ending.require_usable(model, tokenizer)
     size = len(prompts) if batch_size is None else min(batch_size, len(prompts))
     if size < 1:
-        raise InputError(f"{size} rows.", where="batch_size", remedy="Give 1 or more.")
+        raise InputError(f"{size} is out of range.", where="batch_size", remedy="Give 1 or more.")
     settings = [RowSettings(max_new_tokens, sampling, ending, row, seed, log_probs) for row in range(len(prompts))]
 
     def each() -> Iterator[NewToken]:
@@ -88,7 +91,7 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
 
 def _continue(slots: Slots, prompts: Sequence[Row], settings: Sequence[RowSettings], *,
               shrinks: bool) -> Iterator[NewToken]:
-    """All rows, each in the first slot that is free."""
+    """Yield the tokens of all rows, each of which is admitted to the first free slot."""
     admitted = 0
     while slots.live or admitted < len(prompts):
         last = min(admitted + len(slots.free), len(prompts))

@@ -1,4 +1,4 @@
-"""A model made ready for inference, and put back as it was."""
+"""Evaluation mode for the duration of a block, and what decoding requires of a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.core.traits import Trait
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode inside the block (no dropout), and as it was after it."""
+    """Put every module in evaluation mode (no dropout) inside the block, and restore its mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -28,25 +28,25 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model's parameters are, or its buffers when it has no parameters (an n-gram)."""
-    own = next(chain(model.parameters(), model.buffers()), None)
-    return torch.device("cpu") if own is None else own.device
+    """Return the device of the model's parameters, or of its buffers if it has no parameters (an n-gram model)."""
+    tensor = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if tensor is None else tensor.device
 
 
 def require_causal(model: LanguageModel, purpose: str) -> None:
-    """Refuse a model whose tokens see later ones: what it gives them is no probability of the next token.
+    """Refuse a model whose tokens attend to later ones: its outputs are not probabilities of the next token.
 
     Raises:
         UnsupportedError: the model is bidirectional.
     """
     if Trait.BIDIRECTIONAL in traits_of(model):
-        raise UnsupportedError(f"{purpose} needs probabilities of the next token, and this model sees later tokens.",
-                               where=type(model).__name__, remedy="Give it causal masks.")
+        raise UnsupportedError(f"{purpose} needs probabilities of the next token, and this model's tokens attend to "
+                               "later ones.", where=type(model).__name__, remedy="Give it causal masks.")
 
 
 def declares_length(model: LanguageModel) -> bool:
-    """Whether a state of this model must be started with the document's length (LongRoPE, dynamic NTK); which lengths
-    share a state, `weft.positions.regimes` tells."""
+    """Return whether a state of this model must be started with the document's length (LongRoPE, dynamic NTK). The
+    lengths that share a state are given by `weft.positions.regimes`."""
     return Trait.DECLARED_LENGTH in traits_of(model)
 
 

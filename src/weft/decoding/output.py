@@ -1,4 +1,4 @@
-"""What decoding gives: tokens as they come, rows when they have ended."""
+"""The results of decoding: single tokens as they are chosen, and whole rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Finish: TypeAlias = Literal["length", "stop_token", "stop_string"]
 
 @dataclass(frozen=True)
 class NewToken:
-    """One token, as `stream` gives it.
+    """One token, as `stream` yields it.
 
     Attributes:
         row: index of the row.
-        token: its id.
-        log_prob: in nats, under the model itself; None unless asked for.
-        text: text that is certain now (often empty); None without a tokenizer.
-        finish: why this token is the row's last; None when it is not.
+        token: the token's id.
+        log_prob: the token's log-probability in nats, before temperature and truncation; None unless requested.
+        text: the text that no later token can change any more (often empty); None without a tokenizer.
+        finish: why this token is the row's last; None if it is not the last.
     """
 
     row: int
@@ -31,13 +31,12 @@ class NewToken:
 
 @dataclass(frozen=True)
 class GeneratedRow(Record):
-    """What was generated for one row.
+    """The continuation of one row.
 
     Attributes:
-        tokens: the new ids, with the stop token or the token that completed a stop string.
+        tokens: the new ids, including the stop token or the token that completed a stop string.
         text: their text, without the stop string; None without a tokenizer.
-        log_probs: of each token, in nats, under the model itself (before temperature and the like); None unless asked
-            for.
+        log_probs: log-probability of each token in nats, before temperature and truncation; None unless requested.
         finish: ``length`` (max_new_tokens reached), ``stop_token`` or ``stop_string``.
     """
 
@@ -47,12 +46,12 @@ class GeneratedRow(Record):
     finish: Finish
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; what is None is left out."""
+        """Return plain data without the fields that are None."""
         return without_none(super().to_json())
 
 
 @dataclass(frozen=True)
 class Generated(Record):
-    """A row of new tokens for each prompt, in order."""
+    """The continuation of each prompt, in the order of the prompts."""
 
     rows: tuple[GeneratedRow, ...]

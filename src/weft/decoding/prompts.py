@@ -1,4 +1,4 @@
-"""Prompts: checked before anything is computed, as one padded batch of rows of different lengths, and read ahead."""
+"""Prompts: their checks, their padded batches of rows of different lengths, and prompts read in advance."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Ragged:
 
     Attributes:
         tokens: ids; 0 beyond a row's count.
-        count: tokens of each row.
-        level: all rows have the same count.
+        count: number of tokens of each row.
+        level: whether all rows have the same count.
     """
 
     tokens: Int64[Tensor, "B T"]
@@ -32,17 +32,17 @@ class Ragged:
 
     @property
     def longest(self) -> int:
-        """T, the tokens of the longest row."""
+        """T, the number of tokens of the longest row."""
         return self.tokens.shape[1]
 
     @property
     def counts(self) -> Int64[Tensor, " B"] | None:
-        """What `Span.count` wants: None when every row has T tokens, so that kernels need no mask."""
+        """The value for `Span.count`: None if every row has T tokens, so that kernels need no mask."""
         return None if self.level else self.count
 
 
 def ragged(rows: Sequence[Sequence[int]], device: torch.device | str | None = None) -> Ragged:
-    """The rows as one batch."""
+    """Return the rows as one batch, padded on the right."""
     lengths = [len(row) for row in rows]
     tokens = torch.zeros(len(rows), max(lengths, default=0), dtype=torch.int64)
     for index, row in enumerate(rows):
@@ -51,14 +51,15 @@ def ragged(rows: Sequence[Sequence[int]], device: torch.device | str | None = No
 
 
 def realign(tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Ragged:
-    """A batch padded on either side, its tokens moved to the left.
+    """Move the tokens of a batch that is padded on either side to the left.
 
     Args:
-        tokens: ids, anything where ``mask`` is false.
-        mask: true for the tokens of each row, which stand side by side.
+        tokens: ids; those where ``mask`` is false are ignored.
+        mask: true for the tokens of each row, which must be contiguous.
 
     Raises:
-        InputError: a row with padding between its tokens: rows advance by a count, so nothing in them can be skipped.
+        InputError: a row has padding between its tokens. A row advances by a count, so no position inside it can be
+            skipped.
     """
     if tokens.shape != mask.shape:
         raise InputError(f"shape {tuple(mask.shape)} for tokens of shape {tuple(tokens.shape)}.", where="mask",
@@ -77,7 +78,7 @@ def realign(tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Ragged:
 
 
 def encode_sources(model: LanguageModel, rows: Sequence[Row], device: torch.device) -> Memory | None:
-    """The memory of the rows' sources; None for rows without one."""
+    """Encode the rows' sources into a memory; None if the model takes no source."""
     if not model.takes_source:
         return None
     batch = ragged([row.source or () for row in rows], device)
@@ -86,25 +87,25 @@ def encode_sources(model: LanguageModel, rows: Sequence[Row], device: torch.devi
 
 
 def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, start: int | None) -> list[Row]:
-    """The prompts that will be continued; everything that can be refused is refused here, before the model runs.
+    """Check the prompts, before the model runs, and return them as they will be continued.
 
     Args:
         model: any causal language model.
         rows: prompts.
-        max_new_tokens: tokens that each row may get.
-        start: the token that opens a document, put before prompts that are empty.
+        max_new_tokens: maximum number of new tokens of each row.
+        start: the token that begins a document, put before empty prompts.
 
     Raises:
-        InputError: an id outside the vocabulary, an empty prompt without a start token, more tokens than the model
+        InputError: an id outside the vocabulary, an empty prompt without a start token, or more tokens than the model
             has positions for.
-        UnsupportedError: a bidirectional model.
+        UnsupportedError: the model is bidirectional.
     """
     require_causal(model, "decoding")
     return prepare_more(model, rows, max_new_tokens=max_new_tokens, start=start)
 
 
 def prepare_more(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, start: int | None) -> list[Row]:
-    """`prepare` for a model that is known to be causal, which takes a walk through all of its modules."""
+    """`prepare` for a model already known to be causal: that check visits all modules, and need not be repeated."""
     if max_new_tokens < 0:
         raise InputError(f"{max_new_tokens} is negative.", where="max_new_tokens", remedy="Give 0 or more.")
     check_rows(rows, model)
@@ -122,11 +123,11 @@ def prepare_more(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: i
 
 @dataclass(frozen=True, eq=False)
 class Begun:
-    """A state that has read the beginning of a row, to go on from.
+    """The state after the beginning of a row, from which the row is continued.
 
     Attributes:
-        tokens: what it has read.
-        state: consumed by whoever goes on with it: clone it to keep it. It reserves nothing.
+        tokens: the tokens that the state has consumed.
+        state: the state, without capacity reserved for later tokens. A continuation consumes it; clone it to keep it.
     """
 
     tokens: tuple[int, ...]
@@ -135,7 +136,7 @@ class Begun:
 
 @torch.inference_mode()
 def read_on(model: LanguageModel, tokens: Sequence[int], begun: Begun | None = None) -> Begun:
-    """Read a row's tokens, those behind ``begun``, in a model without sources and in evaluation mode."""
+    """Run a model without sources, in evaluation mode, on a row's tokens, or on those after ``begun``."""
     device, known = device_of(model), 0 if begun is None else len(begun.tokens)
     rest = torch.tensor([tokens[known:]], dtype=torch.int64, device=device)
     state = begun.state if begun is not None else model.init_state(
@@ -145,6 +146,6 @@ def read_on(model: LanguageModel, tokens: Sequence[int], begun: Begun | None = N
 
 
 def kept(state: ModelState | None) -> ModelState:
-    """The state that a call gave back which was given one."""
-    assert state is not None, "a call with a state gives one back"
+    """Return the state of an output whose call was given a state."""
+    assert state is not None, "a call with a state returns one"
     return state

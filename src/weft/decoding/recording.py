@@ -1,8 +1,8 @@
-"""A step written down as the tensor operations it comes to.
+"""A step recorded as the list of its tensor operations.
 
-Layers never choose by reading a tensor: which operations a call comes to depends on shapes and plain facts alone. So a
-step that agrees with an earlier one in these is the same list of operations on other tensors. `Recorder` writes the
-list down while a step runs; `weft.decoding.tape` plays it again without the Python around it.
+Layers never branch on a tensor's values: which operations a call performs depends on shapes and plain Python facts
+alone. So a step that agrees with an earlier one in these is the same list of operations on other tensors. `Recorder`
+records the list while a step runs; `weft.decoding.tape` replays it without the Python code around it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FACTS = frozenset({"__get__", "__len__", "dim", "size", "stride", "numel", "nelement", "ndimension", "element_size",
                    "storage_offset", "get_device", "is_contiguous", "is_floating_point", "is_complex", "is_signed",
                    "is_inference", "is_same_size", "result_type", "is_tensor"})
-"""What tells shapes, strides and types, not values."""
+"""Functions that return a tensor's shape, strides or type, and read no values."""
 ON_DATA = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
-"""How PyTorch marks operators that read values on the host, or whose results have shapes that depend on values."""
+"""PyTorch's tags of operators that read values on the host, or whose results have shapes that depend on values."""
 COMPOSED = "CompositeImplicitAutograd"
-"""What PyTorch calls operators that do nothing but call others."""
+"""PyTorch's dispatch key of operators that only call other operators."""
 DENSE = frozenset({torch.strided, torch._mkldnn})  # type: ignore[attr-defined]
-"""Layouts whose sizes the shape tells."""
+"""Layouts in which the shape determines how many numbers are stored."""
 
 
 @final
 class Ref(int):
-    """The place of a tensor in `Recording.tensors`."""
+    """The index of a tensor in `Recording.tensors`."""
 
     __slots__ = ()
 
@@ -42,14 +42,15 @@ class Call:
     """One operation.
 
     Attributes:
-        function: of torch.
-        args: positional arguments, a `Ref` for each tensor.
-        options: named arguments, likewise.
+        function: the torch function.
+        args: positional arguments, with a `Ref` in place of each tensor.
+        options: keyword arguments, likewise.
         takes: the tensors among its arguments.
-        writes: those of them that it writes into.
-        outs: the tensors it gave; none for what works by its effect.
-        single: it gave one tensor, not a sequence.
-        expected: what it must say again, where it says whether a tensor is true; None elsewhere.
+        writes: the arguments that it writes to.
+        outs: the tensors it returned; none for a function called for its effect.
+        single: whether it returned one tensor rather than a sequence.
+        expected: the truth value that it returned, where it converts a tensor to a bool; None elsewhere. A replay must
+            return the same.
     """
 
     function: Callable[..., Any]
@@ -62,7 +63,7 @@ class Call:
     expected: bool | None
 
     def of(self, others: dict[Ref, Ref]) -> Call:
-        """The same call of other tensors, where ``others`` has any for those it takes."""
+        """Return the same call with its tensors replaced as ``others`` maps them."""
         if others.keys().isdisjoint(self.takes):
             return self
         def other(ref: Ref) -> Ref:
@@ -76,13 +77,13 @@ class Call:
 @final
 @dataclass(frozen=True)
 class Recording:
-    """What was written down.
+    """The calls of one step and their tensors.
 
     Attributes:
-        calls: in order.
-        tensors: every tensor that was met, kept alive.
-        places: of each of them, by its identity.
-        produced: places of those that a call gave; the others were there before.
+        calls: the calls in order.
+        tensors: every tensor of the calls. The references keep them allocated, so that no identity is reused.
+        places: the index in ``tensors`` of each, by `id`.
+        produced: indices of the tensors that a call returned; the others existed before the step.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -91,7 +92,7 @@ class Recording:
     produced: set[int] = field(default_factory=set)
 
     def ref(self, tensor: Tensor) -> Ref:
-        """Where a tensor stands; it is entered if it was not met."""
+        """Return the tensor's reference; a new tensor is appended."""
         if id(tensor) not in self.places:
             self.places[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
@@ -99,12 +100,12 @@ class Recording:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function's own name."""
+    """Return the function's ``__name__``, or an empty string."""
     return getattr(function, "__name__", "")
 
 
 def refs_in(value: object) -> Iterator[Ref]:
-    """Every `Ref` inside arguments."""
+    """Yield every `Ref` inside arguments."""
     if isinstance(value, Ref):
         yield value
     elif isinstance(value, tuple | list):
@@ -113,7 +114,7 @@ def refs_in(value: object) -> Iterator[Ref]:
 
 
 def mapped(value: Any, function: Callable[[Ref], Any]) -> Any:
-    """Arguments with ``function`` of every `Ref` in its place."""
+    """Return arguments with every `Ref` replaced by ``function`` of it."""
     if isinstance(value, Ref):
         return function(value)
     if isinstance(value, tuple | list):
@@ -123,7 +124,7 @@ def mapped(value: Any, function: Callable[[Ref], Any]) -> Any:
 
 def _writes(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any],
             takes: Sequence[Ref]) -> tuple[Ref, ...]:
-    """The tensors that a call writes into."""
+    """Return the tensors that a call writes to."""
     if isinstance(function, OpOverload):
         return tuple(takes) if function._schema.is_mutable else ()
     if isinstance(function, OpOverloadPacket):
@@ -136,17 +137,18 @@ def _writes(function: Callable[..., Any], args: tuple[Any, ...], options: dict[s
 
 
 def storage_of(tensor: Tensor) -> int:
-    """The same for tensors that share memory; 0 for those that have none that could be shared."""
+    """Return the address of the tensor's storage, equal for tensors that share memory; 0 for layouts without one."""
     return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
 
 
 @final
 class _Operators(TorchDispatchMode):
-    """Sees every operator that torch's functions come to, also where no function of torch's was called.
+    """Intercepts every operator that is dispatched, including those not called through a torch function.
 
     Attributes:
-        on_data: the last one that reads values or gives a shape that depends on them; None: there was none.
-        expected: values may be read now, since what they say is asked again whenever the step is played.
+        on_data: the last operator that read values or whose result's shape depended on them; None if there was none.
+        expected: whether values may be read now. True while a tensor is converted to a bool, since the tape checks that
+            conversion at every replay.
     """
 
     def __init__(self) -> None:
@@ -159,25 +161,28 @@ class _Operators(TorchDispatchMode):
         if not self.expected and _depends_on_data(func, args):
             self.on_data = func
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSED):
-            with self:  # of other operators, which without gradients would not be seen one by one
+            # Without gradients PyTorch would run a composite operator's parts below this mode. Decomposing it here,
+            # with the mode active again, intercepts each part.
+            with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
 def _depends_on_data(operator: OpOverload, args: tuple[Any, ...]) -> bool:
-    """The operator reads values on the host, or gives a shape that depends on them."""
-    if operator is torch.ops.aten.index.Tensor:  # it is marked for its masks; other indices give their own shape
+    """Return whether the operator reads values on the host, or its result's shape depends on them."""
+    if operator is torch.ops.aten.index.Tensor:  # tagged because of boolean masks; integer indices fix the shape
         return any(index.dtype in (torch.bool, torch.uint8) for index in args[1] if index is not None)
     return not ON_DATA.isdisjoint(operator.tags)
 
 
 @final
 class Recorder(TorchFunctionMode):
-    """Writes down the torch functions that are called in its block.
+    """Records the torch functions that are called in its block.
 
     Attributes:
-        recording: what was written down.
-        obstacle: what was met that another step might do otherwise; the recording is then worth nothing.
+        recording: the calls so far.
+        obstacle: why another step might differ from the recorded one, which makes the recording unusable; None if
+            nothing stands against it.
     """
 
     def __init__(self) -> None:
@@ -185,8 +190,8 @@ class Recorder(TorchFunctionMode):
         self.recording = Recording()
         self.obstacle: str | None = None
         self._operators = _Operators()
-        self._before: set[int] = set()
-        self._made: set[int] = set()
+        self._before: set[int] = set()  # storages that existed before the step
+        self._made: set[int] = set()  # storages that the recorded calls allocated
 
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -226,7 +231,7 @@ class Recorder(TorchFunctionMode):
                                          isinstance(found, Tensor), expected))
 
     def _enter(self, value: Any, takes: list[Ref]) -> Any:
-        """An argument with a `Ref` for each tensor; these join ``takes``."""
+        """Return an argument with a `Ref` in place of each tensor, and append these to ``takes``."""
         if isinstance(value, Tensor):
             takes.append(self._take(value))
             return takes[-1]
@@ -238,13 +243,13 @@ class Recorder(TorchFunctionMode):
         if id(tensor) not in self.recording.places:
             memory = storage_of(tensor)
             if memory and memory in self._made:
-                self.obstacle = "a tensor of the step's own that no call gave"
+                self.obstacle = "a tensor in memory of this step that no recorded call returned"
             self._before.add(memory)
         return self.recording.ref(tensor)
 
     def _give(self, tensor: Tensor) -> Ref:
         if tensor.layout not in DENSE:
-            self.obstacle = f"a tensor of layout {tensor.layout}: how much it holds depends on values"
+            self.obstacle = f"a tensor of layout {tensor.layout}: the size of its storage depends on values"
         if id(tensor) not in self.recording.places:
             self.recording.produced.add(len(self.recording.tensors))
             memory = storage_of(tensor)
@@ -254,14 +259,14 @@ class Recorder(TorchFunctionMode):
 
 
 def _tensors(value: object) -> list[Tensor]:
-    """Every tensor inside arguments."""
+    """Return every tensor inside arguments."""
     if isinstance(value, tuple | list):
         return [tensor for each in value for tensor in _tensors(each)]
     return [value] if isinstance(value, Tensor) else []
 
 
 def _sequence(found: object) -> tuple[Tensor, ...]:
-    """The tensors of a sequence of tensors; none of anything else."""
+    """Return the tensors of a sequence that holds only tensors; an empty tuple for anything else."""
     if isinstance(found, tuple | list) and all(isinstance(each, Tensor) for each in found):
         return tuple(found)
     return ()

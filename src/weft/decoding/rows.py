@@ -1,4 +1,4 @@
-"""Rows of token ids from outside: lists of different lengths, checked before a model sees them.
+"""Rows of token ids as users give them: lists of different lengths, checked before the model runs.
 
     [[5, 3, 9], {"tokens": [5]}, {"source": [4, 4], "target": [1]}]
 """
@@ -26,8 +26,8 @@ class Row:
     """One row.
 
     Attributes:
-        tokens: ids; those of the target where there is a source.
-        source: ids that an encoder-decoder reads, else None.
+        tokens: ids; those of the target if there is a source.
+        source: ids of the encoder's input in an encoder-decoder, else None.
     """
 
     tokens: tuple[int, ...]
@@ -38,35 +38,35 @@ RowLike: TypeAlias = Row | Sequence[int] | np.ndarray | Mapping[str, Any]
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """The rows of a JSON file.
+    """Read the rows of a JSON file.
 
     Raises:
         DataError: the file is missing, empty or not UTF-8.
-        InputError: it is a folder, not JSON, or not a list of rows; the message names the row.
+        InputError: the path is a folder, or the file is not JSON or not a list of rows; the message names the row.
     """
     if Path(path).is_dir():
-        raise InputError("a folder.", where=str(path), remedy="Give the path of a JSON file.")
+        raise InputError("the path is a folder.", where=str(path), remedy="Give the path of a JSON file.")
     try:
         data = json.loads(read_text(path).documents[0].text)
     except RecursionError:
         raise InputError("the lists are nested too deeply.", where=str(path), remedy="Give a list of rows.") from None
     except json.JSONDecodeError as error:
-        raise InputError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}.", where=str(path),
-                         remedy="Give a list of rows, such as [[1, 2, 3], [4, 5]].") from None
+        raise InputError(f"the file is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+                         where=str(path), remedy="Give a list of rows, such as [[1, 2, 3], [4, 5]].") from None
     return parse_rows(data, where=str(path))
 
 
 def parse_rows(data: object, *, where: str = "rows") -> list[Row]:
-    """Rows from plain data: a list of lists of ids, or of objects with ``tokens``, or ``source`` and ``target``.
+    """Parse rows from plain data: a list of lists of ids, or of objects with ``tokens``, or ``source`` and ``target``.
 
     Raises:
-        InputError: naming the row, the place in it, what was found there and what to give instead.
+        InputError: the data is none of these; the message names the row and the place in it.
     """
     if not isinstance(data, list | tuple):
-        raise InputError(f"{_kind(data)} where a list of rows is wanted.", where=where,
+        raise InputError(f"{_kind(data)} where a list of rows is expected.", where=where,
                          remedy="Give a list of rows, such as [[1, 2, 3], [4, 5]].")
     if not data:
-        raise InputError("an empty list.", where=where, remedy="Give at least one row.")
+        raise InputError("the list of rows is empty.", where=where, remedy="Give at least one row.")
     return [row if isinstance(row, Row) else _row(row, f"{where}[{index}]") for index, row in enumerate(data)]
 
 
@@ -74,7 +74,8 @@ def check_rows(rows: Sequence[Row], model: LanguageModel, *, where: str = "rows"
     """Refuse rows that the model cannot take.
 
     Raises:
-        InputError: an id outside the vocabulary, or a source where the model takes none, or none where it needs one.
+        InputError: an id outside the vocabulary, a source for a model that takes none, or no source for one that needs
+            it.
     """
     for index, row in enumerate(rows):
         place = f"{where}[{index}]"
@@ -96,7 +97,7 @@ def require_token(token: int, vocab_size: int, where: str) -> None:
 
 
 def with_start(rows: Sequence[Row], start: int | None, model: LanguageModel, *, only_empty: bool) -> list[Row]:
-    """The rows with a start token before them: before every row, or before empty ones only.
+    """Put a start token before every row, or only before empty rows.
 
     Raises:
         InputError: the start token is outside the vocabulary.
@@ -109,15 +110,15 @@ def with_start(rows: Sequence[Row], start: int | None, model: LanguageModel, *, 
 
 def _check_source(row: Row, model: LanguageModel, place: str) -> None:
     if row.source is None and model.takes_source:
-        raise InputError("no source, and this model decodes from one.", where=place,
+        raise InputError("the row has no source, and this model decodes from one.", where=place,
                          remedy='Give {"source": [...], "target": [...]}.')
     if row.source is None:
         return
     if not model.takes_source:
-        raise InputError("a source, and this model takes none.", where=f"{place}.source",
+        raise InputError("the row has a source, and this model takes none.", where=f"{place}.source",
                          remedy='Give a list of ids, or {"tokens": [...]}.')
     if not row.source:
-        raise InputError("an empty source.", where=f"{place}.source", remedy="Give at least one id.")
+        raise InputError("the source is empty.", where=f"{place}.source", remedy="Give at least one id.")
     for position, token in enumerate(row.source):
         require_token(token, model.source_vocab_size, f"{place}.source[{position}]")
 
@@ -130,28 +131,30 @@ def _row(data: object, where: str) -> Row:
             raise InputError(f"unknown key {key!r}.", where=where, remedy=nearest(str(key), KEYS))
     if "source" in data:
         if "tokens" in data:
-            raise InputError("both source and tokens.", where=where, remedy="Call the ids after a source 'target'.")
+            raise InputError("the row has both 'source' and 'tokens'.", where=where,
+                             remedy="Name the ids that follow a source 'target'.")
         return Row(_ids(data.get("target", []), f"{where}.target"), _ids(data["source"], f"{where}.source"))
     if "target" in data:
-        raise InputError("a target without a source.", where=where, remedy="Add the source, or call the ids 'tokens'.")
+        raise InputError("the row has a 'target' and no 'source'.", where=where,
+                         remedy="Add the source, or name the ids 'tokens'.")
     if "tokens" not in data:
-        raise InputError("an object without ids.", where=where, remedy="Give 'tokens', or 'source' and 'target'.")
+        raise InputError("the row has no ids.", where=where, remedy="Give 'tokens', or 'source' and 'target'.")
     return Row(_ids(data["tokens"], f"{where}.tokens"))
 
 
 def _ids(data: object, where: str) -> tuple[int, ...]:
     if not isinstance(data, list | tuple | np.ndarray):
-        raise InputError(f"{_kind(data)} where a list of ids is wanted.", where=where,
+        raise InputError(f"{_kind(data)} where a list of ids is expected.", where=where,
                          remedy="Give token ids, such as [1, 2, 3].")
     for position, token in enumerate(data):
         if not isinstance(token, Integral) or isinstance(token, bool):
-            raise InputError(f"{_kind(token)} where a token id is wanted.", where=f"{where}[{position}]",
+            raise InputError(f"{_kind(token)} where a token id is expected.", where=f"{where}[{position}]",
                              remedy="Give whole numbers.")
     return tuple(int(token) for token in data)
 
 
 def _kind(value: object) -> str:
-    """A short name of what was found, in the words of JSON."""
+    """Describe a value for a message, in the terms of JSON."""
     if value is None:
         return "null"
     if isinstance(value, bool | int | float | str):

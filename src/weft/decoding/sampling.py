@@ -1,8 +1,8 @@
-"""From logits to a token: small pure functions on [B,V], and the order in which they act.
+"""Sampling a token from logits: small pure functions on [B,V], applied in this order:
 
     repetition penalty -> temperature -> top-k -> top-p -> min-p -> draw
 
-Each removes tokens by giving them -inf and always leaves at least one.
+Top-k, top-p and min-p set the logits of the tokens they remove to -inf, and always leave at least one token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from weft.core.errors import InputError
 
 NOISE_BLOCK = 256
-"""Numbers drawn for a row at once; a constant, so that a row's numbers do not depend on how many are asked for."""
+"""Random numbers generated for a row at once. A constant, so that a row's numbers do not depend on how many it uses."""
 
 
 def _require(name: str, value: object, holds: bool, remedy: str) -> None:
@@ -31,13 +31,13 @@ class Sampling:
     """How the next token is chosen.
 
     Attributes:
-        temperature: divides the logits; 0 takes the most probable token.
-        top_k: only the k most probable tokens (Fan et al. 2018).
-        top_p: only the smallest set of most probable tokens whose probabilities sum to at least p (Holtzman et al.
+        temperature: divisor of the logits; 0 chooses the most probable token.
+        top_k: keep only the k most probable tokens (Fan et al. 2018).
+        top_p: keep only the smallest set of most probable tokens whose probabilities sum to at least p (Holtzman et al.
             2020).
-        min_p: only tokens at least p times as probable as the most probable one (Nguyen et al. 2024).
-        repetition_penalty: tokens that the row already has lose: positive logits are divided by it, others multiplied
-            (Keskar et al. 2019, section 4.1, made safe for negative logits as is usual).
+        min_p: keep only tokens at least p times as probable as the most probable one (Nguyen et al. 2024).
+        repetition_penalty: for tokens already in the row, positive logits are divided by it and others multiplied
+            (Keskar et al. 2019, section 4.1, with the usual correction for negative logits).
 
     Raises:
         InputError: a value out of range.
@@ -59,23 +59,23 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most probable token is taken."""
+        """Whether the most probable token is always chosen."""
         return self.temperature == 0
 
     def choose(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None,
                uniform: Float64[Tensor, " B"] | None) -> Int64[Tensor, " B"]:
-        """The next token of each row.
+        """Choose the next token of each row.
 
         Args:
             logits: unnormalised log-probabilities.
-            seen: tokens that each row has already; read only for a repetition penalty.
-            uniform: a number in [0, 1) for each row; not read when greedy.
+            seen: True for the tokens that occur in each row; None without a repetition penalty.
+            uniform: a random number in [0, 1) for each row; ignored if greedy.
         """
         if seen is not None:
             logits = penalise_repetition(logits, seen, self.repetition_penalty)
         if self.greedy:
             return logits.argmax(-1)
-        assert uniform is not None, "sampling draws with a number for each row"
+        assert uniform is not None, "sampling needs a random number for each row"
         return draw(self._narrowed(logits / self.temperature), uniform)
 
     def _narrowed(self, logits: Tensor) -> Tensor:
@@ -87,17 +87,17 @@ class Sampling:
 
 
 GREEDY = Sampling(temperature=0.0)
-"""The most probable token, the lowest id among equals."""
+"""Chooses the most probable token; among equally probable ones, the lowest id."""
 
 
 def penalise_repetition(logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"],
                         penalty: float) -> Float[Tensor, "B V"]:
-    """Positive logits of seen tokens divided by ``penalty``, the others multiplied."""
+    """Divide the positive logits of seen tokens by ``penalty``, and multiply their other logits by it."""
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def keep_top_k(logits: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
-    """The k largest logits, and all that equal the k-th."""
+    """Keep the k largest logits, and all that equal the k-th."""
     if k >= logits.shape[-1]:
         return logits
     least = logits.topk(k, dim=-1).values[:, -1:]
@@ -105,7 +105,7 @@ def keep_top_k(logits: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
 
 
 def keep_top_p(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
-    """The most probable tokens up to and with the one at which their sum reaches p."""
+    """Keep the most probable tokens, up to and including the one at which their cumulative probability reaches p."""
     ordered, index = logits.sort(dim=-1, descending=True, stable=True)
     probability = ordered.double().softmax(-1)
     before = probability.cumsum(-1) - probability
@@ -115,7 +115,7 @@ def keep_top_p(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
 
 
 def keep_min_p(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
-    """Tokens with at least p times the largest probability."""
+    """Keep the tokens with at least p times the largest probability."""
     if p == 0:
         return logits
     least = logits.max(-1, keepdim=True).values + math.log(p)
@@ -123,15 +123,15 @@ def keep_min_p(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
 
 
 def draw(logits: Float[Tensor, "B V"], uniform: Float64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-    """The token at which the cumulative probability first exceeds ``uniform``: a sample of the softmax, one number a
-    row, so that a row's sample depends on its own logits and number alone."""
+    """Sample from the softmax by inversion: return the first token whose cumulative probability exceeds ``uniform``.
+    With one number for each row, a row's sample depends on its own logits and number alone."""
     cumulative = logits.double().softmax(-1).cumsum(-1)
     goal = uniform[:, None] * cumulative[:, -1:]
     return (cumulative <= goal).sum(-1).clamp(max=logits.shape[-1] - 1)
 
 
 class Noise:
-    """Uniform numbers of one row, from a generator seeded by ``seed`` and the row's index alone.
+    """Uniform random numbers of one row, from a generator seeded by ``seed`` and the row's index alone.
 
     Args:
         seed: any integer.
@@ -143,7 +143,7 @@ class Noise:
         self._block: list[float] = []
 
     def next(self) -> float:
-        """The number of the row's next token, in [0, 1)."""
+        """Return the number for the row's next token, in [0, 1)."""
         if not self._block:
             drawn: list[float] = torch.rand(NOISE_BLOCK, generator=self._generator, dtype=torch.float64).tolist()
             self._block = drawn[::-1]

@@ -1,8 +1,9 @@
 """Rows that a model continues token by token: one ragged prefill, then steps of one token. Rows may leave at any step,
-and others take their places in the state's own tensors.
+and others are written to their places in the state's existing tensors.
 
-Every row equals that row alone, recomputed in full at every token. Where a model treats a document's tokens by the
-document's length (`weft.positions.regimes`), a row that has grown into another regime is prefilled anew, by itself.
+The logits of every row equal those of that row alone, recomputed in full at every token. If a model's treatment of
+tokens depends on the document's length (`weft.positions.regimes`), a row that enters another regime is prefilled again,
+separately from the others.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from weft.positions.regimes import regimes
 class Session:
     """A batch of rows in a model, with the logits of each row's next token.
 
-    A row that has left its place is run along from nothing, since steps of all rows take the fewest operations; what
-    its place holds means nothing until another row is admitted.
+    A place whose row has left is reset and still computed at every step, since a step of all rows takes the fewest
+    operations. Its contents are meaningless until another row is admitted.
 
     Args:
-        model: in evaluation mode.
-        prompts: from `prepare`, for the first places.
-        max_new_tokens: tokens that each row may get; state is reserved for them.
-        begun: the beginning of the only prompt, shorter than it and of its regime, read already.
-        compiled: the model's step, where it shall be compiled; all rows then move at every step.
-        plain: take every step through the model's own code, even where a tape would do (`weft.decoding.steps`).
-        size: places in the batch; None: one for each prompt.
-        capacity: tokens that a row may have read; None: what the prompts with their new tokens come to.
+        model: a model in evaluation mode.
+        prompts: the rows of the first places, from `prepare`.
+        max_new_tokens: maximum number of new tokens of each row; the state reserves capacity for them.
+        begun: the state after the beginning of the only prompt; shorter than the prompt, and in the same regime.
+        compiled: the model's compiled step; all rows then advance at every step. None: steps are not compiled.
+        plain: run every step through the model's own code, and record no tape (`weft.decoding.steps`).
+        size: number of places in the batch; None: one for each prompt.
+        capacity: maximum number of tokens that a row may consume; None: that of the longest prompt and its new tokens.
     """
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int = 0,
@@ -66,24 +67,24 @@ class Session:
 
     @property
     def state(self) -> ModelState:
-        """What the rows have become."""
+        """The state of all rows."""
         return self._steps.state
 
     @property
     def by_tape(self) -> bool:
-        """The steps are taken by a tape that has been checked (`weft.decoding.steps`)."""
+        """Whether steps replay a tape that has been verified (`weft.decoding.steps`)."""
         return self._steps.by_tape
 
     @property
     def read(self) -> list[int]:
-        """Tokens that each row has read."""
+        """The number of tokens that each row's state has consumed."""
         return [line.read for line in self._lines]
 
     @torch.inference_mode()
     def advance(self, tokens: Int64[Tensor, " B"], moving: Bool[Tensor, " B"] | None = None) -> None:
-        """Read one token in every row, or in those that are ``moving``; the others stand still."""
+        """Consume one token in every row, or only in the rows that are ``moving``."""
         moves = [True] * len(self._lines) if moving is None else moving.tolist()
-        stale = self._told(tokens.tolist(), moves) if self._by_length else []
+        stale = self._append(tokens.tolist(), moves) if self._by_length else []
         for place in (*stale, *(self._free if self._by_length else ())):
             moves[place] = False
         self._wind_back()
@@ -94,10 +95,12 @@ class Session:
 
     @torch.inference_mode()
     def admit(self, places: Sequence[int], prompts: Sequence[Row], begun: Begun | None = None) -> None:
-        """Put rows from `prepare` in these places, whatever was there, and read their prompts; steps go on as they did.
+        """Replace the rows in these places, and run the model on the new prompts. Tapes and compiled steps stay valid.
 
         Args:
-            begun: the beginning of the only prompt, as for the session.
+            places: places in the batch, one for each prompt.
+            prompts: rows from `prepare`.
+            begun: the state after the beginning of the only prompt, as for the session.
         """
         state, last = self._read_prompts(prompts, begun, max(len(row.tokens) for row in prompts))
         for place, row in zip(places, prompts, strict=True):
@@ -107,38 +110,39 @@ class Session:
 
     @torch.inference_mode()
     def retire(self, places: Sequence[int]) -> None:
-        """The rows in these places have ended."""
+        """Remove the rows in these places, which become free."""
         self._free.update(places)
         self._begin_again(list(places))
 
     @torch.inference_mode()
     def select(self, rows: Int64[Tensor, " rows"]) -> None:
-        """Go on with these rows, in this order, repeats allowed."""
+        """Make the batch consist of these rows, in this order; a row may be repeated."""
         chosen = rows.tolist()
         self.logits = self.logits.index_select(0, rows)
         moved = [place for place, row in enumerate(chosen) if row != place]
         if len(chosen) < len(self._lines) or len(chosen) > len(self._lines):
             self._steps.go_on_from(self.state.select(rows))
-        elif moved:  # the others stay where they are, and so do the tensors
+        elif moved:  # only these are written, into the same tensors, so that a tape stays valid
             self._steps.admit(moved, self.state.select([chosen[place] for place in moved]))
         self._free = {place for place, row in enumerate(chosen) if row in self._free}
         self._lines = [_Line(list(line.tokens), line.prompt, line.read)
                        for line in map(self._lines.__getitem__, chosen)]
 
     def state_of(self, place: int) -> ModelState:
-        """The state of one row, to go on from elsewhere. Of a batch of one it is the session's own."""
+        """Return the state of one row, from which another session can continue. In a batch of one row it is the
+        session's own state, not a copy."""
         return self.state if len(self._lines) == 1 else self.state.select([place])
 
     @torch.inference_mode()
     def log_probs(self) -> Float[Tensor, "B V"]:
-        """The model's own log-probabilities of the next token, in nats."""
+        """Return the log-probabilities of the next token in nats, before any sampling settings."""
         return self.logits.log_softmax(-1)
 
     def require_numbers(self, rows: Mapping[int, int]) -> list[float]:
-        """The largest logit of every row of the batch.
+        """Check the logits of ``rows``, and return the largest logit of every row of the batch.
 
         Args:
-            rows: places in the batch to look at, each with the row's index as the user knows it.
+            rows: the places to check, each with the row's index as error messages name it.
 
         Raises:
             FailedError: NaN or infinity in one of ``rows``.
@@ -148,27 +152,27 @@ class Session:
         return best
 
     def likeliest(self, rows: Mapping[int, int], known: int | None = None) -> Int64[Tensor, " B"]:
-        """The most probable token of every row, the lowest id among equals. Refuses to choose where nothing can be
-        chosen.
+        """Return the most probable token of every row; among equally probable ones, the lowest id.
 
         Args:
-            rows: as for `require_numbers`.
+            rows: the places to check, as for `require_numbers`.
             known: ids from this one on are not chosen.
 
         Raises:
-            FailedError: what `require_numbers` refuses, or no token with a probability above zero.
+            FailedError: NaN or infinity in one of ``rows``, or no token with a probability above zero.
         """
         values, tokens = self.logits[:, :known].max(-1)
         best: list[float] = values.tolist()
         _require_numbers(best, rows)
         for place, row in rows.items():
             if best[place] == -math.inf:
-                raise FailedError("the model gives every token the probability zero.", where=f"rows[{row}]",
+                raise FailedError("the model assigns probability zero to every token.", where=f"rows[{row}]",
                                   remedy="Use a model with smoothing.")
         return tokens
 
     def _read_prompts(self, prompts: Sequence[Row], begun: Begun | None, capacity: int) -> tuple[ModelState, Tensor]:
-        """The state after whole prompts, with room for ``capacity`` tokens, and their last hidden vectors [B,1,D]."""
+        """Return the state after whole prompts, with room for ``capacity`` tokens, and the hidden vectors of their last
+        tokens [B,1,D]."""
         if begun is not None:
             return self._resume(begun, prompts[0].tokens, capacity)
         memory = encode_sources(self.model, prompts, self.device)
@@ -176,7 +180,8 @@ class Session:
 
     def _prefill(self, rows: Sequence[Sequence[int]], memory: Memory | None,
                  capacity: int) -> tuple[ModelState, Tensor]:
-        """The state after whole rows, each started with its own length, and their last hidden vectors [B,1,D]."""
+        """Return the state after whole rows, each started with its own length as its horizon, and the hidden vectors of
+        their last tokens [B,1,D]."""
         batch = ragged(rows, self.device)
         state = self._started(len(rows), capacity, memory, batch.count)
         span = Span(count=batch.counts, fresh=True, bound=batch.longest, uniform=batch.level)
@@ -184,19 +189,19 @@ class Session:
         return kept(out.state), out.y[torch.arange(len(rows), device=self.device), batch.count - 1][:, None]
 
     def _started(self, rows: int, capacity: int, memory: Memory | None, horizon: Tensor) -> ModelState:
-        """`LanguageModel.init_state`, with what it looks up in the model's modules looked up once for all rows."""
+        """`LanguageModel.init_state` without its walk over the model's modules, whose result the session stores."""
         clock = self._needs.clock(rows, capacity=capacity, device=self.device, horizon=horizon)
         return self.model.start(clock, capacity=capacity, dtype=self._needs.dtype, memory=memory)
 
     def _resume(self, begun: Begun, tokens: Sequence[int], capacity: int) -> tuple[ModelState, Tensor]:
-        """The state after the rest of a row, and its last hidden vector [1,1,D]."""
+        """Return the state after the rest of a row, and the hidden vector of its last token [1,1,D]."""
         assert tuple(tokens[: len(begun.tokens)]) == begun.tokens and len(begun.tokens) < len(tokens)
         rest = torch.tensor([tokens[len(begun.tokens) :]], dtype=torch.int64, device=self.device)
         out = self.model.hidden(rest, trim(begun.state, capacity), Span(bound=len(tokens), uniform=True))
         return kept(out.state), out.y[:, -1:]
 
     def _with_places(self, size: int, prompts: Sequence[Row], state: ModelState) -> ModelState:
-        """A state of ``size`` rows, the first of them those of ``state``; and logits for as many."""
+        """Return a state of ``size`` rows, whose first rows are those of ``state``, and pad the logits likewise."""
         source = encode_sources(self.model, [prompts[0]] * size, self.device)
         blank = self._started(size, self._capacity, source, torch.full((size,), self._capacity, device=self.device))
         taken = range(len(prompts))
@@ -206,7 +211,7 @@ class Session:
         return admit(blank, taken, state)
 
     def _put(self, places: Sequence[int], state: ModelState, logits: Tensor) -> None:
-        """Rows in places."""
+        """Write rows and their logits to their places."""
         self._steps.admit(places, state)
         self.logits = self.logits.index_copy(0, torch.tensor(places, device=self.device), logits)
 
@@ -216,7 +221,8 @@ class Session:
         self._steps.retire(places)
 
     def _wind_back(self) -> None:
-        """Rows that run along begin again before they have read more than one that counts."""
+        """Reset free places before their rows are longer than every active one: the longest row sets the bound up to
+        which all rows' keys are read."""
         most = max((line.read for place, line in enumerate(self._lines) if place not in self._free), default=0)
         if ahead := [place for place in self._free if self._lines[place].read >= most]:
             self._begin_again(ahead)
@@ -225,7 +231,7 @@ class Session:
         for line, moved in zip(self._lines, moves, strict=True):
             line.read += moved
         if self._compiled is not None:
-            assert moving is None, "all rows of a compiled step move"
+            assert moving is None, "all rows of a compiled step advance"
             logits, state = self._compiled(tokens, self.state)
             self._steps.go_on_from(state)
             self.logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -237,8 +243,8 @@ class Session:
         out = self.model.hidden(tokens[:, None], state, span)
         return self._logits(out.y), kept(out.state)
 
-    def _told(self, tokens: list[int], moves: Sequence[bool]) -> list[int]:
-        """Append a token to the rows that move; gives the places of those whose state does not serve them any more."""
+    def _append(self, tokens: list[int], moves: Sequence[bool]) -> list[int]:
+        """Append a token to the rows that advance, and return the places of those that enter another regime."""
         longest = 1 + max(len(line.tokens) for line in self._lines)
         if longest >= len(self._regime):
             self._regime = regimes(self.model, max(longest, self._capacity + 1)).tolist()
@@ -251,7 +257,7 @@ class Session:
         return stale
 
     def _restart(self, places: list[int]) -> None:
-        """Run the rows at ``places`` again, whole, and leave the others as they are."""
+        """Prefill the whole rows at ``places`` again; the others do not change."""
         lines = [self._lines[place] for place in places]
         memory = encode_sources(self.model, [line.prompt for line in lines], self.device)
         state, last = self._prefill([line.tokens for line in lines], memory, self._capacity)
@@ -271,7 +277,7 @@ class Session:
 def _require_numbers(best: list[float], rows: Mapping[int, int]) -> None:
     for place, row in rows.items():
         if math.isnan(best[place]) or best[place] == math.inf:
-            raise FailedError(f"the model gives a logit of {best[place]}, so no token can be chosen.",
+            raise FailedError(f"the model returned a logit of {best[place]}, so no token can be chosen.",
                               where=f"rows[{row}]",
                               remedy="Check the checkpoint with weft check, or use a wider dtype.")
 
@@ -279,12 +285,12 @@ def _require_numbers(best: list[float], rows: Mapping[int, int]) -> None:
 @final
 @dataclass
 class _Line:
-    """A row as it is known outside the state.
+    """What a session stores of a row besides its state.
 
     Attributes:
-        tokens: what it has read; only of models that may have to read it again, else its prompt.
-        prompt: with its source.
-        read: how many tokens the state has read.
+        tokens: the tokens consumed so far if the model may need them for another prefill; otherwise only the prompt's.
+        prompt: the prompt with its source.
+        read: number of tokens that the state has consumed.
     """
 
     tokens: list[int]

@@ -1,14 +1,14 @@
-"""Slots: rows of one batch that come and go, each continued in its own way.
+"""Slots: rows of one batch that are admitted and retired independently, each continued with its own settings.
 
     slots = Slots(model.eval(), 8, capacity=512)
     slot = slots.admit([5, 3, 9], RowSettings(max_new_tokens=100, sampling=Sampling(0.8), row=1))
-    for new in slots.step():            one token of every row; rows that have ended have left
+    for new in slots.step():            one token of every row; rows that end free their slots
         ...
-    slots.retire(slot)                  before its end
+    slots.retire(slot)                  ends a row early
 
-A row's tokens depend on its prompt, its settings, its seed and index, and on nothing else: not on its neighbours, nor
-on when it came. The state's tensors stay where they are while rows come and go, so that recorded and compiled steps go
-on (`weft.decoding.steps`).
+A row's tokens depend only on its prompt, its settings, its seed and its index: not on the other rows, nor on when it
+was admitted. The state's tensors are not replaced when rows are admitted or retired, so that recorded and compiled
+steps stay valid (`weft.decoding.steps`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from weft.tokenizers import Tokenizer
 @final
 @dataclass
 class _Occupant:
-    """A row in a slot: what it reads, how its tokens are chosen, what they come to."""
+    """A row in a slot: the tokens it has consumed, how its tokens are chosen, and its output."""
 
     read: tuple[int, ...]
     choosing: Choosing
@@ -44,25 +44,26 @@ class _Occupant:
 
 @final
 class Slots:
-    """A batch of rows that are continued together and come and go one by one.
+    """A batch of rows that are continued together, and admitted and retired one by one.
 
     Args:
-        model: any causal language model, in evaluation mode for as long as its rows run.
-        size: rows that run together at most.
-        capacity: tokens that a row may have read: its prompt, and all of its new tokens but the last.
-        tokenizer: gives the text; needed for stop strings; ids that it lacks (rounded-up vocabulary) are never chosen.
-        start: the token that opens a document, put before prompts that are empty.
+        model: any causal language model, in evaluation mode as long as there are rows.
+        size: maximum number of rows that run together.
+        capacity: maximum number of tokens that a row may consume: its prompt, and all of its new tokens but the last.
+        tokenizer: decodes the text; required for stop strings; ids outside its vocabulary (a model's rounded-up
+            vocabulary) are never chosen.
+        start: the token that begins a document, put before empty prompts.
         compiled: the model's compiled step.
-        plain: take every step through the model's own code (`weft.decoding.steps`).
+        plain: run every step through the model's own code, and record no tape (`weft.decoding.steps`).
 
     Raises:
-        InputError: no slot, or a model in training mode.
+        InputError: ``size`` is below 1, or the model is in training mode.
     """
 
     def __init__(self, model: LanguageModel, size: int, *, capacity: int, tokenizer: Tokenizer | None = None,
                  start: int | None = None, compiled: CompiledStep | None = None, plain: bool = False) -> None:
         if size < 1:
-            raise InputError(f"{size} slots.", where="size", remedy="Give 1 or more.")
+            raise InputError(f"{size} is out of range.", where="size", remedy="Give 1 or more.")
         if model.training:
             raise InputError("the model is in training mode, so its tokens would be drawn with dropout.",
                              where="model", remedy="Call model.eval() first.")
@@ -75,45 +76,46 @@ class Slots:
 
     @property
     def size(self) -> int:
-        """How many slots there are."""
+        """The number of slots."""
         return self._size
 
     @property
     def live(self) -> tuple[int, ...]:
-        """Slots whose rows go on."""
+        """Slots with a row that has not ended."""
         return tuple(sorted(self._rows))
 
     @property
     def free(self) -> tuple[int, ...]:
-        """Slots that a row can be admitted to."""
+        """Slots to which a row can be admitted."""
         return tuple(slot for slot in range(self._size) if slot not in self._rows)
 
     @property
     def by_tape(self) -> bool:
-        """The steps are taken by a tape that has been checked (`weft.decoding.steps`)."""
+        """Whether steps replay a tape that has been verified (`weft.decoding.steps`)."""
         return self._session is not None and self._session.by_tape
 
     def admit(self, prompt: RowLike, settings: RowSettings, begun: Begun | None = None) -> int:
-        """Read a prompt into a free slot, whose number is given.
+        """Run the model on a prompt in a free slot, and return the slot's number.
 
         Args:
-            prompt: ids, or with a source for an encoder-decoder.
+            prompt: ids, together with a source for an encoder-decoder.
             settings: how the row is continued.
-            begun: a state that has read the beginning of the prompt, not all of it; it is consumed.
+            begun: the state after the beginning of the prompt, which must be shorter than the prompt; it is consumed.
 
         Raises:
-            InputError: no slot is free, the row needs more room than there is, or what `admit_all` refuses.
+            InputError: as for `admit_all`.
+            UnsupportedError: the model is bidirectional.
         """
         return self.admit_all([prompt], [settings], begun)[0]
 
     def admit_all(self, prompts: Sequence[RowLike], settings: Sequence[RowSettings],
                   begun: Begun | None = None) -> list[int]:
-        """Read several prompts at once, each into a slot of its own.
+        """Run the model on several prompts at once, each in a free slot, and return the slots' numbers.
 
         Raises:
-            InputError: before the model runs: ids that the model does not know, a prompt without tokens, settings that
-                cannot be used, more rows than slots are free, or more tokens than a slot has room for.
-            UnsupportedError: a bidirectional model.
+            InputError: before the model runs: ids outside the vocabulary, a prompt without tokens, settings that cannot
+                be used, more rows than free slots, or more tokens than a slot has room for.
+            UnsupportedError: the model is bidirectional.
         """
         rows = self._prepared(prompts, settings)
         slots = list(self.free[: len(rows)])
@@ -135,10 +137,11 @@ class Slots:
         return slots
 
     def step(self) -> list[NewToken]:
-        """One more token of every row, by slots. Rows that end with it leave their slots.
+        """Choose the next token of every row, and return them in the order of their slots. Rows that end free their
+        slots.
 
         Raises:
-            FailedError: the model gives NaN, or no token a chance.
+            FailedError: the model returns NaN, or probability zero for every token.
         """
         self._read_chosen()
         if self._session is None or not self._rows:
@@ -146,26 +149,28 @@ class Slots:
         known = None if self._tokenizer is None else self._tokenizer.vocab_size
         tokens, log_probs = choose(self._session, {slot: self._rows[slot].choosing for slot in self.live}, known)
         chosen: list[int] = tokens.tolist()
-        found = {slot: self._rows[slot].writer.write(chosen[slot], log_probs.get(slot)) for slot in self.live}
+        written = {slot: self._rows[slot].writer.write(chosen[slot], log_probs.get(slot)) for slot in self.live}
         self._chosen = chosen
-        for slot, new in found.items():
+        for slot, new in written.items():
             if new.finish:
                 self.retire(slot)
-        return list(found.values())
+        return list(written.values())
 
     def retire(self, slot: int) -> None:
         """End the row in ``slot``.
 
         Raises:
-            InputError: there is none.
+            InputError: there is no row in the slot.
         """
         if slot not in self._rows:
-            raise InputError(f"no row in slot {slot}.", where="slot", remedy=f"The live slots: {list(self.live)}.")
+            raise InputError(f"there is no row in slot {slot}.", where="slot",
+                             remedy=f"Name one of the slots with rows: {list(self.live)}.")
         self._ended[slot] = self._rows.pop(slot)
 
     def leave(self, slot: int) -> Begun | None:
-        """End the row in ``slot``, or take one that has ended with the last step, and give its state, which has read
-        the prompt and all new tokens but the last, to go on from; None where an interrupt has cut a step short."""
+        """End the row in ``slot``, unless it ended with the last step, and return its state for a later continuation.
+        The state has consumed the prompt and all new tokens but the last. None if an exception (such as
+        `KeyboardInterrupt`) interrupted a step, after which the state may be inconsistent."""
         if slot in self._rows:
             self.retire(slot)
         read = self._ended.pop(slot).read
@@ -174,8 +179,8 @@ class Slots:
         return Begun(read, self._session.state_of(slot))
 
     def close_up(self) -> None:
-        """Give up the slots that are free; the rows that go on move together, in order. A step of fewer rows is faster,
-        and the state is copied for it: worth while when nobody waits for a slot and a quarter of them are free."""
+        """Remove the free slots; the remaining rows are renumbered in order. Steps of fewer rows are faster, but the
+        state is copied once: worthwhile if no row is waiting for a slot and a quarter of the slots are free."""
         live = self.live
         if self._session is None or not live or len(live) == self._size:
             return
@@ -185,7 +190,8 @@ class Slots:
         self._size = len(live)
 
     def _read_chosen(self) -> None:
-        """Let the rows read the tokens that were chosen for them last."""
+        """Run the model on the tokens chosen last. Deferred until their logits are needed, so that a row that ends is
+        not run on its last token."""
         chosen, self._chosen = self._chosen, None
         if self._session is None or chosen is None or not self._rows:
             return
@@ -197,16 +203,17 @@ class Slots:
         self._ended, self._interrupted = {}, False
 
     def _prepared(self, prompts: Sequence[RowLike], settings: Sequence[RowSettings]) -> list[Row]:
-        """The rows as they will be read."""
+        """Check the prompts and their settings, and return the rows to run the model on."""
         if len(prompts) != len(settings):
             raise InputError(f"{len(settings)} settings for {len(prompts)} rows.", where="settings",
-                             remedy="Give one for each row.")
+                             remedy="Give settings for each row.")
         if self._session is None:
             require_causal(self._model, "decoding")
         rows: list[Row] = []
         for prompt, own in zip(prompts, settings, strict=True):
             if own.max_new_tokens < 1:
-                raise InputError(f"{own.max_new_tokens} new tokens.", where="max_new_tokens", remedy="Give 1 or more.")
+                raise InputError(f"{own.max_new_tokens} is out of range.", where="max_new_tokens",
+                                 remedy="Give 1 or more.")
             own.ending.require_usable(self._model, self._tokenizer)
             row, = prepare_more(self._model, parse_rows([prompt]), max_new_tokens=own.max_new_tokens, start=self._start)
             self._require_room(row, own)

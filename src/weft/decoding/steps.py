@@ -1,8 +1,9 @@
-"""The steps of a batch, one token in every row: taken as they are at first, and by tapes once they go on.
+"""The steps of a batch, one token in every row: run by the model's code at first, and replayed from tapes thereafter.
 
-A tape is a step's tensor operations without the Python around them (`weft.decoding.tape`). Shapes and facts must be
-the same at each of its steps, so keys are read up to a bound that stands still for a while, and masks hide those that
-do not exist yet. Every tape is played once beside an ordinary step before it is trusted.
+A tape is the list of a step's tensor operations without the Python code around them (`weft.decoding.tape`). All steps
+of a tape have the same shapes and facts, so keys are read up to a bound that stays constant for many steps, and masks
+hide the slots that are not filled yet. Every tape is first replayed once beside an ordinary step, and used from then on
+only if both agree bit for bit.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from weft.decoding.recording import Recorder, Recording
 from weft.decoding.tape import ChangedError, tape
 
 Work = Callable[[Tensor, ModelState, Span], tuple[Tensor, ModelState]]
-"""Logits [B,V] after one more token [B] in every row, and the state; the state that is given is consumed."""
+"""Returns the logits [B,V] after one more token [B] in every row, and the new state; consumes the state passed in."""
 
 PATIENCE = 3
-"""Ordinary steps before the first tape: what is short does not pay for one."""
+"""Ordinary steps before the first recording, which short continuations do not repay."""
 WORTH = 24
-"""Steps that a tape must serve to be worth its making."""
+"""The fewest steps that repay the recording of a tape."""
 BLOCK = 256
-"""Keys that a tape reads at most before they exist, or an eighth of those that do where that is more; and a quarter
-more of all if it then serves to the end."""
+"""The most unfilled key slots that a tape reads, or an eighth of the filled ones if that is more. Up to a quarter more
+of all slots are read if the tape then lasts to the state's capacity."""
 
 
 @final
 class Steps:
-    """Takes steps and keeps the state.
+    """Runs steps and stores the state.
 
     Args:
         work: the ordinary step.
-        state: before the first step.
-        capacity: tokens that the state has room for.
-        plain: take every step as it is.
-        hooks: what is called with the model's parts (`hooks_of`); while there is any, steps are taken as they are.
+        state: the state before the first step.
+        capacity: number of tokens that the state has room for.
+        plain: run every step as an ordinary one.
+        hooks: the hooks of the model's modules (`hooks_of`); while there are any, every step is an ordinary one.
     """
 
     def __init__(self, work: Work, state: ModelState, capacity: int, *, plain: bool,
@@ -53,41 +54,41 @@ class Steps:
 
     @property
     def state(self) -> ModelState:
-        """After the last step."""
+        """The state after the last step."""
         return self._state if self._tape is None else self._tape.state()
 
     @property
     def by_tape(self) -> bool:
-        """A tape that has been checked takes the steps."""
+        """Whether steps replay a tape that has been verified."""
         return self._tape is not None and self._trusted
 
     def go_on_from(self, state: ModelState) -> None:
-        """Another state, with room for as many tokens."""
+        """Continue from another state of the same capacity; the tape is discarded."""
         self._state, self._tape, self._wait = state, None, PATIENCE
 
     def admit(self, rows: Sequence[int], other: ModelState) -> None:
-        """Put the rows of another state in the places ``rows``; a tape goes on."""
+        """Write the rows of another state to the places ``rows``; a tape stays valid."""
         if not (self._tape is not None and self._tape.admit(rows, other)):
             self._go_on_with(admit(self.state, rows, other))
 
     def retire(self, rows: Sequence[int]) -> None:
-        """Let ``rows`` begin again; a tape goes on."""
+        """Reset ``rows``; a tape stays valid."""
         if rows and not (self._tape is not None and self._tape.retire(rows)):
             self._go_on_with(retire(self.state, rows))
 
     def _go_on_with(self, state: ModelState) -> None:
-        """The state whose rows were changed in place."""
+        """Continue from a state whose rows were changed in place; the tape is discarded if its tensors are others."""
         if self._tape is None or not self._tape.goes_on_with(state):
             self._state, self._tape = state, None
 
     def take(self, tokens: Tensor, moving: Tensor | None, bound: int, *, uniform: bool) -> Tensor:
-        """Logits after one more token in every row, or in those that move.
+        """Return the logits [B,V] after one more token in every row, or in the rows that are ``moving``.
 
         Args:
-            tokens: [B].
-            moving: [B]; None: all.
-            bound: tokens that no row exceeds with this one.
-            uniform: every row has exactly so many.
+            tokens: ids [B].
+            moving: flags [B]; None: all rows advance.
+            bound: upper bound on each row's number of tokens, this one included.
+            uniform: whether every row has exactly ``bound`` tokens.
         """
         if any(self._hooks):
             self.go_on_from(self.state)
@@ -106,7 +107,7 @@ class Steps:
         return logits
 
     def _record(self, tokens: Tensor, moving: Tensor | None, room: int) -> Tensor:
-        """An ordinary step, written down."""
+        """Run an ordinary step, and record it."""
         before = self._state
         with Recorder() as recorder:
             logits = self._ordinary(tokens, Span(count=_counts(moving), bound=room))
@@ -118,11 +119,11 @@ class Steps:
         return logits
 
     def _play(self, tape: _Tape, tokens: Tensor, moving: Tensor | None) -> Tensor:
-        """A step by tape; its first one beside an ordinary step, which decides."""
+        """Replay a tape. The first replay is compared with an ordinary step, whose result is the one returned."""
         beside = None if self._trusted else tape.state().clone()
         try:
             logits = tape.play(tokens, moving)
-        except ChangedError:  # the ordinary step says what is wrong
+        except ChangedError:  # a recorded check has another outcome; an ordinary step raises its error, if it is one
             self._state, self._tape, self._plain = tape.state() if beside is None else beside, None, True
             return self._ordinary(tokens, Span(count=_counts(moving), bound=tape.room))
         if beside is None:
@@ -136,7 +137,7 @@ class Steps:
 
 @final
 class _Tape:
-    """A tape, and the tensors that go from one of its steps to the next."""
+    """A tape, and the tensors that each of its steps passes on to the next."""
 
     def __init__(self, recording: Recording, tokens: Tensor, moving: Tensor | None, before: ModelState,
                  after: ModelState, logits: Tensor, room: int) -> None:
@@ -152,21 +153,22 @@ class _Tape:
         self._step = tape(recording, [*given, *old], [logits, *self._now], self._kept)
 
     def serves(self, moving: Tensor | None, bound: int) -> bool:
-        """Whether a step is one of these."""
+        """Return whether the tape can replay such a step."""
         return bound <= self.room and self._all_move == (moving is None)
 
     def play(self, tokens: Tensor, moving: Tensor | None) -> Tensor:
-        """Logits after one more step."""
+        """Replay one step, and return its logits."""
         given = (tokens,) if moving is None else (tokens, moving)
         logits, *self._now = self._step(*given, *self._now)
         self._given_out = None
         return logits
 
-    # Rows change in the tensors themselves. Making a state of them first, and one of the result, takes as long as a
-    # third of a step. Where a state was given out since the last step that has to be: using it afterwards is refused.
+    # Rows are changed in the tensors themselves: building a `ModelState` before and after the change would take a third
+    # of a step's time. If a state was returned since the last step, it must be built after all, since the state that
+    # was returned has to count as consumed, and its later use be refused.
 
     def retire(self, rows: Sequence[int]) -> bool:
-        """What `weft.core.rows.retire` does; False where it is left to that."""
+        """Reset rows as `weft.core.rows.retire` does; returns False if the caller must use that function instead."""
         if self._given_out is not None:
             return False
         places = torch.tensor(list(rows))
@@ -176,7 +178,8 @@ class _Tape:
         return True
 
     def admit(self, rows: Sequence[int], other: ModelState) -> bool:
-        """What `weft.core.rows.admit` does; False where it is left to that, which also says what does not fit."""
+        """Write rows as `weft.core.rows.admit` does; returns False if the caller must use that function instead, which
+        raises the error if the rows do not fit."""
         own, new = self._tensors(), _tensors(other)
         if self._given_out is not None or not all(
                 _fits(*each) for each in zip(new, own, self._fields, strict=True)):
@@ -187,21 +190,22 @@ class _Tape:
         return True
 
     def goes_on_with(self, state: ModelState) -> bool:
-        """Go on with a state whose tensors are those of this one, other rows in them; False where they are not."""
+        """Continue with a state that has the same tensor objects, with other rows in them; returns False if it has
+        others."""
         if any(new is not old for old, new in zip(self._tensors(), _tensors(state), strict=True)):
             return False
         self._after = self._given_out = state
         return True
 
     def state(self) -> ModelState:
-        """After the last step."""
+        """Return the state after the last step."""
         if self._given_out is None:
             now = iter(self._tensors())
             self._given_out = self._after.map(lambda _tensor, _: next(now))
         return self._given_out
 
     def _tensors(self) -> list[Tensor]:
-        """Of the state after the last step."""
+        """Return the tensors of the state after the last step."""
         now, kept = iter(self._now), iter(self._kept)
         return [next(now) if carried else next(kept) for carried in self._carried]
 
@@ -214,32 +218,32 @@ def _counts(moving: Tensor | None) -> Tensor | None:
 
 
 def _room(bound: int, capacity: int) -> int:
-    """The bound of the tape that serves a step of this one."""
+    """Return the bound of the tape that includes a step with this bound."""
     block = max(BLOCK, 1 << (bound // 16).bit_length())
     room = -(-bound // block) * block
     return capacity if capacity - room < max(WORTH, room // 4) else room
 
 
 def _tensors(state: ModelState) -> list[Tensor]:
-    """In the order in which `State.map` visits them."""
+    """Return the state's tensors in the order in which `State.map` visits them."""
     return [tensor for tensor, _ in state.tensors().values()]
 
 
 def _fits(new: Tensor, own: Tensor, field: TensorField) -> bool:
-    """Rows of ``new`` can be copied into ``own`` as they are, whose room is enough."""
+    """Return whether rows of ``new`` can be copied into ``own``: same dtype and sizes, and no more slots."""
     return new.dtype == own.dtype and new.dim() == own.dim() and all(
         given == size or (dim == field.grows and given < size)
         for dim, (given, size) in enumerate(zip(new.shape, own.shape, strict=True)) if dim)
 
 
 def _same(old: Tensor, new: Tensor) -> bool:
-    """Two names of one tensor in memory."""
+    """Return whether both are the same tensor or the same view of one storage."""
     return old is new or (old.data_ptr() == new.data_ptr() != 0 and old.shape == new.shape
                           and old.stride() == new.stride() and old.dtype == new.dtype)
 
 
 def _alike(before: ModelState, after: ModelState) -> bool:
-    """The same facts, and tensors of the same shapes."""
+    """Return whether two states have equal facts, and tensors of equal shapes and dtypes."""
     old, new = _tensors(before), _tensors(after)
     if [(tensor.shape, tensor.dtype) for tensor in old] != [(tensor.shape, tensor.dtype) for tensor in new]:
         return False
@@ -252,6 +256,6 @@ def _equal(one: ModelState, other: ModelState) -> bool:
 
 
 def hooks_of(model: nn.Module) -> tuple[Mapping[int, Any], ...]:
-    """What is called with each part of a model, now or later (probes, hooks of the user's own): a tape calls none of
-    it."""
+    """Return the hook dictionaries of each module, which also hold the hooks that are registered later (by probes or by
+    the user). A tape calls no hooks."""
     return tuple(hooks for module in model.modules() for hooks in (module._forward_hooks, module._forward_pre_hooks))

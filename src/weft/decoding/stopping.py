@@ -1,4 +1,4 @@
-"""When a row ends, and its text as it grows, up to the first stop string."""
+"""When a row ends, and its incremental text up to the first stop string."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Ending:
 
     Attributes:
         tokens: ids that end a row.
-        strings: text that ends a row; needs a tokenizer.
+        strings: strings of text that end a row; they require a tokenizer.
     """
 
     tokens: tuple[int, ...] = ()
@@ -33,10 +33,10 @@ class Ending:
         for place, token in enumerate(self.tokens):
             require_token(token, model.vocab_size, f"ending.tokens[{place}]")
         if self.strings and tokenizer is None:
-            raise InputError("stop strings without a tokenizer.", where="ending.strings",
+            raise InputError("stop strings need a tokenizer, and there is none.", where="ending.strings",
                              remedy="Give the tokenizer, or stop tokens.")
         if "" in self.strings:
-            raise InputError("an empty stop string.", where="ending.strings", remedy="Leave it out.")
+            raise InputError("a stop string is empty.", where="ending.strings", remedy="Leave it out.")
 
 
 NEVER = Ending()
@@ -44,11 +44,11 @@ NEVER = Ending()
 
 
 class GrowingText:
-    """Text from ids that arrive one at a time. What may be the beginning of a stop string is held back, so that a
-    piece once given is never taken back and no part of a stop string is ever given.
+    """Decodes text from ids one at a time. Text that may be the beginning of a stop string is held back, so that text
+    once returned is final and never contains part of a stop string.
 
     Args:
-        decoder: the tokenizer's stream.
+        decoder: the tokenizer's incremental decoder.
         stops: strings that end the row; the text ends before the first of them.
     """
 
@@ -58,11 +58,11 @@ class GrowingText:
         self.stopped = False
 
     def push(self, token: int) -> str:
-        """The text that is certain once ``token`` has come; sets ``stopped`` when it completes a stop string."""
+        """Return the further text that is final after ``token``; sets ``stopped`` if a stop string is complete."""
         return self._take(self._decoder.push(token), last=False)
 
     def finish(self) -> str:
-        """What was held back; the row has ended."""
+        """Return the text held back, at the end of the row."""
         return "" if self.stopped else self._take(self._decoder.finish(), last=True)
 
     def _take(self, piece: str, *, last: bool) -> str:
@@ -76,7 +76,7 @@ class GrowingText:
         return text[: len(text) - keep]
 
     def _unsettled(self, text: str) -> int:
-        """Length of the longest end of ``text`` that begins a stop string."""
+        """Return the length of the longest suffix of ``text`` that is a prefix of a stop string."""
         longest = max(map(len, self._stops), default=1) - 1
         for length in range(min(longest, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):
@@ -85,14 +85,14 @@ class GrowingText:
 
 
 def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> str:
-    """The text of ``tokens`` behind those of a prompt; ids that the tokenizer lacks have none."""
+    """Return the text of ``tokens`` that follow a prompt. Prompt ids outside the tokenizer's vocabulary are skipped."""
     decoder = tokenizer.stream()
     decoder.follow(token for token in prompt if token < tokenizer.vocab_size)
     return "".join(map(decoder.push, tokens)) + decoder.finish()
 
 
 class Writer:
-    """One row's output: its text so far and whether it has ended."""
+    """The output of one row: its incremental text, and whether it has ended."""
 
     def __init__(self, row: int, prompt: Row, max_new_tokens: int, ending: Ending,
                  tokenizer: Tokenizer | None) -> None:
@@ -104,7 +104,7 @@ class Writer:
             self._text = GrowingText(decoder, ending.strings)
 
     def write(self, token: int, log_prob: float | None) -> NewToken:
-        """Take one token."""
+        """Append a token, and return it with its text and, if it is the last, the reason."""
         self._left -= 1
         piece = None if self._text is None else self._text.push(token)
         finish = self._finish(token)

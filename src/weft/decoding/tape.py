@@ -1,8 +1,9 @@
-"""A recorded step as a function of its tensors, with nothing between the operations.
+"""A recorded step as a function of its tensors, without Python code between the operations.
 
-What can be known beforehand is worked out once: views of buffers that the state keeps writing to, and what depends on
-weights alone. What layers work out alike is worked out once a step. What nothing reads is left out. The operations that
-remain are those of the step, in its order, so their numbers are the step's, bit for bit.
+Results that are the same at every step are computed once, when the tape is built: views of buffers that the state keeps
+writing to, and whatever depends on weights alone. Calls that several layers make with the same arguments run once a
+step, and calls whose results nothing reads are removed. The remaining operations are those of the step, in its order,
+so the results equal the step's, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,34 +20,34 @@ from weft.decoding.recording import Call, Recording, Ref, refs_in, storage_of
 
 @final
 class ChangedError(Exception):
-    """A check says otherwise than when the step was recorded."""
+    """A tensor that is converted to a bool has another truth value than when the step was recorded."""
 
 
 def tape(recording: Recording, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor]) -> Tape:
-    """A function of tensors like ``inputs`` that gives tensors like ``outputs``.
+    """Return a function that takes tensors in place of ``inputs`` and returns tensors in place of ``outputs``.
 
     Args:
-        recording: of the step.
-        inputs: tensors that the step took and that are others at each step.
-        outputs: tensors that it gave.
-        kept: tensors that are the same ones at each step and whose contents may be others: the step writes to them, or
-            rows are put into them between steps.
+        recording: the recorded step.
+        inputs: tensors that the step took and that differ from step to step.
+        outputs: tensors that the step returned.
+        kept: tensors that are the same objects at each step with changing contents: the step writes to them, or rows
+            are written to them between steps.
     """
     taken = [recording.ref(tensor) for tensor in inputs]
-    found = _Reduction(recording, taken, kept)
+    reduction = _Reduction(recording, taken, kept)
     for call in recording.calls:
-        found.add(call)
-    given = [found.now(recording.ref(tensor)) for tensor in outputs]
-    return Tape(taken, _needed(found.calls, given), given, found.constants)
+        reduction.add(call)
+    results = [reduction.now(recording.ref(tensor)) for tensor in outputs]
+    return Tape(taken, _needed(reduction.calls, results), results, reduction.constants)
 
 
 @final
 class _Reduction:
-    """The calls that are left when what is known beforehand and what is asked twice is taken out.
+    """The calls of a recording without those whose results are constant and those made before with equal arguments.
 
     Attributes:
-        calls: that are left.
-        constants: tensors that are the same ones at each step.
+        calls: the remaining calls.
+        constants: tensors that are the same objects at each step.
     """
 
     def __init__(self, recording: Recording, inputs: Sequence[Ref], kept: Sequence[Tensor]) -> None:
@@ -62,15 +63,15 @@ class _Reduction:
         self._version: dict[int, int] = {}
 
     def now(self, ref: Ref) -> Ref:
-        """The tensor that stands for ``ref``."""
+        """Return the tensor that replaces ``ref``, or ``ref`` itself."""
         return self._alias.get(ref, ref)
 
     def add(self, call: Call) -> None:
-        """Take the next call."""
+        """Add the next call, unless it is redundant."""
         call = call.of(self._alias)
         pure = bool(call.outs) and not call.writes
         if pure and set(call.outs) <= set(call.takes):
-            return  # it gave what it took
+            return  # it returned its argument, such as `contiguous` of a contiguous tensor
         if pure and self._again(call):
             return
         if pure and self._known(call):
@@ -80,14 +81,15 @@ class _Reduction:
             self._version |= {self._memory(ref): len(self.calls) for ref in call.writes}
 
     def _known(self, call: Call) -> bool:
-        """Its outcome is the same at each step: of constants alone, or the same view of a buffer that is kept."""
+        """Return whether the call's result is the same at each step: it has only constant arguments that nothing writes
+        to, or is a view of a buffer that stays."""
         if not all(ref in self.constants for ref in call.takes):
             return False
         given = {self._memory(out) for out in call.outs}
         return given <= self._kept or self._written.isdisjoint({*given, *map(self._memory, call.takes)})
 
     def _again(self, call: Call) -> bool:
-        """It was asked before, of the same contents; then what was given before stands for what it gave."""
+        """Return whether an equal call was made before on the same contents; its results then replace this one's."""
         if any(self._memory(out) in self._written for out in call.outs):
             return False
         versions = tuple(self._version.get(self._memory(ref)) for ref in call.takes)
@@ -108,7 +110,7 @@ class _Reduction:
 
 
 def _key(value: Any) -> Hashable:
-    """Equal for equal arguments; 1, 1.0 and True are not equal."""
+    """Return a key that is equal for equal arguments of equal types: 1, 1.0 and True have different keys."""
     if isinstance(value, tuple | list):
         return tuple(map(_key, value))
     if isinstance(value, slice):
@@ -117,7 +119,7 @@ def _key(value: Any) -> Hashable:
 
 
 def _needed(calls: Sequence[Call], results: Sequence[Ref]) -> list[Call]:
-    """The calls that write or check, or whose outcome something reads."""
+    """Return the calls that write or check, or whose results are read."""
     read, needed = set(results), list[Call]()
     for call in reversed(calls):
         if not call.outs or call.writes or not read.isdisjoint(call.outs):
@@ -129,14 +131,14 @@ def _needed(calls: Sequence[Call], results: Sequence[Ref]) -> list[Call]:
 @final
 class Tape:
     """Calls over numbered registers, which hold the tensors and all other arguments. The register of a tensor that is
-    not needed any more goes to another one, so that its memory is given back.
+    no longer needed is reused for another, so that its memory is freed.
 
-    Calling it raises `ChangedError` where a check says otherwise than in the recording.
+    A call of the tape raises `ChangedError` if a tensor's truth value differs from the recorded one.
     """
 
     def __init__(self, inputs: Sequence[Ref], calls: Sequence[Call], results: Sequence[Ref],
                  constants: dict[Ref, Tensor]) -> None:
-        self._registers: list[Any] = [None] * (1 + len(inputs))  # the first takes what nobody reads
+        self._registers: list[Any] = [None] * (1 + len(inputs))  # the first is for unused results
         self._at = {ref: 1 + index for index, ref in enumerate(inputs)}
         self._free: list[int] = []
         self._constants, self._fixed = constants, dict[int, int]()
@@ -157,7 +159,7 @@ class Tape:
         return self._results(registers)
 
     def _add(self, call: Call) -> None:
-        """Append the line of a call."""
+        """Append a call as a line: its function, its argument registers and its result registers."""
         fixed = {key: each for key, each in call.options.items() if not _holds(each)}
         others = {key: each for key, each in call.options.items() if key not in fixed}
         function = partial(call.function, **fixed) if fixed else call.function
@@ -169,7 +171,7 @@ class Tape:
         self._lines.append((function, pick, self._place(call)))
 
     def _place(self, call: Call) -> int | slice:
-        """Registers for what a call gives."""
+        """Return the registers for a call's results."""
         if not call.outs or set(call.outs) <= set(call.takes):
             return 0
         if call.single:
@@ -180,7 +182,7 @@ class Tape:
         return slice(first, len(self._registers))
 
     def _of(self, value: Any) -> int:
-        """The register of an argument."""
+        """Return the register of an argument."""
         if isinstance(value, Ref) and value in self._at:
             return self._at[value]
         if isinstance(value, tuple | list) and _holds(value):
@@ -198,24 +200,24 @@ class Tape:
 
 
 def _leaving(calls: Sequence[Call], results: Sequence[Ref]) -> list[list[Ref]]:
-    """For each call the tensors that nothing needs after it."""
+    """Return for each call the tensors that are not needed after it."""
     last = {ref: index for index, call in enumerate(calls) for ref in (*call.takes, *call.outs)}
-    found: list[list[Ref]] = [[] for _ in calls]
+    leaving: list[list[Ref]] = [[] for _ in calls]
     for ref, index in last.items():
         if ref not in results:
-            found[index].append(ref)
-    return found
+            leaving[index].append(ref)
+    return leaving
 
 
 def _picker(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """Those registers, in this order."""
+    """Return a function that picks these registers, in this order, from the list of all."""
     if len(places) == 1:
         return itemgetter(slice(places[0], places[0] + 1))
     return itemgetter(*places) if places else itemgetter(slice(0, 0))
 
 
 def _holds(value: Any) -> bool:
-    """There is a tensor inside."""
+    """Return whether there is a tensor in the argument."""
     return next(refs_in(value), None) is not None
 
 
@@ -224,7 +226,7 @@ def _gathered(kind: type, *values: Any) -> Any:
 
 
 def _named(function: Callable[..., Any], names: Sequence[str], *values: Any) -> Any:
-    """The last values by their names."""
+    """Call the function with the last values passed as keyword arguments."""
     count = len(values) - len(names)
     return function(*values[:count], **dict(zip(names, values[count:], strict=True)))
 

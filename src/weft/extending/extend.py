@@ -1,4 +1,5 @@
-"""`extend`: a trained model made to read longer contexts, with its perplexity at every length before and after."""
+"""`extend`: a trained model is adapted to a longer context, and its perplexity measured at every length before and
+after."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ from weft.positions.frequencies import RopeScalingConfig
 from weft.training import Event, Notice, RunConfig, train
 
 RESCALED, TUNED, RESULT = "rescaled", "tuned", "result.json"
-"""What ``out`` holds: a checkpoint, a run, and what was measured."""
+"""Names inside ``out``: the rescaled checkpoint, the run of the training, and the file of measurements."""
 EVALUATIONS = 48
-"""Lists of factors that a search tries, where nothing else is said."""
+"""Default number of lists of factors that a search evaluates."""
 SEARCH_TOKENS = 8192
-"""Tokens, at least, of the text on which factors are searched for."""
+"""Minimum length, in tokens, of the text on which factors are searched for."""
 
 Listener = Callable[[Event], None]
 
@@ -45,17 +46,19 @@ Listener = Callable[[Event], None]
 @final
 @dataclass(frozen=True)
 class Extended(Record):
-    """What was made and measured.
+    """The result of an extension.
 
     Attributes:
         path: the folder, with the checkpoint ``rescaled`` and, after training, the run ``tuned``.
-        checkpoint: the model to use: the trained one where there is one.
-        method: by which rotary positions were rescaled, and ``scaling`` with its numbers.
-        trained: tokens of context that the model had, and ``context`` that it has now.
-        beyond: share of the measured tokens that stand farther than ``trained`` tokens into their document.
-        lengths: tokens of context at which the stages were measured.
+        checkpoint: the model to use: the trained one if there was training, otherwise the rescaled one.
+        method: the method by which rotary positions were rescaled.
+        scaling: the configuration of the scaling, with its numbers.
+        trained: context of the model before, in tokens.
+        context: context of the model now, in tokens.
+        beyond: share of the measured tokens that are more than ``trained`` tokens into their document.
+        lengths: contexts, in tokens, at which the stages were measured.
         stages: before, rescaled and, after training, tuned.
-        tuning: steps of training and their tokens, or None.
+        tuning: number of training steps, tokens of each and learning rate; None without training.
     """
 
     path: Path
@@ -76,11 +79,11 @@ class Measuring:
     """How perplexity is measured.
 
     Attributes:
-        tokens: of the text that count, or fewer where there are fewer.
-        lengths: of context; None: from half of the model's context on, doubled up to the new one.
-        search: evaluations of perplexity in LongRoPE's search for factors; None: 48.
-        batch_tokens: tokens that are run together.
-        seed: of the search.
+        tokens: number of tokens at the end of the text that are measured; all of a shorter text.
+        lengths: contexts in tokens; None: from half of the model's context on, doubled up to the new one.
+        search: number of evaluations in LongRoPE's search for factors; None: 48.
+        batch_tokens: number of tokens that run together.
+        seed: seed of the search.
     """
 
     tokens: int = 65536
@@ -97,23 +100,23 @@ def extend(loaded: Loaded, text: TokenStream, out: str | Path, *, context: int, 
 
     Args:
         loaded: the model.
-        text: what perplexity is measured on: its last tokens. A search for factors reads those before them.
+        text: the text on whose last tokens perplexity is measured. A search for factors uses the tokens before those.
         out: a folder that does not exist yet, or is empty.
-        context: tokens of the new context, N.
+        context: length of the new context, in tokens.
         method: ``linear`` (position interpolation), ``ntk``, ``yarn`` or ``longrope``.
         measuring: how perplexity is measured.
-        tuning: ``key=value`` changes to the run that made the model, such as ``training.steps=100``, for training it
-            on; None: it is not trained on.
-        on_event: called with notices, and with the events of training.
+        tuning: ``key=value`` changes to the run that trained the model, such as ``training.steps=100``, for further
+            training; None: no further training.
+        on_event: called with notices of progress and with the events of training.
 
     Raises:
-        InputError: a method, context or lengths that cannot be.
-        UnsupportedError: no language model, or one without rotary positions to rescale.
-        ConfigError: changes to the run that are wrong.
-        DataError: a text that shows nothing of longer contexts.
-        OccupiedError: something stands at ``out``.
+        InputError: an unknown method, or a context or lengths out of range.
+        UnsupportedError: the model is not a language model, or has no rotary positions to rescale.
+        ConfigError: changes to the run that are not valid.
+        DataError: the text has no document longer than the model's context.
+        OccupiedError: the folder ``out`` is not empty.
     """
-    how, tell = measuring or Measuring(), on_event or _silent
+    how, report = measuring or Measuring(), on_event or _silent
     folder, model = Path(out), language_model(loaded.model, "perplexity", where=str(loaded.path))
     _require_possible(model, folder, context, method, how)
     if tuning is not None:
@@ -124,11 +127,11 @@ def extend(loaded: Loaded, text: TokenStream, out: str | Path, *, context: int, 
     share = require_long(counted, trained)
 
     def measured(name: str, model: LanguageModel) -> Stage:
-        tell(Notice(0, f"perplexity {name}, at {', '.join(f'{length:,}' for length in lengths)} tokens of context"))
+        report(Notice(0, f"perplexity {name}, at {', '.join(f'{length:,}' for length in lengths)} tokens of context"))
         return measure(name, model, counted, lengths, how.batch_tokens)
 
     before = measured("before", model)
-    scaling = _scaling(model, text, start, context, method, how, tell)
+    scaling = _scaling(model, text, start, context, method, how, report)
     config = rescaled(model.config, context, scaling)
     longer = with_weights(config, model)
     saved = save_checkpoint(folder / RESCALED, longer, loaded.tokenizer, run=run_with(loaded, config),
@@ -139,17 +142,17 @@ def extend(loaded: Loaded, text: TokenStream, out: str | Path, *, context: int, 
         result = train(run, folder / TUNED, on_event=on_event)
         saved, facts = result.checkpoint, _tuning_facts(run, result.steps)
         stages.append(measured("tuned", language_model(result.model, "perplexity")))
-    found = Extended(folder, saved, method, scaling.dump(), trained, context, share, lengths, tuple(stages), facts)
-    write_file(folder / RESULT, dumps(found, indent=1) + "\n")
-    return found
+    extended = Extended(folder, saved, method, scaling.dump(), trained, context, share, lengths, tuple(stages), facts)
+    write_file(folder / RESULT, dumps(extended, indent=1) + "\n")
+    return extended
 
 
 def _require_possible(model: LanguageModel, folder: Path, context: int, method: str, how: Measuring) -> None:
     """Refuse what cannot be done, before anything is computed or written; `extend` lists the errors."""
     require_extensible(model, context, method)
     if how.search is not None and method != SEARCHED:
-        raise InputError(f"{how.search} evaluations of a search, and {method!r} searches for nothing.", where="search",
-                         remedy=f"Leave it out, or use the method {SEARCHED!r}.")
+        raise InputError(f"the method {method!r} has no search, so it cannot have {how.search} evaluations.",
+                         where="search", remedy=f"Leave it out, or use the method {SEARCHED!r}.")
     require_free(folder)
 
 
@@ -159,8 +162,8 @@ def _tuning_facts(run: RunConfig, steps: int) -> dict[str, Any]:
 
 
 def _scaling(model: LanguageModel, text: TokenStream, start: int, context: int, method: str, how: Measuring,
-             tell: Listener) -> RopeScalingConfig:
-    """The scaling of a method; LongRoPE's factors are searched for on the tokens before ``start``."""
+             report: Listener) -> RopeScalingConfig:
+    """Return the scaling of a method; LongRoPE's factors are searched for on the tokens before ``start``."""
     trained = model.config.context
     if method in FIXED:
         return FIXED[method](trained, context)
@@ -172,10 +175,10 @@ def _scaling(model: LanguageModel, text: TokenStream, start: int, context: int, 
     def cost(factors: Factors) -> float:
         nonlocal done
         done += 1
-        made = with_weights(rescaled(model.config, context, longrope(trained, context, factors)), model)
-        found = evaluate(made, sample, context=context, batch_size=max(how.batch_tokens // context, 1)).loss
-        tell(Notice(done, f"search for factors, {done} of {evaluations}: {found:.4f} nats per token"))
-        return found
+        candidate = with_weights(rescaled(model.config, context, longrope(trained, context, factors)), model)
+        loss = evaluate(candidate, sample, context=context, batch_size=max(how.batch_tokens // context, 1)).loss
+        report(Notice(done, f"search for factors, {done} of {evaluations}: {loss:.4f} nats per token"))
+        return loss
 
     seeds = [tuple(theta / other for theta, other in zip(own, others, strict=True)) for others in
              (frequencies(built(rescaled(model.config, context, FIXED[name](trained, context)))) for name in FIXED)]

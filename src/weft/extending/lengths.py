@@ -1,4 +1,4 @@
-"""Perplexity against the length of the context."""
+"""Perplexity as a function of the context's length."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from weft.evaluation import Evaluation, evaluate
 @final
 @dataclass(frozen=True)
 class Stage(Record):
-    """The model at one stage: as it was, rescaled, or trained on after that.
+    """Measurements of the model at one stage: before the extension, rescaled, or trained further after that.
 
     Attributes:
-        name: of the stage.
+        name: name of the stage.
         evaluations: one for each length, on the same tokens.
     """
 
@@ -30,15 +30,15 @@ class Stage(Record):
 
 
 def measure(name: str, model: LanguageModel, stream: TokenStream, lengths: Sequence[int], batch_tokens: int) -> Stage:
-    """The model's perplexity at these lengths: windows of each length that advance by half of it, so that all tokens
-    but those of the first window are predicted from more than half a window.
+    """Measure the model's perplexity at these lengths. The windows of each length advance by half of it, so that all
+    tokens but those of the first window are predicted from more than half a window.
 
     Args:
-        name: of the stage.
-        model: it need not have been trained for these lengths.
-        stream: what is predicted.
-        lengths: of windows, in tokens.
-        batch_tokens: tokens that are run together, as far as whole windows allow.
+        name: name of the stage.
+        model: the model, which need not have been trained for these lengths.
+        stream: the text that is predicted.
+        lengths: lengths of windows, in tokens.
+        batch_tokens: number of tokens that run together, rounded down to whole windows; one window at least.
     """
     return Stage(name, tuple(
         evaluate(model, stream, context=length, stride=max(length // 2, 1), batch_size=max(batch_tokens // length, 1))
@@ -46,51 +46,52 @@ def measure(name: str, model: LanguageModel, stream: TokenStream, lengths: Seque
 
 
 def doubled(trained: int, context: int) -> tuple[int, ...]:
-    """Lengths from half of the trained one, each twice the one before, up to the new context, which is the last."""
-    found, length = [], max(trained // 2, 1)
+    """Return lengths from half of the trained one, each twice the one before, up to the new context, which is the
+    last."""
+    lengths, length = [], max(trained // 2, 1)
     while length < context:
-        found.append(length)
+        lengths.append(length)
         length *= 2
-    return (*found, context)
+    return (*lengths, context)
 
 
 def require_lengths(lengths: Sequence[int], tokens: int) -> tuple[int, ...]:
-    """The lengths in order.
+    """Return the lengths in ascending order, without repeats.
 
     Raises:
-        InputError: none, one that is not positive, or one that the tokens which are measured do not fill.
+        InputError: there are no lengths, or one is not positive or not below ``tokens``, the number of tokens measured.
     """
     wrong = [length for length in lengths if not 1 <= length < tokens]
     if wrong or not lengths:
-        raise InputError(f"{wrong[0] if wrong else 'no'} tokens of context, measured on {tokens:,} tokens.",
+        raise InputError(f"{wrong[0] if wrong else 'no'} tokens of context cannot be measured on {tokens:,} tokens.",
                          where="lengths", remedy=f"Give lengths from 1 to {tokens - 1:,}, or measure on more tokens.")
     return tuple(sorted(set(lengths)))
 
 
 def beyond(stream: TokenStream, trained: int) -> float:
-    """The share of a text's tokens that stand farther into their document than the trained context."""
+    """Return the share of a text's tokens that are farther into their document than the trained context."""
     places = np.arange(len(stream))
     starts = np.maximum.accumulate(np.where(np.asarray(stream.begins[:]), places, 0))
     return float(np.mean(places - starts >= trained))
 
 
 def require_long(stream: TokenStream, trained: int) -> float:
-    """The share of tokens beyond the trained context, which must not be nought.
+    """Return the share of tokens beyond the trained context, which must not be zero.
 
     Raises:
-        DataError: no document is longer than the trained context, so that greater lengths change nothing.
+        DataError: no document is longer than the trained context, so that longer contexts change nothing.
     """
     share = beyond(stream, trained)
     if share == 0.0:
-        raise DataError(f"none of the {len(stream):,} tokens measured stands farther than the trained context, "
-                        f"{trained:,} tokens, into its document, so longer contexts change nothing.",
+        raise DataError(f"none of the {len(stream):,} tokens measured is farther into its document than the trained "
+                        f"context, {trained:,} tokens, so longer contexts change nothing.",
                         where=stream.corpus, remedy="Give a text of longer documents, or documents=file for text that "
                         "is divided into short ones.")
     return share
 
 
 def part_of(stream: TokenStream, start: int, stop: int) -> TokenStream:
-    """Tokens from ``start`` up to ``stop``, in memory; the first of them begins a document."""
+    """Return the tokens from ``start`` up to ``stop``, in memory; the first of them begins a document."""
     begins = np.array(stream.begins[start:stop])
     begins[:1] = True
     cut: dict[str, Any] = {name: np.asarray(getattr(stream, name)[start:stop]) for name in ("tokens", "byte_lengths")}

@@ -1,7 +1,7 @@
-"""The search for LongRoPE's factors: an evolutionary search over lists that do not decrease.
+"""The search for LongRoPE's factors: an evolutionary search over non-decreasing lists.
 
-Ding et al. 2024, section 3.2 and algorithm 1. The paper's additional search over the number of first tokens whose
-positions stay unscaled is left out, as in the released models, whose configurations have no such number.
+Ding et al. 2024, section 3.2 and algorithm 1. The paper also searches for a number of first tokens whose positions are
+not scaled. That is omitted here, as in the released models, whose configurations have no such number.
 """
 
 from __future__ import annotations
@@ -14,55 +14,56 @@ Factors: TypeAlias = tuple[float, ...]
 Cost: TypeAlias = Callable[[Factors], float]
 
 MUTATION = 0.3
-"""Probability that a mutation draws a factor anew (section 4.1)."""
+"""Probability that a mutation replaces a factor by a random one (section 4.1)."""
 LARGEST = 1.25
-"""Factors are drawn from 1 to this times the scale (table 4)."""
+"""Random factors are between 1 and this multiple of the scale (table 4)."""
 STEP = 0.01
-"""And are multiples of this (table 4)."""
+"""Random factors are multiples of this (table 4)."""
 PARENTS = 8
-"""The best lists so far, from which new ones are made."""
+"""Number of the best lists so far from which new ones are derived."""
 TRIES = 100
-"""Attempts at a new list before the search ends early: with few pairs there may be no further ones."""
+"""Attempts to derive a list not evaluated before, after which the search ends: with few pairs of features all lists may
+have been evaluated."""
 
 
 class Found(NamedTuple):
-    """A list of factors, and its cost."""
+    """The best list of factors, and its cost."""
 
     factors: Factors
     cost: float
 
 
 def search(seeds: Sequence[Factors], scale: float, cost: Cost, *, evaluations: int, seed: int) -> Found:
-    """The cheapest list that was found.
+    """Return the list of factors with the least cost.
 
     Args:
         seeds: lists to begin with, one factor for each pair of features, from the fastest pair to the slowest.
-        scale: s, the new length over the trained one.
-        cost: what is minimised, such as perplexity at the new length.
-        evaluations: calls of ``cost``, at least one for each of the seeds.
-        seed: of the random choices.
+        scale: s, the new length divided by the trained one.
+        cost: the function to minimise, such as perplexity at the new length.
+        evaluations: number of calls of ``cost``, at least one for each of the seeds.
+        seed: seed of the random choices.
     """
-    draw, found = random.Random(seed), {}
+    draw, costs = random.Random(seed), {}
     for factors in seeds:
-        found[factors] = cost(factors)
-    while len(found) < evaluations:
-        parents = sorted(found, key=found.__getitem__)[:PARENTS]
-        child = next((made for made in (_child(parents, scale, draw) for _ in range(TRIES)) if made not in found), None)
+        costs[factors] = cost(factors)
+    while len(costs) < evaluations:
+        parents = sorted(costs, key=costs.__getitem__)[:PARENTS]
+        child = next((new for new in (_child(parents, scale, draw) for _ in range(TRIES)) if new not in costs), None)
         if child is None:
             break
-        found[child] = cost(child)
-    best = min(found, key=found.__getitem__)
-    return Found(best, found[best])
+        costs[child] = cost(child)
+    best = min(costs, key=costs.__getitem__)
+    return Found(best, costs[best])
 
 
 def _child(parents: Sequence[Factors], scale: float, draw: random.Random) -> Factors:
-    """A mutation of one parent or a crossing of two, as often one as the other."""
+    """Derive a list: with equal probability a mutation of one parent or a crossover of two."""
     first, second = draw.choice(parents), draw.choice(parents)
     if first != second and draw.random() < 0.5:
         made = [draw.choice(pair) for pair in zip(first, second, strict=True)]
     else:
         made = [_drawn(scale, draw) if draw.random() < MUTATION else factor for factor in first]
-    # The paper rejects lists that decrease somewhere; sorting gives one that does not, from the same numbers.
+    # The paper rejects lists that decrease anywhere. Sorting the same factors gives a valid list without rejections.
     return tuple(sorted(made))
 
 

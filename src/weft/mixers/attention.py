@@ -70,16 +70,16 @@ class AttentionConfig(MixerConfig):
         return Attention(self, sizes, self.scheme(sizes.heads, sizes.d_head, dims), dims)
 
     def sizes(self, dims: Dims) -> HeadSizes:
-        """The sizes of the heads, checked against the other fields."""
+        """Return the sizes of the heads, checked against the other fields."""
         sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
         require_form(self.backend, self.scores.softcap, dims)
         if sizes.heads % self.mask.heads():
-            raise dims.problem("mask", f"{self.mask!r} tells {self.mask.heads()} heads apart, which does not divide "
+            raise dims.problem("mask", f"{self.mask!r} distinguishes {self.mask.heads()} heads, which does not divide "
                                f"{sizes.heads} heads.", "Choose n_heads among its multiples.")
         return sizes
 
     def scheme(self, heads: int, size: int, dims: Dims) -> PositionScheme:
-        """The position scheme for heads of which ``size`` features are turned."""
+        """Build the position scheme for heads with ``size`` features that carry positions."""
         scheme = self.position.build_for_heads(dims.at("position"), heads, size)
         if "embeddings" in scheme.acts_on:
             raise dims.problem("position", f"{self.position.kind!r} acts on embeddings, not inside attention.",
@@ -95,8 +95,8 @@ class AttentionConfig(MixerConfig):
             raise dims.problem("d_value", f"{kind!r} adds vectors of the keys' size {size} to values of size "
                                f"{self.d_value}.", "Leave d_value out.")
         if self.backend in ("sdpa", "grouped_rows", "banded"):
-            raise dims.problem("backend", f"the form {self.backend!r} makes no weights, which {kind!r} needs for "
-                               "values.", "Use 'auto' or 'reference'.")
+            raise dims.problem("backend", f"the form {self.backend!r} does not compute attention weights, which "
+                               f"{kind!r} needs for its terms on values.", "Use 'auto' or 'reference'.")
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -115,15 +115,16 @@ class AttentionConfig(MixerConfig):
 
 
 PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
-"""What the linear maps of attention are listed under."""
+"""The role of each linear map of attention, by child module."""
 
 
 class Attention(Layer):
-    """Self-attention. Stages: `project` (with clip, norm, rotation), `store`, `call` (`visible`, `terms`: the scores,
-    what is added, the cap, what is hidden), the operation itself (normalise, value terms), `mix`.
+    """Self-attention. Stages: `project` (projection, clip, norm, rotation), `store`, `call` (which describes scale,
+    visible keys, score terms, softcap and value terms), the operation itself, and `mix`.
 
-    Its state is the keys and values so far, or with a mask that never looks back W tokens or more a rolling buffer.
-    With a mask that besides lets see a document's first tokens it keeps those for as long as the document lasts.
+    The state is the keys and values so far, or a rolling buffer of W slots if no query may attend to keys W or more
+    tokens before it. If the mask additionally allows a document's first tokens, these stay in the state until the
+    document ends.
     """
 
     points = ("weights",)
@@ -159,7 +160,7 @@ class Attention(Layer):
         return Lookback(self.reach, self.first) if asks else None
 
     def facts(self) -> Mapping[str, int | None]:
-        # Of a document's first tokens too, however long ago they were.
+        # A document's first tokens stay visible at any distance, so their facts are needed without limit.
         return dict.fromkeys(self.mask.reads(), None if self.first else self.reach)
 
     def child_roles(self) -> Mapping[str, str]:
@@ -170,8 +171,9 @@ class Attention(Layer):
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         if self.mask.lookahead() == "any":
-            raise UnsupportedError(f"attention under the mask {self.mask!r} sees later tokens, so it has no state.",
-                                   where="init_state", remedy="Call it without a state, on the whole sequence.")
+            raise UnsupportedError(f"under the mask {self.mask!r} tokens attend to later ones, so attention has no "
+                                   "state.", where="init_state",
+                                   remedy="Call it without a state, on the whole sequence.")
         if self.reach is None:
             return start_growing(clock, self.stored_sizes(), capacity, dtype)
         return start_rolling(clock, self.stored_sizes(), self.reach, dtype, self.first)
@@ -183,15 +185,16 @@ class Attention(Layer):
         y = ATTENTION(call, self.form) if self.asked is None else attend(self, call, self.form)
         return Output(self.mix(y), stored.state)
 
-    # The stages; a subclass overrides those in which it differs.
+    # The stages, which subclasses override one by one.
 
     def stored_sizes(self) -> KeyValueShape:
-        """What the state keeps of each token."""
+        """Return the sizes of the keys and values that the state stores."""
         return KeyValueShape(self.sizes.kv_heads, self.sizes.d_head, self.sizes.d_value)
 
     def project(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B,T,H,E] and keys [B,T,K,E], normalised per head where declared and rotated; values [B,T,K,F]."""
-        sizes, children = self.sizes, self._modules  # by name torch looks a child up in a function of Python's
+        """Return queries [B,T,H,E] and keys [B,T,K,E], normalised per head if configured and rotated, and values
+        [B,T,K,F]."""
+        sizes, children = self.sizes, self._modules  # as attributes they would go through Module.__getattr__, in Python
         projection: Any = children["qkv"]
         position: Any = children["position"]
         qkv = projection(x)
@@ -213,14 +216,15 @@ class Attention(Layer):
         return q, k, v.unflatten(-1, (sizes.kv_heads, sizes.d_value))
 
     def content(self, x: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
-        """Queries [N,H,E] and keys [N,K,E] of vectors that are no tokens: projected as tokens are, not rotated."""
+        """Return queries [N,H,E] and keys [N,K,E] of vectors that are not tokens, such as a position scheme's: they are
+        projected as tokens are, and not rotated."""
         sizes, clip = self.sizes, self.config.clip
         qkv = self.qkv(x) if clip is None else self.qkv(x).clamp(-clip, clip)
         q, k = (part.unflatten(-1, (-1, sizes.d_head)) for part in qkv.split_with_sizes(sizes.split(), -1)[:2])
         return (q, k) if self.q_norm is None or self.k_norm is None else (self.q_norm(q), self.k_norm(k))
 
     def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
-        """Keep the chunk's keys and values in the state, and return those that its queries may read."""
+        """Store the chunk's keys and values in the state, and return those that its queries may read."""
         if isinstance(state, RollingState):
             return store_rolling(state, k, v, span)
         if isinstance(state, KeyValueState):
@@ -228,7 +232,7 @@ class Attention(Layer):
         return Stored(k, v, Keys.of(span.ticks), None)
 
     def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
-        """What is to be computed from the scores on, in symbols."""
+        """Return the symbolic description of the attention operation, from which a form is chosen."""
         scores, keys = self.config.scores, stored.keys
         position: Any = self._modules["position"]
         return AttentionCall(
@@ -239,18 +243,18 @@ class Attention(Layer):
                          if "values" in position.acts_on else None))
 
     def visible(self, keys: Keys, span: Span) -> Visible:
-        """Which keys the queries may see."""
+        """Return which keys the queries may attend to."""
         return visible(self.rule, keys, span)
 
     def terms(self, q: Tensor, stored: Stored, span: Span) -> tuple[ScoreTerm, ...]:
-        """What is added to the scaled scores."""
+        """Return the terms that are added to the scaled scores."""
         position: Any = self._modules["position"]
         if "scores" not in position.acts_on:
             return ()
         return (PositionTerm(position, q, stored.k, span.ticks, stored.keys, position.prepared(self.content)),)
 
     def mix(self, y: Float[Tensor, "B T H F"]) -> Float[Tensor, "B T D"]:
-        """The output of what the heads have gathered."""
+        """Return the output projection of the heads' results."""
         output: Any = self._modules["output"]
         mixed: Tensor = output(y.flatten(2))
         return mixed

@@ -1,4 +1,4 @@
-"""Cross-attention: a decoder's queries over an encoder's memory, which is projected once and kept."""
+"""Cross-attention: a decoder's queries attend to an encoder's memory, which is projected once and stored."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ from weft.ops.attention import AttentionCall
 
 @dataclass(frozen=True)
 class MemoryState(LayerState):
-    """The memory's keys and values; the same for every token of the row.
+    """The memory's keys and values, which are the same for every token of the row.
 
     Attributes:
+        keys: keys of the source's tokens.
+        values: values of the source's tokens.
         valid: False for the source's padding.
     """
 
@@ -44,7 +46,7 @@ class MemoryState(LayerState):
 
 
 class Known(NamedTuple):
-    """The memory's keys [B,S,K,E] and values [B,S,K,F], and which exist [B,S]; None when all do."""
+    """The memory's keys [B,S,K,E] and values [B,S,K,F], and which are valid [B,S]; None if all are."""
 
     k: Tensor
     v: Tensor
@@ -116,7 +118,7 @@ class CrossAttention(Layer):
         valid = source.valid()
         shape = source.h.shape[:2]
         known = torch.ones(shape, dtype=torch.bool, device=k.device) if valid is None else valid
-        # Side by side, as a state read from a file lies: products of another layout round otherwise.
+        # Contiguous, as in a state read from a file: matrix products of another memory layout round differently.
         return MemoryState(clock, k.to(dtype).contiguous(), v.to(dtype).contiguous(), known)
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
@@ -136,7 +138,7 @@ class CrossAttention(Layer):
         return Known(*self._project(source.h), source.valid())
 
     def _project(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys [B,S,K,E] and values [B,S,K,F] of the memory."""
+        """Return the keys [B,S,K,E] and values [B,S,K,F] of the memory."""
         sizes = self.sizes
         k, v = self.kv(h).split(sizes.split()[1:], dim=-1)
         k = k.unflatten(-1, (sizes.kv_heads, sizes.d_head))
@@ -148,6 +150,6 @@ def _require(memory: Memory | None, rows: int) -> Memory:
         raise InputError("cross-attention has no memory to read.", where="memory",
                          remedy="Give memory= to init_state, or span.memory in a call without a state.")
     if memory.h.shape[0] != rows:
-        raise InputError(f"{memory.h.shape[0]} rows for {rows} rows of tokens.", where="memory",
+        raise InputError(f"the memory has {memory.h.shape[0]} rows for {rows} rows of tokens.", where="memory",
                          remedy="Give one source for each row.")
     return memory

@@ -1,8 +1,8 @@
-"""The key/value cache of attention: keys and values that grow with the sequence. `rolling` keeps those of a window.
+"""The key/value cache of attention, which grows with the sequence; `weft.mixers.rolling` has the cache of a window.
 
-Both answer two questions: which keys may the chunk's queries read, and what is kept after it. Buffers are written in
-place only with gradients off; with gradients on every state is a new value, so gradients flow across cuts. A head's
-keys are contiguous, so that all that a query reads is read in one sweep.
+Both determine which keys a chunk's queries may read, and which are stored after it. Buffers are written in place only
+without gradients; with gradients every state is a new value, so that gradients flow across cuts. The keys of a head are
+contiguous in memory, so that a query reads them in one sequential pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class KeyValueState(LayerState):
     """Keys and values of every token so far; slot s holds the token of order s.
 
     Attributes:
-        capacity: tokens a row may consume; None when the buffers grow by each chunk.
+        keys: buffer of the keys.
+        values: buffer of the values.
+        capacity: maximum number of tokens of a row; None if the buffers grow with each chunk.
     """
 
     keys: Float[Tensor, "B K S E"] = tensor_field(grows=2)
@@ -38,8 +40,14 @@ class KeyValueState(LayerState):
 
 
 class Stored(NamedTuple):
-    """Keys [B,S,K,E] and values [B,S,K,F] for the chunk's queries, what is known of them, and the state after the
-    chunk."""
+    """The keys and values that a chunk's queries may read, and the state after the chunk.
+
+    Attributes:
+        k: keys [B,S,K,E].
+        v: values [B,S,K,F].
+        keys: order, positions and validity of the keys.
+        state: the state after the chunk; None in a call without a state.
+    """
 
     k: Tensor
     v: Tensor
@@ -48,7 +56,7 @@ class Stored(NamedTuple):
 
 
 class KeyValueShape(NamedTuple):
-    """Sizes of a key/value state: key heads K, their size E, value size F."""
+    """Sizes of a key/value state: number of key heads K, size of a key E, size of a value F."""
 
     heads: int
     d_head: int
@@ -56,19 +64,19 @@ class KeyValueShape(NamedTuple):
 
 
 def start_growing(clock: Clock, shape: KeyValueShape, capacity: int | None, dtype: torch.dtype) -> KeyValueState:
-    """Before the first token: no slots, or ``capacity`` of them."""
+    """Return the state before the first token, with ``capacity`` slots, or none if it is None."""
     return KeyValueState(clock, *buffers(clock, shape, capacity or 0, dtype), capacity)
 
 
 def buffers(clock: Clock, shape: KeyValueShape, slots: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Empty buffers [B,K,S,E] and [B,K,S,F] for keys and values."""
+    """Return buffers of zeros, [B,K,S,E] for keys and [B,K,S,F] for values."""
     batch, device = clock.seen.shape[0], clock.seen.device
     return (torch.zeros(batch, shape.heads, slots, shape.d_head, dtype=dtype, device=device),
             torch.zeros(batch, shape.heads, slots, shape.d_value, dtype=dtype, device=device))
 
 
 def store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Stored:
-    """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read.
+    """Store the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read.
 
     Raises:
         StateError: a row would consume more tokens than the state was started for.
@@ -89,13 +97,13 @@ def store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Sto
 
 
 class Growth(NamedTuple):
-    """What a call does to buffers that grow, alike in all layers whose buffers are of one size.
+    """How a call changes buffers that grow; the same for all layers whose buffers have one size.
 
     Attributes:
-        room: slots after the call.
-        seen: slots, from the first on, that its queries may look at.
-        slots: where the chunk goes.
-        keys: what is known of the keys that its queries may look at.
+        room: number of slots after the call.
+        seen: number of slots, from the first on, that the chunk's queries may read.
+        slots: the slots that the chunk is written to.
+        keys: order, positions and validity of the keys that the queries may read.
     """
 
     room: int
@@ -105,7 +113,7 @@ class Growth(NamedTuple):
 
 
 def _growth(span: Span, held: int, capacity: int | None) -> Growth:
-    """For buffers of ``held`` slots."""
+    """Return the growth of buffers that have ``held`` slots before the call."""
     ticks, after, steps = span.ticks, span.after, span.ticks.order.shape[1]
     room = _room(held, capacity, steps, span.bound)
     require(after.seen <= room, StateError, f"a row would consume more than {room} tokens.", where="state",
@@ -116,7 +124,8 @@ def _growth(span: Span, held: int, capacity: int | None) -> Growth:
 
 
 def _room(held: int, capacity: int | None, steps: int, bound: int | None) -> int:
-    """Slots after the call, from plain facts: as declared, else the chunk's length more than before."""
+    """Return the number of slots after the call, from plain Python facts: the declared bound or capacity, otherwise the
+    chunk's length more than before."""
     if bound is not None and capacity is not None and bound > capacity:
         raise StateError(f"span.bound is {bound}, and the state was started for {capacity} tokens.",
                          where="state", remedy="Start the state with a larger capacity.")
@@ -126,16 +135,17 @@ def _room(held: int, capacity: int | None, steps: int, bound: int | None) -> int
 
 
 class Slots(NamedTuple):
-    """Where a chunk goes in a buffer of S slots.
+    """The slots of a buffer, S in number, that a chunk is written to.
 
     Attributes:
-        first: the slots from this one on, in every row; None where rows differ or only tensors know.
-        targets: the slot of each token, [#B,T]; read where ``first`` is None.
-        source: for each slot the token of the chunk that it takes, [#B,S]; out of 0 to T - 1 for those that keep
-            theirs. Read where the buffer may not be written to.
-        name: slots of one call and one number of them that have the same name are the same.
-        pinned: as many slots in front take a document's first tokens besides.
-        size: slots that take turns.
+        first: the first of the chunk's slots if they are consecutive and the same in every row; None if rows differ or
+            the slots are known only from tensors.
+        targets: returns the slot of each token, [#B,T]; used if ``first`` is None.
+        source: returns for each slot the index of the chunk's token that it takes, [#B,S]; an index outside 0 to T - 1
+            leaves the slot unchanged. Used if the buffer must not be written in place.
+        name: identifies equal slots: within a call, slots of the same number and name are the same.
+        pinned: number of slots at the front that also store a document's first tokens.
+        size: number of slots that are reused in turn.
     """
 
     first: int | None
@@ -147,7 +157,7 @@ class Slots(NamedTuple):
 
 
 def _growing_slots(span: Span, steps: int, room: int) -> Slots:
-    """Slot s takes the token of order s."""
+    """Return the slots of a chunk in a buffer whose slot s stores the token of order s."""
     ticks = span.ticks
     first, full = None, span.count is None
     if full and span.uniform and span.bound is not None:
@@ -167,7 +177,7 @@ def _growing_slots(span: Span, steps: int, room: int) -> Slots:
 
 
 def _growing_keys(span: Span, seen: int, steps: int) -> Keys:
-    """What is known of the first ``seen`` slots."""
+    """Return the order, positions and validity of the keys in the first ``seen`` slots."""
     after, name = span.after, ("growing", seen, span.uniform)
     order = torch.arange(seen, device=after.seen.device)[None]
     offset = span.bound - steps if span.uniform and span.count is None and span.bound is not None else None
@@ -176,13 +186,14 @@ def _growing_keys(span: Span, seen: int, steps: int) -> Keys:
 
 
 def positions(clock: Clock, order: Tensor, first: int) -> Tensor:
-    """Where the keys of these orders stand; their orders where no layer asks."""
+    """Return the positions of the keys of these orders; the orders themselves if no layer needs positions."""
     return order if clock.positions is None else clock.positions.at(order, first)
 
 
 def write(buffers: tuple[Tensor, Tensor], chunks: tuple[Tensor, Tensor], slots: Slots,
           ticks: Ticks) -> tuple[Tensor, Tensor]:
-    """The buffers [B,K,S,E], of keys and of values, with the chunk's counted tokens [B,K,T,E] in their slots."""
+    """Return the buffers of keys and of values [B,K,S,E] with the chunk's valid tokens [B,K,T,E] in their slots.
+    Without gradients the buffers may be written in place."""
     first, steps = slots.first, chunks[0].shape[2]
     if first is None or slots.pinned or not 0 < steps <= slots.size or torch.is_grad_enabled():
         return (_written(buffers[0], chunks[0], slots, ticks), _written(buffers[1], chunks[1], slots, ticks))
@@ -192,7 +203,7 @@ def write(buffers: tuple[Tensor, Tensor], chunks: tuple[Tensor, Tensor], slots: 
 
 
 def _written(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
-    """The buffer with the chunk's counted tokens in their slots, as `write` returns two."""
+    """Return one buffer with the chunk's valid tokens in their slots, as `write` does for two."""
     steps = chunk.shape[2]
     if steps == 0:
         return buffer
@@ -204,7 +215,8 @@ def _written(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tenso
     if slots.first is not None:
         buffer[:, :, slots.first : slots.first + steps].copy_(chunk)
         return buffer
-    # Rows of one long matrix: `scatter_` takes every number of a head for itself, and half precision by a slow path.
+    # The buffer as a matrix of B K S rows, for `index_copy_`: `scatter_` would need an index for every number, and has
+    # only a slow path for half precision.
     rows = _matrix_rows(buffer, slots, ticks)
     matrix, lines = buffer.flatten(0, 2), chunk.to(buffer.dtype).flatten(0, 2)
     if ticks.valid is not None:
@@ -215,7 +227,7 @@ def _written(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tenso
 
 
 def _matrix_rows(buffer: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
-    """[B K T]: where the chunk's tokens stand in the buffer [B,K,S,E] seen as a matrix of B K S rows."""
+    """Return the rows [B K T] of the chunk's tokens in the buffer [B,K,S,E] viewed as a matrix of B K S rows."""
     batch, heads, size, _ = buffer.shape
 
     def rows() -> Tensor:
@@ -226,7 +238,8 @@ def _matrix_rows(buffer: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
 
 
 def _merge(buffer: Tensor, chunk: Tensor, source: Tensor) -> Tensor:
-    """A new buffer [B,K,S,E]: in each slot the token of the chunk [B,K,T,E] at ``source``, or else what it held."""
+    """Return a new buffer [B,K,S,E] that has in each slot the chunk's token [B,K,T,E] at ``source``, or the slot's old
+    contents if that index is outside the chunk."""
     place = source[:, None, :, None]
     steps = chunk.shape[2]
     index = place.clamp(0, steps - 1).expand(*chunk.shape[:2], -1, chunk.shape[3])

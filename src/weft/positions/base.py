@@ -7,7 +7,8 @@ A scheme acts at up to four points and is the identity at the others:
 * on scores, after scaling (`bias`): ALiBi, T5, Shaw, Transformer-XL, DeBERTa, TUPE;
 * on values (`value_terms`): Shaw.
 
-Schemes see positions (`Ticks.position`, `Keys.position`), masks see order. Each scheme owns its projections and scale.
+Schemes depend on positions (`Ticks.position`, `Keys.position`), and masks on the tokens' order. Each scheme has its own
+projections and scale.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ Point = Literal["embeddings", "queries_keys", "scores", "values"]
 
 POINTS: Mapping[Point, str] = MappingProxyType({"embeddings": "embeddings", "queries_keys": "queries and keys",
                                                 "scores": "scores", "values": "values"})
-"""The points in words, in the order in which they come."""
+"""The names of the points in prose, in the order in which a model reaches them."""
 
 Bias: TypeAlias = Callable[[Tensor, Tensor, Ticks, Keys], Tensor]
-"""`PositionScheme.bias`, with whatever one call has prepared for it."""
+"""`PositionScheme.bias`, or a function of the same signature that uses results prepared once for the call."""
 
 Content: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """The queries [N,H,E] and keys [N,K,E] that an attention layer projects from vectors [N,D]."""
@@ -47,52 +48,54 @@ class PositionScheme(Part):
 
     @property
     def relative(self) -> bool:
-        """`bias` depends on the difference of the two positions and on nothing else, so that it is worked out once for
-        each distance instead of each pair."""
+        """Whether `bias` depends on the difference of the two positions alone, so that it is computed once for each
+        distance rather than for each pair."""
         return False
 
     @property
     def width(self) -> int:
-        """Features that `embed` concatenates; the token embedding is narrower by as many."""
+        """Number of features that `embed` concatenates; the token embedding is narrower by this number."""
         return 0
 
     @property
     def limit(self) -> int | None:
-        """The most tokens a document may have; None when any length will do."""
+        """The maximum number of tokens of a document; None if there is none."""
         return None
 
     def embed(self, x: Tensor, ticks: Ticks) -> Tensor:
-        """Embeddings [B,T,D - width] with positions, [B,T,D]."""
+        """Return embeddings [B,T,D - width] with positions, as [B,T,D]."""
         return x
 
     def rotate(self, x: Tensor, ticks: Ticks) -> Tensor:
-        """Queries or keys [B,T,H,E], with their own positions worked in."""
+        """Return queries or keys [B,T,H,E] rotated according to their own positions."""
         return x
 
     def scale(self, d_head: int) -> float | None:
-        """The factor on q.k that the scheme prescribes; None leaves the attention's own."""
+        """Return the factor on q.k that the scheme prescribes; None keeps that of the attention layer."""
         return None
 
     def bias(self, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> Tensor:
-        """What is added to the scaled scores, [#B,H,T,S]: of each query and key by themselves, so that it may be asked
-        of some of them.
+        """Return the term added to the scaled scores, [#B,H,T,S]. Each entry must depend on its own query and key only,
+        since the term is also computed for subsets.
 
         Args:
             q: projected queries [B,T,H,E].
             k: projected keys [B,S,K,E].
+            ticks: order and positions of the queries.
+            keys: order and positions of the keys.
         """
-        raise NotImplementedError(f"{type(self).__name__} acts on scores and does not say how")
+        raise NotImplementedError(f"{type(self).__name__} acts on scores and does not implement bias")
 
     def prepared(self, content: Content) -> Bias:
-        """`bias` for one call. A scheme with vectors to project projects them here, once for all parts of the scores.
+        """Return `bias` for one call. A scheme that projects vectors projects them here, once for all blocks of scores.
 
         Args:
-            content: the layer's own projections, for schemes that share them.
+            content: the projections of the attention layer, for schemes that share them.
         """
         return self.bias
 
     def value_terms(self, weights: Tensor, ticks: Ticks, keys: Keys) -> Tensor | None:
-        """What is added to the attention's output, [B,T,H,E], from its weights [B,H,T,S]; None for nothing."""
+        """Return the term added to the attention's output, [B,T,H,E], from its weights [B,H,T,S]; None for no term."""
         return None
 
 
@@ -103,8 +106,8 @@ class PositionConfig(PartConfig):
     group: ClassVar[str] = "position"
 
     embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """What token embeddings need under this scheme: fields of the model's ``embedding`` and their values, for those
-    that the configuration leaves out."""
+    """Defaults that this scheme sets for fields of the model's ``embedding``, used where the configuration leaves them
+    out."""
 
     @classmethod
     def acts(cls) -> str:
@@ -122,13 +125,13 @@ class PositionConfig(PartConfig):
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
     def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> PositionScheme:
-        """The scheme for an attention of ``n_heads`` query heads of size ``d_head``."""
+        """Build the scheme for an attention layer with ``n_heads`` query heads of size ``d_head``."""
         return self.build(dims)
 
 
 def least_limit(module: nn.Module) -> int | None:
-    """The most tokens a document may have under every position scheme in ``module``, those of an encoder beside a
-    decoder left out; None when any length will do."""
+    """Return the maximum number of tokens of a document under all position schemes in ``module``, without those of an
+    encoder beside a decoder; None if there is none."""
     inside = [child for child in module.children() if not (isinstance(child, Part) and child.own_law)]
     limits = [module.limit if isinstance(module, PositionScheme) else None, *map(least_limit, inside)]
     return min((limit for limit in limits if limit is not None), default=None)
@@ -136,22 +139,22 @@ def least_limit(module: nn.Module) -> int | None:
 
 @final
 class PositionTerm(ScoreTerm):
-    """What a scheme adds to the scores of a call.
+    """The term that a position scheme adds to the scores of a call.
 
     Args:
-        scheme: one that acts on scores.
+        scheme: a scheme that acts on scores.
         q: queries [B,T,H,E].
         k: keys [B,S,K,E].
-        ticks: of the queries.
-        keys: of the keys.
-        bias: the scheme's, prepared for the call; None: as it is.
+        ticks: order and positions of the queries.
+        keys: order and positions of the keys.
+        bias: the scheme's bias as prepared for the call; None: `PositionScheme.bias` itself.
     """
 
     def __init__(self, scheme: PositionScheme, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys,
                  bias: Bias | None = None) -> None:
         self.q, self.k, self.ticks, self.keys = q, k, ticks, keys
         self.bias = scheme.bias if bias is None else bias
-        # Of the chunk's own tokens, whose distances are those of their orders.
+        # Only if the keys are the chunk's own tokens without coordinates: their distances are differences of orders.
         self.by_distance = scheme.relative and keys.layout == OWN and ticks.coordinates is None
         learned = any(parameter.requires_grad for parameter in scheme.parameters())
         self.learns = torch.is_grad_enabled() and (learned or (not scheme.relative and (q.requires_grad or
@@ -173,7 +176,7 @@ class PositionTerm(ScoreTerm):
         return slid(self._by_distance(2 - grid.size - grid.rows, grid.rows + grid.width - 1), grid.rows, grid.width)
 
     def _by_distance(self, least: int, count: int) -> Tensor:
-        """[#B,H,L]: of key position less query position from ``least`` on."""
+        """Return the bias [#B,H,L] for differences of key position minus query position from ``least`` on."""
         order = torch.arange(count, device=self.ticks.order.device)[None]
         zero = torch.zeros_like(order[:, :1])
         ticks = Ticks(zero - least, zero, zero, zero + count, None, None, packed=False)

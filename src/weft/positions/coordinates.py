@@ -1,4 +1,4 @@
-"""One position per token, for schemes that know no other."""
+"""Checks of coordinates for position schemes that need one position per token."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from weft.core.errors import InputError, UnsupportedError
 
 
 def one_dimensional(position: Tensor, scheme: str) -> Tensor:
-    """``position`` [#B,T], refused where a token has several coordinates.
+    """Return ``position`` [#B,T], unless tokens have several coordinates.
 
     Raises:
-        UnsupportedError: for n-dimensional coordinates [B,T,n].
+        UnsupportedError: n-dimensional coordinates [B,T,n].
     """
     if position.dim() == 2:
         return position
@@ -24,11 +24,11 @@ def one_dimensional(position: Tensor, scheme: str) -> Tensor:
 
 
 def whole(position: Tensor, scheme: str) -> Tensor:
-    """``position`` [#B,T], refused unless it is one whole number for each token.
+    """Return ``position`` [#B,T] if it is one whole number for each token.
 
     Raises:
-        UnsupportedError: for n-dimensional coordinates [B,T,n].
-        InputError: for coordinates that are not whole numbers.
+        UnsupportedError: n-dimensional coordinates [B,T,n].
+        InputError: coordinates of a floating-point dtype.
     """
     position = one_dimensional(position, scheme)
     if position.is_floating_point():
@@ -38,10 +38,12 @@ def whole(position: Tensor, scheme: str) -> Tensor:
 
 
 def counted_position(ticks: Ticks, scheme: str) -> Tensor:
-    """The positions as whole numbers [#B,T]; tokens beyond a row's count stand at 0, so that they fit any table.
+    """Return the positions as whole numbers [#B,T], with 0 for tokens beyond a row's count, so that these are valid
+    indices of any table.
 
     Raises:
-        InputError: for coordinates that are not whole numbers.
+        UnsupportedError: n-dimensional coordinates [B,T,n].
+        InputError: coordinates of a floating-point dtype.
     """
     position = whole(ticks.position, scheme)
     return position if ticks.valid is None else torch.where(ticks.valid, position, 0)
@@ -51,9 +53,10 @@ def require_positions(allowed: Tensor, what: str, remedy: str) -> None:
     """Refuse the call unless every entry of ``allowed`` is true.
 
     Raises:
-        InputError: at once on the CPU; on other devices and in compiled code an asynchronous assertion fails instead.
+        InputError: an entry is false, on the CPU; on other devices and in compiled code an asynchronous assertion fails
+            instead.
     """
-    if torch.compiler.is_compiling():  # an exception cannot be made inside a traced graph, its text can
+    if torch.compiler.is_compiling():  # a traced graph cannot construct an exception, only assert with its text
         torch._assert_async(allowed.all(), f"position: {what} {remedy}")
     else:
         require(allowed, InputError, what, where="position", remedy=remedy)

@@ -1,4 +1,4 @@
-"""GPT-3: GPT-2's architecture in eight sizes; published without weights, so without a foreign format."""
+"""GPT-3: GPT-2's architecture in eight sizes. Its weights are not published, so there is no foreign format."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TEMPLATE = {
     "blocks": Layers({"kind": "pre", "norm": LAYER_NORM,
                       "layers": [ATTENTION, {"kind": "mlp", "activation": "gelu_tanh", "bias": True}]}),
     "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": True}}
-"""Every layer attends densely: the paper alternates with locally banded layers and does not say how wide the band is,
-which changes no parameter."""
+"""All layers use dense attention. In the paper every other layer is locally banded; the width of the band is not
+published and does not affect the number of parameters."""
 
 TABLE = "Brown et al. 2020, table 2.1"
 

@@ -80,7 +80,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; queries, keys and values are apart in the file, and nothing is transposed."""
+    """Return the rules of all tensors; the file stores queries, keys and values as separate tensors, not transposed."""
     theirs, ours, width = "transformer.h.{layer}", "stack.layers.{layer}", facts["d_model"]
     attention = f"{theirs}.attn.attention"
     pairs = {"attn.attention.out_proj": "layers.0.output", "mlp.c_fc": "layers.1.up", "mlp.c_proj": "layers.1.down",

@@ -1,4 +1,5 @@
-"""GPT-NeoX and Pythia: parallel blocks of two norms, partly turned heads, queries, keys and values fused by head."""
+"""GPT-NeoX and Pythia: parallel blocks of two norms, rotary positions on part of each head, queries, keys and values
+fused by head."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; in the file each head has its q, k and v together."""
+    """Return the rules of all tensors; the file stores the q, k and v of each head next to each other."""
     theirs, ours = "gpt_neox.layers.{layer}", "stack.layers.{layer}"
     heads, size = facts["n_heads"], facts["d_head"]
     fused = (Ungroup(heads, (size, size, size)), *reordered(facts, 2 * heads))

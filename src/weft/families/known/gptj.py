@@ -25,7 +25,7 @@ TEMPLATE = {
 
 
 def read_turned(raw: Raw, facts: Facts) -> Facts:
-    """``rotary_dim``, the features of a head that are turned."""
+    """Read ``rotary_dim``, the number of rotary features of a head."""
     rot = typed("rotary_dim", raw.get("rotary_dim", 64), int)
     if rot is None or rot % 2 or not 0 < rot <= facts["d_head"]:
         raise KeyProblem(f"rotary_dim: {rot}, which must be an even number from 2 to the size of a head, "
@@ -34,7 +34,7 @@ def read_turned(raw: Raw, facts: Facts) -> Facts:
 
 
 def write_turned(facts: Facts) -> dict[str, Any]:
-    """The number of turned features."""
+    """Write the number of rotary features."""
     return {"rotary_dim": facts["rot"]}
 
 
@@ -55,7 +55,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; queries, keys and values are apart in the file."""
+    """Return the rules of all tensors; the file stores queries, keys and values as separate tensors."""
     theirs, ours, width = "transformer.h.{layer}", "stack.layers.{layer}", facts["d_model"]
     fused = (Fuse((width, width, width)), *reordered(facts, 2 * facts["n_heads"], "interleaved"))
     pairs = {"attn.out_proj": "layers.0.output", "mlp.fc_in": "layers.1.up", "mlp.fc_out": "layers.1.down",

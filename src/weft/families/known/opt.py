@@ -50,7 +50,7 @@ def read_width(raw: Raw, facts: Facts) -> Facts:
 def write_width(facts: Facts) -> dict[str, Any]:
     """The width of embeddings; a map between equal widths cannot be expressed."""
     if facts["d_embedding"] == facts["d_model"]:
-        raise KeyProblem(f"{NARROW}: maps embeddings of {facts['d_model']} features to as many; the file knows a map "
+        raise KeyProblem(f"{NARROW}: maps embeddings of {facts['d_model']} features to as many; the file has a map "
                          "only between different widths.")
     return {NARROW: facts["d_embedding"] or facts["d_model"]}
 
@@ -65,7 +65,7 @@ def write_biases(facts: Facts) -> dict[str, Any]:
     """One switch for both."""
     if facts["attention_bias"] != ("all" if facts["mlp_bias"] else "none"):
         raise KeyProblem(f"{BIASED}: attention has biases on {facts['attention_bias']!r} and the feed-forward "
-                         f"{'has them' if facts['mlp_bias'] else 'none'}; the file knows all or none.")
+                         f"{'has them' if facts['mlp_bias'] else 'none'}; the file has all or none.")
     return {BIASED: facts["mlp_bias"]}
 
 
@@ -85,7 +85,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; queries, keys and values are apart in the file."""
+    """Return the rules of all tensors; the file stores queries, keys and values as separate tensors."""
     outer, theirs, ours = "model.decoder", "model.decoder.layers.{layer}", "stack.layers.{layer}"
     width = facts["d_model"]
     fused = [Rule(tuple(f"{theirs}.self_attn.{name}_proj.{part}" for name in "qkv"), (f"{ours}.layers.0.qkv.{part}",),

@@ -1,5 +1,5 @@
-"""PaLM: parallel blocks without biases, SwiGLU, one key/value head; published without weights, so without a foreign
-format."""
+"""PaLM: parallel blocks without biases, SwiGLU, one key/value head. Its weights are not published, so there is no
+foreign format."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TEMPLATE = {
         {"kind": "attention", "n_heads": Hole("n_heads"), "n_kv_heads": 1, "d_head": 256, "position": "rope"},
         {"kind": "glu", "d_ff": Hole("d_ff"), "activation": "silu"}]}),
     "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": True}}
-"""Which features make a rotary pair was not published. The paper's fixed factor 1/sqrt(d_model) on the logits (section
-5, initialisation) is left out: the last norm's weight can hold it."""
+"""It is not published which features form a rotary pair. The paper's constant factor 1/sqrt(d_model) on the logits
+(section 5, initialisation) is omitted, since the weight of the last norm can include it."""
 
 
 def _size(name: str, parameters: int, n_layers: int, n_heads: int, d_model: int) -> Size:

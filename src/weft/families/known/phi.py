@@ -1,4 +1,5 @@
-"""Phi-1, 1.5 and 2: parallel blocks of one norm, partly turned heads, biases everywhere, on the readout too."""
+"""Phi-1, 1.5 and 2: parallel blocks of one norm, rotary positions on part of each head, biases on all linear maps
+including the readout."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; queries, keys and values are apart in the file."""
+    """Return the rules of all tensors; the file stores queries, keys and values as separate tensors."""
     theirs, ours = "model.layers.{layer}", "stack.layers.{layer}"
     q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
     steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
@@ -52,7 +53,8 @@ def weights(facts: Facts) -> list[Rule]:
 
 
 def foreign_limits(facts: Facts) -> list[str]:
-    """Its norms of queries and keys have d_model / n_heads features, whatever head_dim says."""
+    """Return what the foreign class cannot express: its norms of queries and keys always have d_model / n_heads
+    features, even if head_dim differs."""
     if not facts["qk_norm"] or facts["d_head"] == facts["d_model"] // facts["n_heads"]:
         return []
     return [f"head_dim: {facts['d_head']}, but the class gives norms of queries and keys "

@@ -16,7 +16,7 @@ KEYS: tuple[KeyRule, ...] = (*shapes(context=32768, d_ff=22016, n_kv_heads=None,
 
 def _size(name: str, parameters: int, d_model: int, d_ff: int, n_layers: int, heads: tuple[int, int], *,
           tied: bool = False, vocab_size: int = 151936) -> Size:
-    """``heads``: of queries and of keys and values."""
+    """Return a size. ``heads`` are the numbers of query heads and of key/value heads."""
     return Size(name, {"hidden_size": d_model, "intermediate_size": d_ff, "num_hidden_layers": n_layers,
                        "num_attention_heads": heads[0], "num_key_value_heads": heads[1], "rope_theta": 1e6,
                        "tie_word_embeddings": tied, "vocab_size": vocab_size}, parameters, HUB)

@@ -1,4 +1,4 @@
-"""Qwen 3: a norm on each head's queries and keys before they are turned, and no biases."""
+"""Qwen 3: a norm on each head's queries and keys before the rotation, and no biases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from weft.families.windows import windows_by_layer
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """Llama's, and the norms of queries and keys."""
+    """Return the rules of Llama's tensors and of the norms of queries and keys."""
     return [*outer_weights(), *attention_weights(facts, normed=True), *glu_weights()]
 
 

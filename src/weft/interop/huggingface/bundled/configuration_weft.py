@@ -8,11 +8,11 @@ from transformers import PreTrainedConfig
 
 
 class WeftConfig(PreTrainedConfig):
-    """Holds the configuration of Weft, whole.
+    """The complete configuration of a model of Weft.
 
     Attributes:
         weft: ``format`` (a number), ``version`` (of the Weft that wrote it) and ``model`` (its configuration).
-        use_cache: keep what has been read, so that the next token costs one step.
+        use_cache: whether to return a cache, so that the next token takes one step.
     """
 
     model_type = "weft"
@@ -29,5 +29,5 @@ class WeftConfig(PreTrainedConfig):
 
     @property
     def max_position_embeddings(self) -> int:
-        """Tokens of the windows that the model was trained on."""
+        """Context that the model was trained on, in tokens."""
         return int(self.weft["model"]["context"])

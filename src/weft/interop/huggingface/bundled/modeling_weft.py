@@ -1,7 +1,7 @@
 """A language model of Weft as a causal language model of `transformers`.
 
-The parts are those of the installed package `weft`; this file translates calls. A row in a padded batch, on either
-side, gives what that row alone gives.
+The parts are those of the installed package `weft`; this file translates calls. A row in a batch that is padded on
+either side has the same logits as that row alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ except ImportError as error:
 
 
 class WeftCache:
-    """What a batch has read so far. It grows with what the architecture remembers: keys and values, or a state."""
+    """The state of a batch after the columns so far: keys and values, or another state of the architecture."""
 
     is_compileable = False
     is_croppable = False
@@ -32,11 +32,11 @@ class WeftCache:
         self.reading = Reading()
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Columns of the batch that have been read, padding included."""
+        """Return the number of columns of the batch so far, padding included."""
         return self.reading.columns
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Go on with these rows, repeats allowed."""
+        """Make the batch consist of these rows; a row may be repeated."""
         self.reading.select(beam_idx)
 
 
@@ -60,44 +60,46 @@ class WeftForCausalLM(PreTrainedModel, GenerationMixin):
         """As `PreTrainedModel.from_pretrained`.
 
         Raises:
-            ValueError: weights that the folder lacks; nothing is made up in their place.
+            ValueError: the folder lacks weights of the model; these are never initialised at random instead.
         """
         model, found = super().from_pretrained(*args, output_loading_info=True, **kwargs)
         if found["missing_keys"]:
-            raise ValueError(f"The folder has no weights for {', '.join(sorted(found['missing_keys']))}. Copy it "
-                             "again, whole.")
+            raise ValueError(f"The folder has no weights for {', '.join(sorted(found['missing_keys']))}. Copy all of "
+                             "its files again.")
         return (model, found) if output_loading_info else model
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # what is kept differs from one architecture to the next: see WeftCache
+        return False  # the cache depends on the architecture: see WeftCache
 
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As `GenerationMixin.prepare_inputs_for_generation`; how far rows have come, the cache knows by itself."""
+        """As `GenerationMixin.prepare_inputs_for_generation`, without ``cache_position``: the cache stores how many
+        tokens each row has."""
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         return {name: value for name, value in inputs.items() if value is not None and name != "cache_position"}
 
     def _init_weights(self, module: nn.Module) -> None:
-        set_constants(module)  # weights begin as Weft's parts begin them; these numbers are in no file
+        set_constants(module)  # Weft's parts initialise their own weights; these constants are stored in no file
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None,
                 past_key_values: WeftCache | None = None, labels: Tensor | None = None, use_cache: bool | None = None,
                 logits_to_keep: int | Tensor = 0, return_dict: bool | None = None,
                 ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """Logits of the next token.
+        """Return the logits of the next token.
 
         Args:
-            input_ids: ids [B,T]; those that ``past_key_values`` has not read.
-            attention_mask: 0 for padding, on either side, which is skipped, else 1: [B,T], or with a cache [B,S+T]
-                with the S columns that it has read. Padding gives the logits of the token before it.
-            past_key_values: from an earlier call; it is read on, so copy it to keep it.
+            input_ids: ids [B,T] of the columns after those in ``past_key_values``.
+            attention_mask: 0 for padding, which may be on either side and is skipped, 1 elsewhere: [B,T], or with a
+                cache [B,S+T], where S is the number of its columns. The logits of padding are those of the token before
+                it.
+            past_key_values: the cache of an earlier call, which this call changes; copy it to keep it.
             labels: ids [B,T], -100 where nothing is to be predicted; each is predicted by the token before it.
-            use_cache: give back a cache; None: as the configuration says, and not in training.
-            logits_to_keep: logits of the last so many columns only, or of these columns; 0: of all.
-            return_dict: False: a tuple.
+            use_cache: whether to return a cache; None: as configured, and never in training.
+            logits_to_keep: return the logits of this number of last columns, or of these columns; 0: of all.
+            return_dict: False returns a tuple.
 
         Returns:
-            ``loss`` in nats, auxiliary losses added, where there are labels; ``logits`` [B,T,V]; ``past_key_values``.
+            ``loss`` in nats including auxiliary losses, if there are labels; ``logits`` [B,T,V]; ``past_key_values``.
         """
         if use_cache is None:
             use_cache = bool(self.config.use_cache) and not self.training
@@ -117,5 +119,5 @@ class WeftForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def _kept(columns: Tensor, keep: int | Tensor) -> Tensor:
-    """The last ``keep`` columns, all for 0, or those of the given places."""
+    """Return the last ``keep`` columns, all for 0, or the columns of these indices."""
     return columns[:, -keep:] if isinstance(keep, int) else columns[:, keep]
