@@ -5,6 +5,7 @@ A window of W tokens includes the query's own: the keys j of query i are those w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from weft.families.keys import KeyProblem, KeyRule, Raw, Together, typed
@@ -43,18 +44,20 @@ def one_window(default: int | None) -> KeyRule:
     return Together(("sliding_window",), read, write)
 
 
-def windows_by_layer(default: int | None = 4096, max_window_layers: int = 28) -> KeyRule:
+def windows_by_layer(default: int | None = 4096, max_window_layers: int = 28, *,
+                     slides: Callable[[int, int], bool] = lambda index, first: index >= first) -> KeyRule:
     """``use_sliding_window``, ``sliding_window``, ``max_window_layers`` and ``layer_types`` (Qwen). The fact ``masks``
     has one mask a layer.
 
-    ``layer_types`` takes precedence where it is given; else the first ``max_window_layers`` layers have no window.
+    ``layer_types`` takes precedence where it is given; else the first ``max_window_layers`` layers have no window, or
+    those have one for which ``slides`` says so, given the layer's index from 0 and that number.
     """
     def read(raw: Raw, facts: Facts) -> Facts:
         used = typed("use_sliding_window", raw.get("use_sliding_window", False), bool)
         window = typed("sliding_window", raw.get("sliding_window", default), int) if used else None
         first = typed("max_window_layers", raw.get("max_window_layers", max_window_layers), int)
         n_layers = facts[N_LAYERS]
-        types = raw.get("layer_types") or [SLIDING if window is not None and index >= first else FULL
+        types = raw.get("layer_types") or [SLIDING if window is not None and slides(index, first) else FULL
                                            for index in range(n_layers)]
         return {"masks": [mask_of(window if kind == SLIDING else None)
                           for kind in layer_types(types, n_layers, window)]}
