@@ -48,9 +48,4 @@ QWEN2_MOE = Family(
               *experts(1408, 60, 4),
               where_sparse(Read("shared_expert_intermediate_size", "d_shared", default=5632))),
         weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        Size("qwen1.5-moe-a2.7b", {"rope_theta": 1e6}, 14_315_784_192, HUB),
-        Size("qwen2-57b-a14b", {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-                                "num_attention_heads": 28, "num_key_value_heads": 4, "moe_intermediate_size": 2560,
-                                "shared_expert_intermediate_size": 20480, "num_experts": 64, "num_experts_per_tok": 8,
-                                "rope_theta": 1e6}, 57_409_011_712, HUB)))
+    sizes=(Size("qwen1.5-moe-a2.7b", {"rope_theta": 1e6}, 14_315_784_192, HUB),))
