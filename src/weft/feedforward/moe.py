@@ -180,7 +180,8 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
 
     kind: ClassVar[str] = "moe"
     source: ClassVar[str] = ("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 "
-                             "(arXiv:2401.04088), section 2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 (shared)")
+                             "(arXiv:2401.04088), section 2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 "
+                             "(shared)")
 
     expert: Annotated[FeedForwardConfig, PartField("feedforward")] = GLUConfig()
     shared_expert: Annotated[FeedForwardConfig, PartField("feedforward")] | None = None

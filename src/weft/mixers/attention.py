@@ -233,7 +233,7 @@ class Attention(Layer):
             y: Tensor = norm(x)
             return y
         whole: Tensor = norm(x.flatten(-2))
-        return whole.unflatten(-1, x.shape[-2:])
+        return whole.view(x.shape)
 
     def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
         """Keep the chunk's keys and values in the state, and return those that its queries may read."""

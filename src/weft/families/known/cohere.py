@@ -47,4 +47,5 @@ COHERE = Family(
     sizes=(
         Size("command-r", {"rope_theta": 8e6}, 34_980_831_232, HUB),
         Size("aya-23-8b", {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-                           "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e4}, 8_028_033_024, HUB)))
+                           "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e4},
+             8_028_033_024, HUB)))

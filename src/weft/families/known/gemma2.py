@@ -68,7 +68,8 @@ KEYS: tuple[KeyRule, ...] = (
             usual=(None, TANH)),
     Ignored(("cache_implementation", "sliding_window_size"), "how transformers runs the model, not what it computes"),
     Together((), embedding_scale, require_scale), Together((SCALAR,), read_scale, write_scale),
-    Read("tie_word_embeddings", "tied", bool, True), Read("attention_bias", "attention_bias", bool, False, codec=BIASED),
+    Read("tie_word_embeddings", "tied", bool, True),
+    Read("attention_bias", "attention_bias", bool, False, codec=BIASED),
     Fixed("use_bidirectional_attention", (None, False), why="A language model's tokens attend to no later ones."))
 """What Gemma 2 and 3 share besides sizes, windows and rotation."""
 

@@ -22,10 +22,11 @@ GEMMA3 = Family(
     native=Native(
         model_type="gemma3_text", architecture="Gemma3ForCausalLM", architectures=("Gemma3TextModel",),
         keys=(*shapes(context=131072, d_ff=9216, n_kv_heads=4, vocab_size=262208, d_model=2304, d_head=256,
-                      n_layers=26, n_heads=8), *KEYS, Read("final_logit_softcapping", "softcap", float, None, null=True),
+                      n_layers=26, n_heads=8), *KEYS,
+              Read("final_logit_softcapping", "softcap", float, None, null=True),
               Fixed("attn_logit_softcapping", (None,), why="Its class has the key and caps no scores."),
               windows_by_type(4096, 6, "sliding_window_pattern"), RotaryByType(1e6, 1e4, "rope_local_base_freq"),
-              Ignored(("_sliding_window_pattern",), "a copy of sliding_window_pattern, which layer_types has replaced")),
+              Ignored(("_sliding_window_pattern",), "a copy of sliding_window_pattern; layer_types has replaced both")),
         weights=partial(weights, normed=True), prefix="model.", tied=LM_HEAD,
         limits=lambda facts: undivided_width(facts, "Gemma3TextConfig")),
     sizes=(

@@ -48,8 +48,8 @@ KEYS: tuple[KeyRule, ...] = (
     Read("scale_attn_weights", "scale", bool, True, codec=words({True: None, False: 1.0})),
     Together(("multi_query",), read_heads, write_heads),
     Ignored(("num_key_value_heads",), "a copy of what multi_query says"),
-    Ignored(("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"), "where transformers rounds; Weft computes "
-            "the weights in float32"),
+    Ignored(("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"), "where transformers rounds; Weft "
+            "computes the weights in float32"),
     Ignored(("inference_runner", "validate_runner_input", "pre_allocate_kv_cache", "max_sequence_length",
              "max_batch_size", "pad_key_length"), "how early versions of transformers ran the model"))
 

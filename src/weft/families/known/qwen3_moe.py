@@ -128,7 +128,8 @@ QWEN3_MOE = Family(
     source="Yang et al. 2025 (arXiv:2505.09388), section 2",
     native=Native(
         model_type="qwen3_moe", architecture="Qwen3MoeForCausalLM", architectures=("Qwen3MoeModel",),
-        keys=(*sizes(shapes(context=32768, d_ff=6144, n_kv_heads=4, vocab_size=151936, d_model=2048, n_layers=24), 6144),
+        keys=(*sizes(shapes(context=32768, d_ff=6144, n_kv_heads=4, vocab_size=151936, d_model=2048, n_layers=24),
+                     6144),
               *VALUES, TIED, Rotary(), Together(("use_sliding_window", "sliding_window"), read_window, write_window),
               Read("attention_bias", "attention_bias", bool, False, codec=BIASED), *experts(768, 128, 8),
               Ignored(("max_window_layers",), "not used: in the class of transformers all layers have one window")),

@@ -33,8 +33,8 @@ KEYS: tuple[KeyRule, ...] = (
     Rotary(share=0.25, odd=False), Read("use_parallel_residual", "parallel", bool, False),
     Read("use_qkv_bias", "attention_bias", bool, False, codec=words({True: "qkv", False: "none"})),
     Fixed("qk_layernorm", (False, None), default=False, why="It gives every head a norm with weights of its own."),
-    Ignored(("hidden_dropout",), "dropout after the feed-forward alone, which Weft does not have; outputs are the same.",
-            notify=True))
+    Ignored(("hidden_dropout",), "dropout after the feed-forward alone, which Weft does not have; outputs are the "
+            "same.", notify=True))
 
 
 def weights(facts: Facts) -> list[Rule]:
