@@ -15,8 +15,8 @@ from weft.families.family import families
 from weft.families.template import build_config
 from weft.interop.huggingface.writing import fit
 
-NAMES = ("cohere", "gemma2", "gemma3_text", "glm4", "gpt_bigcode", "granite", "olmo2", "olmo3", "qwen2_moe", "qwen3_moe",
-         "smollm3", "stablelm", "starcoder2")
+NAMES = ("cohere", "gemma2", "gemma3_text", "glm4", "gpt_bigcode", "granite", "olmo2", "olmo3", "qwen2_moe",
+         "qwen3_moe", "smollm3", "stablelm", "starcoder2")
 
 
 def raw(name: str, **values: Any) -> dict[str, Any]:
@@ -39,8 +39,8 @@ def test_a_configuration_is_written_as_it_is_read_and_for_its_own_class(name: st
     ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar: 0.0, but scores are divided by its root."),
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention: True, but only None or False"),
     ("gemma2", {"layer_types": ["full_attention"]}, "layer_types: 1 types for 2 layers."),
-    ("gemma3_text", {"attn_logit_softcapping": 2.0}, "attn_logit_softcapping: 2.0, but only None can be read. Its class "
-                                                     "has the key and caps no scores."),
+    ("gemma3_text", {"attn_logit_softcapping": 2.0}, "attn_logit_softcapping: 2.0, but only None can be read. Its "
+                                                     "class has the key and caps no scores."),
     ("gemma3_text", {"rope_parameters": {"rope_theta": 5.0}}, "rope_parameters: rope_theta, where only mappings for "
                                                               "full_attention and sliding_attention can be read."),
     ("olmo3", {"rope_parameters": None, "rope_theta": 3e5}, "rope_theta: 300000.0; versions of transformers disagree"),
@@ -66,12 +66,28 @@ def test_what_cannot_be_read_is_said(name: str, values: dict[str, Any], message:
                                                                                "full_attention differ in their bases"),
     ("granite", {"embedding_scale": "sqrt_width"}, "embedding_multiplier: the file has numbers, not 'sqrt_width'."),
     ("qwen3_moe", {"sparse": [False, False]}, "mlp_only_layers: no layer has experts, so their number and sizes"),
-    ("smollm3", {"turned": [False, False]}, "no_rope_layers: no layer has rotary positions, so their base is not known."),
+    ("smollm3", {"turned": [False, False]}, "no_rope_layers: no layer has rotary positions, so their base is not"),
     ("starcoder2", {"mlp_bias": False}, "use_bias: attention has biases on 'all' and the feed-forward none;"),
     ("gpt_bigcode", {"n_heads": 15, "d_head": 1, "n_kv_heads": 3}, "multi_query: 3 key/value heads of 15; the file")])
 def test_what_cannot_be_written_is_said(name: str, values: dict[str, Any], message: str) -> None:
     problems = families()[name].write(changed(name, **values), {})[2]
     assert any(problem.startswith(message) for problem in problems), problems
+
+
+@pytest.mark.parametrize(("name", "values", "windowed"), [
+    ("gemma2", {}, [0, 2, 4, 6]), ("gemma3_text", {}, [0, 1, 3, 4, 6, 7]),
+    ("gemma3_text", {"sliding_window_pattern": None}, [0, 1, 2, 3, 4, 6, 7]), ("olmo3", {}, [0, 1, 2, 4, 5, 6]),
+    ("qwen2_moe", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 4}, [0, 2]),
+    ("smollm3", {"use_sliding_window": True, "sliding_window": 3, "no_rope_layers": None, "no_rope_layer_interval": 3},
+     [2, 5])])
+def test_which_layers_have_a_window_where_the_file_does_not_list_them(name: str, values: dict[str, Any],
+                                                                      windowed: list[int]) -> None:
+    given = {"num_hidden_layers": 8, "layer_types": None, "sliding_window_pattern": 3, **values}
+    if name != "gemma3_text":
+        del given["sliding_window_pattern"]
+    masks = families()[name].read(raw(name, **given))[1]["masks"]
+    assert [index for index, mask in enumerate(masks) if mask == "causal & window(3)"] == windowed
+    assert set(masks) == {"causal", "causal & window(3)"}
 
 
 def test_a_window_of_its_own_base_goes_into_the_old_keys_too() -> None:

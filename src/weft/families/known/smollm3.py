@@ -37,6 +37,13 @@ def read_turned(raw: Raw, facts: Facts) -> Facts:
     return {"turned": [bool(each) for each in switches[:count]]}
 
 
+def write_turned(facts: Facts) -> dict[str, Any]:
+    """The switches."""
+    if not any(facts["turned"]):
+        raise KeyProblem(f"{LAYERS}: no layer has rotary positions, so their base is not known.")
+    return {LAYERS: [int(each) for each in facts["turned"]]}
+
+
 def read_windows(raw: Raw, facts: Facts) -> Facts:
     """Windows for the layers of type sliding_attention; left out, those are the layers without positions."""
     used = typed("use_sliding_window", raw.get("use_sliding_window", False), bool)
@@ -58,16 +65,14 @@ ROTARY = Rotary(base=2e6)
 
 
 def write_rotary(facts: Facts) -> dict[str, Any]:
-    """Those of the layers that have rotary positions."""
-    if not any(facts["turned"]):
-        raise KeyProblem(f"{LAYERS}: no layer has rotary positions, so their base is not known.")
-    return ROTARY.write(facts)
+    """Those of the layers that have rotary positions; `write_turned` refuses models that have none."""
+    return ROTARY.write(facts) if any(facts["turned"]) else {}
 
 
 KEYS: tuple[KeyRule, ...] = (
     *shapes(context=32768, d_ff=11008, n_kv_heads=4, vocab_size=128256, d_model=2048, n_layers=36, n_heads=16),
     *VALUES, Read("tie_word_embeddings", "tied", bool, True),
-    Together((LAYERS, INTERVAL), read_turned, lambda facts: {LAYERS: [int(each) for each in facts["turned"]]}),
+    Together((LAYERS, INTERVAL), read_turned, write_turned),
     Together(("use_sliding_window", "sliding_window", "layer_types"), read_windows, write_windows),
     Together(ROTARY.keys, ROTARY.read, write_rotary),
     Read("attention_bias", "attention_bias", bool, False, codec=BIASED), Read("mlp_bias", "mlp_bias", bool, False),
