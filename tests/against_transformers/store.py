@@ -49,6 +49,37 @@ CASES = {
     "falcon": Case("", "FalconConfig", "FalconForCausalLM", {
         "vocab_size": 13, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6, "num_kv_heads": 2,
         "new_decoder_architecture": True}),
+    "gemma2": Case("", "Gemma2Config", "Gemma2ForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "head_dim": 6, "query_pre_attn_scalar": 9, "sliding_window": 3,
+        "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma3_text": Case("", "Gemma3TextConfig", "Gemma3ForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "head_dim": 6, "query_pre_attn_scalar": 9, "sliding_window": 3,
+        "sliding_window_pattern": 2}),
+    "olmo2": Case("", "Olmo2Config", "Olmo2ForCausalLM", {**LLAMA, "num_key_value_heads": 1}),
+    "olmo3": Case("", "Olmo3Config", "Olmo3ForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "sliding_window": 3, "rope_scaling": {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8},
+        "layer_types": ["sliding_attention", "full_attention"]}),
+    "qwen2_moe": Case("", "Qwen2MoeConfig", "Qwen2MoeForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 5}),
+    "qwen3_moe": Case("", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+        "mlp_only_layers": [0]}),
+    "smollm3": Case("", "SmolLM3Config", "SmolLM3ForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "no_rope_layer_interval": 2, "pad_token_id": None}),
+    "granite": Case("", "GraniteConfig", "GraniteForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "embedding_multiplier": 3.0, "attention_multiplier": 0.4,
+        "residual_multiplier": 0.3, "logits_scaling": 6.0}),
+    "cohere": Case("", "CohereConfig", "CohereForCausalLM", {**LLAMA, "num_key_value_heads": 1, "logit_scale": 0.7}),
+    "starcoder2": Case("", "Starcoder2Config", "Starcoder2ForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "sliding_window": 3}),
+    "stablelm": Case("", "StableLmConfig", "StableLmForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "use_parallel_residual": True, "partial_rotary_factor": 0.5}),
+    "glm4": Case("", "Glm4Config", "Glm4ForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": None}),
+    "gpt_bigcode": Case("", "GPTBigCodeConfig", "GPTBigCodeForCausalLM", {
+        "vocab_size": 13, "n_positions": 16, "n_embd": 15, "n_layer": 2, "n_head": 3}),
 }
 ROW = [5, 1, 12, 0, 7, 7, 3]
 KEPT = 2

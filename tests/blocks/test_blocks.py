@@ -54,6 +54,12 @@ def post(x: Tensor, layers: Any, norms: Any, keep: float) -> Tensor:
     return x
 
 
+def post_inside(x: Tensor, layers: Any, norms: Any, keep: float) -> Tensor:
+    for f, norm in zip(layers, norms, strict=True):
+        x = keep * x + norm(f(x))
+    return x
+
+
 def plain(x: Tensor, layers: Any, norms: Any, keep: float) -> Tensor:
     assert not norms
     for f in layers:
@@ -78,7 +84,7 @@ def parallel_with_own_norms(x: Tensor, layers: Any, norms: Any, keep: float) -> 
 
 WIRINGS: dict[str, tuple[str, dict[str, Any], Wiring]] = {
     "pre": ("pre", {}, pre), "pre, normed skips": ("pre", {"skip_normed": True}, pre_with_normed_skips),
-    "post": ("post", {}, post), "plain": ("plain", {}, plain),
+    "post": ("post", {}, post), "post, inside": ("post", {"inside": True}, post_inside), "plain": ("plain", {}, plain),
     "sandwich": ("sandwich", {"norm": "rmsnorm"}, sandwich), "parallel": ("parallel", {}, parallel),
     "parallel, own norms": ("parallel", {"shared_norm": False}, parallel_with_own_norms)}
 
@@ -93,9 +99,21 @@ def test_the_wiring_is_its_formula(name: str, residual: bool) -> None:
     assert_close(block(x).y, wiring(x, layers, norms, 1.0 if residual else 0.0), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("kind", ["pre", "post", "plain", "sandwich", "parallel"])
+def test_a_branch_can_be_scaled(kind: str) -> None:
+    """x + 0.3 for a layer whose output is the constant 1 and norms that change nothing."""
+    block = build(kind, layers=[{"kind": "mlp", "d_ff": 5}], norm="none", branch_scale=0.3)
+    with torch.no_grad():
+        for name, parameter in block.named_parameters():
+            parameter.fill_(1.0 if name.endswith("down.bias") else 0.0)
+    x = vectors()
+    assert_close(block(x).y - x, torch.full_like(x, 0.3), rtol=0, atol=1e-14)
+
+
 def test_every_norm_is_a_module_of_its_own() -> None:
     assert {name: len(build(*WIRINGS[name][:1], **WIRINGS[name][1]).norms) for name in WIRINGS} == {
-        "pre": 3, "pre, normed skips": 3, "post": 3, "plain": 0, "sandwich": 6, "parallel": 1, "parallel, own norms": 3}
+        "pre": 3, "pre, normed skips": 3, "post": 3, "post, inside": 3, "plain": 0, "sandwich": 6, "parallel": 1,
+        "parallel, own norms": 3}
     norms = list(build("pre").norms)
     assert len({id(norm) for norm in norms}) == 3
 

@@ -66,6 +66,39 @@ def test_values_and_gradients_are_the_oracles(dispatch: str, k: int, renormalise
                            n_directions=1)
 
 
+@DISPATCH
+@pytest.mark.parametrize("gated", [True, False])
+def test_an_expert_for_every_token_is_added(dispatch: str, gated: bool) -> None:
+    layer = mixture(dispatch=dispatch, shared_expert=GLUConfig(d_ff=3), shared_gate=gated)
+    x = tokens(B, T).requires_grad_()
+    gate = [] if layer.shared_gate is None else [layer.shared_gate.weight]
+    shared = [layer.get_parameter(f"shared.{name}.weight") for name in ("gate", "up", "down")]
+    routed = [layer.get_parameter(f"experts.{n}.{name}.weight") for n in range(N) for name in ("gate", "up", "down")]
+    arguments = [x, layer.router.weight, *shared, *gate, *routed]
+    numbers = [a.detach().numpy() for a in arguments]
+
+    def reference(rows, router, *weights):
+        own, others = weights[3:], weights[:3]
+        flat = rows.reshape(-1, D)
+        factor = 1 / (1 + np.exp(-flat @ own[0].T)) if gated else 1.0
+        own = own[1:] if gated else own
+        experts = [lambda row, w=own[3 * n:3 * n + 3]: feedforward.swiglu(row, *w) for n in range(N)]
+        y = oracle.mixture(flat, router, experts, 2) + factor * feedforward.swiglu(flat, *others)
+        return y.reshape(rows.shape)
+
+    y = layer(x).y
+    assert_close(y.detach(), torch.from_numpy(reference(*numbers)), **EXACT)
+    weight = torch.randn_like(y)
+    gradients = [g.numpy() for g in torch.autograd.grad((y * weight).sum(), arguments)]
+    assert gradient_agrees(reference, numbers, gradients, np.random.default_rng(0), cotangent=weight.numpy(),
+                           n_directions=1)
+
+
+def test_a_gate_without_an_expert_is_refused() -> None:
+    with pytest.raises(ConfigError, match="shared_gate: true, but there is no shared expert whose output it would"):
+        parse_part(("feedforward",), {"kind": "moe", "shared_gate": True})
+
+
 def test_the_two_ways_give_the_same_gradients_with_padding() -> None:
     x, found = tokens(B, T), []
     for dispatch in ("grouped", "dense"):

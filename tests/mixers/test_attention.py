@@ -78,10 +78,12 @@ def test_queries_keys_and_values_are_clipped() -> None:
     agree(layer, clip=0.7)
 
 
-@pytest.mark.parametrize("position", [None, "rope"])
-def test_queries_and_keys_are_normalised_before_they_are_turned(position: str | None) -> None:
+@pytest.mark.parametrize(("position", "over"), [(None, "head"), ("rope", "head"), ("rope", "heads")])
+def test_queries_and_keys_are_normalised_before_they_are_turned(position: str | None, over: str) -> None:
     fields = {"position": position} if position else {}
-    layer = build(n_heads=2, d_head=4, n_kv_heads=1, qk_norm="rmsnorm", **fields)
+    heads = 2 if over == "head" else 4
+    layer = build(n_heads=heads, d_head=4, n_kv_heads=heads // 2, qk_norm="rmsnorm", qk_norm_over=over, **fields)
+    names = ("norm_q", "norm_k") if over == "head" else ("norm_all_q", "norm_all_k")
     theta = rope_frequencies.base_frequencies(4)
     turn = (lambda y: rope.rope_interleaved(y, np.arange(len(y)), theta)) if position else None
     q_norm, k_norm = layer.q_norm, layer.k_norm
@@ -91,9 +93,10 @@ def test_queries_and_keys_are_normalised_before_they_are_turned(position: str | 
     x = vectors()
 
     def run(x: Any, qkv: Any, out: Any, q_weight: Any, k_weight: Any) -> Any:
-        reference = fused_attention(2, 1, 4, mask=masks.dense(masks.causal, range(T), range(T)), rotate_q=turn,
-                                    rotate_k=turn, norm_q=lambda y: norms.rmsnorm(y, q_weight),
-                                    norm_k=lambda y: norms.rmsnorm(y, k_weight))
+        stages = dict(zip(names, (lambda y: norms.rmsnorm(y, q_weight), lambda y: norms.rmsnorm(y, k_weight)),
+                          strict=True))
+        reference = fused_attention(heads, heads // 2, 4, mask=masks.dense(masks.causal, range(T), range(T)),
+                                    rotate_q=turn, rotate_k=turn, **stages)
         return reference(x[0], qkv, out)[None]
 
     require_agreement(layer(x).y, [*arguments(layer, x), *weights], run)

@@ -185,6 +185,22 @@ def test_a_concatenated_code_narrows_the_token_embedding() -> None:
         build(position=WideConfig())
 
 
+def test_logits_can_be_scaled_before_bias_and_cap() -> None:
+    """In every form: logits, log-probabilities, the fused loss and the form without gradients."""
+    model = build(readout={"kind": "linear", "tied": False, "bias": True, "softcap": 2.0, "scale": 0.25})
+    readout, targets = model.readout, ids(2, seed=1)
+    h = model.hidden(ids(2)).y
+    raw = 0.25 * (h @ readout.weight.T) + readout.bias
+    wanted = 2.0 * torch.tanh(raw / 2.0)
+    torch.testing.assert_close(readout.logits(h), wanted)
+    torch.testing.assert_close(readout.inference().logits(h), wanted)
+    picked = wanted.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    torch.testing.assert_close(readout.log_prob(h, targets), picked)
+    loss = readout.cross_entropy(h, targets, torch.ones_like(targets, dtype=torch.bool))
+    assert loss is not None
+    torch.testing.assert_close(loss.loss, -picked.sum())
+
+
 @pytest.mark.parametrize("readout", [{"bias": True, "softcap": 2.0}, {"tied": False, "bias": True}, {}])
 def test_log_prob_is_gathered_from_the_logits(readout: dict[str, Any]) -> None:
     model, tokens, targets = build(readout={"kind": "linear", **readout}), ids(2), ids(2, seed=1)

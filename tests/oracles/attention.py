@@ -79,6 +79,8 @@ def multi_head_attention(
     clip: float | None = None,
     norm_q: Turn | None = None,
     norm_k: Turn | None = None,
+    norm_all_q: Turn | None = None,
+    norm_all_k: Turn | None = None,
     rotate_q: Turn | None = None,
     rotate_k: Turn | None = None,
     scale: float | None = None,
@@ -90,7 +92,8 @@ def multi_head_attention(
     """softmax(Q K^T / sqrt(E) + bias, masked) V for each head, concatenated, times W_o^T; [T, D_out].
 
     Queries, keys and values beyond -clip and clip are set to these. norm_* and rotate_* act on one head's [T, E] or
-    [S, E]: an RMSNorm per head, a rotary function with its positions bound. bias[H, T, S] is added after the scale;
+    [S, E]: an RMSNorm per head, a rotary function with its positions bound. norm_all_* act before on all heads'
+    queries [T, H E] or keys [S, K E]. bias[H, T, S] is added after the scale;
     mask[T, S] (or [H, T, S]) is true where a query may look; sinks[H]. With `memory` the keys and values come from it
     (cross-attention). w_o None leaves the concatenated heads.
     """
@@ -98,6 +101,8 @@ def multi_head_attention(
     memory = x if memory is None else memory
     wide = linear(x, w_q, b_q), linear(memory, w_k, b_k), linear(memory, w_v, b_v)
     q_all, k_all, v_all = wide if clip is None else [np.minimum(np.maximum(each, -clip), clip) for each in wide]
+    q_all = q_all if norm_all_q is None else norm_all_q(q_all)
+    k_all = k_all if norm_all_k is None else norm_all_k(k_all)
     queries = np.split(q_all, n_heads, axis=1)
     keys = np.split(k_all, n_kv_heads, axis=1)
     values = np.split(v_all, n_kv_heads, axis=1)

@@ -40,6 +40,7 @@ class BlockConfig(PartConfig):
         layers: mixers and feed-forwards, in order.
         norm: built once for every place of the block with a norm.
         dropout: of each layer's output.
+        branch_scale: a factor of each layer's output before it is added to the stream (Granite).
         residual: False to study a model without residual connections.
     """
 
@@ -48,6 +49,7 @@ class BlockConfig(PartConfig):
     layers: list[Annotated[PartConfig, PartField("mixer", "feedforward")]]
     norm: Annotated[NormConfig, PartField("norm")] = LayerNormConfig()
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    branch_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     residual: bool = True
 
     @model_validator(mode="after")
@@ -64,7 +66,8 @@ class BlockConfig(PartConfig):
         attention = {"kind": "attention", "n_heads": 2}
         return [cls.model_validate({"layers": [attention, {"kind": "mlp", "d_ff": 12}], "norm": "rmsnorm"}),
                 cls.model_validate({"layers": [{"kind": "lstm"}, "channel_mix"], "residual": False}),
-                cls.model_validate({"layers": ["s4d", attention, {"kind": "mlp", "d_ff": 12}], "dropout": 0.1})]
+                cls.model_validate({"layers": ["s4d", attention, {"kind": "mlp", "d_ff": 12}], "dropout": 0.1,
+                                    "branch_scale": 0.3})]
 
 
 def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims, *,
@@ -219,6 +222,11 @@ class Block(Composite):
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """The stream after a layer with output ``y``."""
+        y = self.branched(y)
+        return x + y if self.config.residual else y
+
+    def branched(self, y: Tensor) -> Tensor:
+        """A layer's output as it is added to the stream: with dropout in training, and times the block's factor."""
         dropout: Any = self._modules["dropout"]
         y = dropout(y) if dropout.training else y
-        return x + y if self.config.residual else y
+        return y if self.config.branch_scale == 1.0 else y * self.config.branch_scale

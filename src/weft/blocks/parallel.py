@@ -44,7 +44,7 @@ class Parallel(Block):
             out, y = self.branch(index, layer, entering, inner, span)
             span = span.passing(out.given) if out.given else span
             outs.append(out)
-            stream = stream + self.dropout(y)
+            stream = stream + self.branched(y)
         return self.together(state, outs, stream, span)
 
     def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,

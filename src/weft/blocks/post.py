@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -16,19 +16,33 @@ from weft.core.span import Span
 
 @register
 class PostNormConfig(BlockConfig):
-    """norm(x + f(x)) for every layer f; no norm is needed after the last block."""
+    """norm(x + f(x)) for every layer f; no norm is needed after the last block. ``inside``: x + norm(f(x)), the norm on
+    the branch alone; set the model's `norm` too, which then follows the last block."""
 
     kind: ClassVar[str] = "post"
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3.1"
+    source: ClassVar[str] = "Vaswani et al. 2017, section 3.1; Liu et al. 2022 (Swin V2), section 3.2 (inside)"
+
+    inside: bool = False
 
     def build(self, dims: Dims) -> PostNorm:
         return PostNorm(self, dims)
 
+    @classmethod
+    def examples(cls) -> list[Self]:
+        layers = [{"kind": "attention", "n_heads": 2}, {"kind": "mlp", "d_ff": 12}]
+        return [*super().examples(), cls.model_validate({"layers": layers, "inside": True, "norm": "rmsnorm"})]
+
 
 class PostNorm(Block):
-    """norm(x + f(x)) for every layer f; no norm is needed after the last block."""
+    """norm(x + f(x)), or x + norm(f(x))."""
+
+    def __init__(self, config: PostNormConfig, dims: Dims) -> None:
+        super().__init__(config, dims)
+        self.inside = config.inside
 
     def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
                span: Span) -> tuple[Output[LayerState], Tensor]:
         out = layer(x, state, span)
+        if self.inside:
+            return out, self.add(x, self.normed(index, out.y, span))
         return out, self.normed(index, self.add(x, out.y), span)

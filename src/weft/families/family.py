@@ -58,6 +58,8 @@ class Native:
         model_types: further names of the same format.
         limits: lists what its class cannot open although its configuration can express it.
         otherwise: rules of other forms in which files hold the same tensors; they are only read.
+        widens: whether a simpler family has the same model where its own keys have their neutral values; a model that
+            both can hold is written as the simpler one, unless it came from this one.
     """
 
     model_type: str
@@ -71,6 +73,7 @@ class Native:
     model_types: tuple[str, ...] = ()
     limits: Callable[[Facts], list[str]] = lambda facts: []
     otherwise: tuple[Callable[[Facts], list[Rule]], ...] = ()
+    widens: bool = False
 
 
 @final

@@ -35,10 +35,12 @@ class MixtureOfExperts(Chooser):
         l = W_router x in R^N        y = sum over the k largest l_n of g_n expert_n(x)
         g = softmax of the k chosen logits                 (``renormalise``)
         g = the chosen entries of softmax(l)               (otherwise; Switch for k = 1)
+        y + s(x), or y + sigmoid(w.x) s(x)                 with a shared expert s (DeepSeekMoE; Qwen 2's is gated)
 
     x, y [B,T,D]; ``router.weight`` [N,D], no bias; ``experts`` are N feed-forwards of one configuration, each with its
     own weights. No expert has a capacity: no token is dropped, so a row never depends on its neighbours (up to the last
     bits, where a matrix product's rounding depends on its number of rows). Of equal logits the lower expert is chosen.
+    ``shared`` sees every token, beside the k; ``shared_gate`` holds w as a matrix [1,D].
     Routing and gates are computed in float32 or wider; an adapted router is called as it is, in its own dtype. The
     state is the clock alone.
 
@@ -60,12 +62,15 @@ class MixtureOfExperts(Chooser):
     points = ("choices", "gates")
 
     def __init__(self, d_model: int, experts: list[Pointwise], top_k: int, *, renormalise: bool = True,
-                 balance_loss: float = 0.01, z_loss: float = 0.001, dispatch: Dispatch = "auto") -> None:
+                 balance_loss: float = 0.01, z_loss: float = 0.001, dispatch: Dispatch = "auto",
+                 shared: Pointwise | None = None, gated: bool = False) -> None:
         super().__init__()
         self.top_k, self.renormalise, self.dispatch = top_k, renormalise, dispatch
         self.balance_loss, self.z_loss = balance_loss, z_loss
         self.router = Linear(d_model, len(experts), bias=False, allows=frozenset({"adapt"}))
         self.experts = nn.ModuleList(experts)
+        self.shared = shared
+        self.shared_gate = Linear(d_model, 1, bias=False) if gated else None
 
     def idle_parameters(self) -> int:
         numbers = sum(parameter.numel() for parameter in self.experts.parameters())
@@ -86,7 +91,13 @@ class MixtureOfExperts(Chooser):
             self.asked.give("choices", chosen.unflatten(0, x.shape[:2]))
             self.asked.give("gates", gates.unflatten(0, x.shape[:2]))
         y = self._dispatch(rows, chosen, gates, valid).reshape(x.shape)
+        y = y if self.shared is None else y + self._shared(x, self.shared)
         return Output(y, advance(state, span), self._losses(logits, chosen, valid))
+
+    def _shared(self, x: Float[Tensor, "B T D"], expert: nn.Module) -> Float[Tensor, "B T D"]:
+        """The output of the expert that sees every token, times its gate if it has one."""
+        y: Tensor = expert(x).y
+        return y if self.shared_gate is None else self.shared_gate(x).sigmoid() * y
 
     def choose(self, x: Float[Tensor, "B T D"]) -> Choice:
         logits = self._logits(x.flatten(0, 1)).unflatten(0, x.shape[:2])
@@ -164,13 +175,17 @@ def _mean(values: Tensor, valid: Tensor | None) -> Tensor:
 
 @register
 class MixtureOfExpertsConfig(FeedForwardConfig):
-    """Dropless mixture of experts with top-k routing."""
+    """Dropless mixture of experts with top-k routing. ``shared_expert``: one more, which sees every token;
+    ``shared_gate``: its output is multiplied by a sigmoid of a linear map of the token (Qwen 2)."""
 
     kind: ClassVar[str] = "moe"
     source: ClassVar[str] = ("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 "
-                             "(arXiv:2401.04088), section 2.1")
+                             "(arXiv:2401.04088), section 2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 "
+                             "(shared)")
 
     expert: Annotated[FeedForwardConfig, PartField("feedforward")] = GLUConfig()
+    shared_expert: Annotated[FeedForwardConfig, PartField("feedforward")] | None = None
+    shared_gate: bool = False
     n_experts: int = Field(default=8, gt=0)
     top_k: int = Field(default=2, gt=0)
     renormalise: bool = True
@@ -186,18 +201,24 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
         if isinstance(self.expert, Shared):
             raise rule("expert", f"the shared part {self.expert.shared!r} would be the same weights in every expert.",
                        "Write the expert's configuration here.")
+        if self.shared_gate and self.shared_expert is None:
+            raise rule("shared_gate", "true, but there is no shared expert whose output it would gate.",
+                       "Give a shared_expert, or set shared_gate to false.")
         return self
 
     def build(self, dims: Dims) -> MixtureOfExperts:
-        experts = [self._expert(dims.at("expert")) for _ in range(self.n_experts)]
+        experts = [self._expert(self.expert, dims.at("expert")) for _ in range(self.n_experts)]
+        every = self.shared_expert
+        shared = None if every is None else self._expert(every, dims.at("shared_expert"))
         return MixtureOfExperts(dims.d_model, experts, self.top_k, renormalise=self.renormalise,
-                                balance_loss=self.balance_loss, z_loss=self.z_loss, dispatch=self.dispatch)
+                                balance_loss=self.balance_loss, z_loss=self.z_loss, dispatch=self.dispatch,
+                                shared=shared, gated=self.shared_gate)
 
-    def _expert(self, dims: Dims) -> Pointwise:
-        expert = self.expert.build(dims)
+    def _expert(self, config: FeedForwardConfig, dims: Dims) -> Pointwise:
+        expert = config.build(dims)
         if isinstance(expert, Pointwise):
             return expert
-        raise dims.problem("", f"{self.expert.kind!r} does not treat every token by itself, so it cannot be an expert.",
+        raise dims.problem("", f"{config.kind!r} does not treat every token by itself, so it cannot be an expert.",
                            "Use 'mlp' or 'glu'.")
 
     @classmethod
@@ -205,4 +226,6 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
         small = GLUConfig(d_ff=6)
         return [cls(expert=small, n_experts=4), cls(expert=small, n_experts=3, top_k=1, renormalise=False, z_loss=0.0),
                 cls(expert=small, n_experts=3, balance_loss=0.5, z_loss=0.5, dispatch="dense"),
-                cls(expert=small, n_experts=2, balance_loss=0.0, dispatch="grouped")]
+                cls(expert=small, n_experts=2, balance_loss=0.0, dispatch="grouped"),
+                cls(expert=small, n_experts=3, shared_expert=GLUConfig(d_ff=5), shared_gate=True),
+                cls(expert=small, n_experts=3, shared_expert=small)]

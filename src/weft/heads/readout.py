@@ -28,15 +28,17 @@ class ReadoutConfig(PartConfig):
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
 
-def mapped(h: Tensor, projection: nn.Module | None) -> Tensor:
-    """Hidden vectors after a projection, if there is one."""
-    return h if projection is None else projection(h)
+def mapped(h: Tensor, projection: nn.Module | None, scale: float = 1.0) -> Tensor:
+    """Hidden vectors after a projection, if there is one, times ``scale``."""
+    h = h if projection is None else projection(h)
+    return h if scale == 1.0 else h * scale
 
 
 @register
 class LinearReadoutConfig(ReadoutConfig):
-    """logits = softcap(W h + b); ``tied``: W is the token embedding. With ``d_embedding``, a linear map without bias
-    first brings h to that many features (None: no map)."""
+    """logits = softcap(W s h + b); ``tied``: W is the token embedding. With ``d_embedding``, a linear map without bias
+    first brings h to that many features (None: no map). ``scale``: s, a factor of the logits without the bias (Command
+    R, Granite)."""
 
     kind: ClassVar[str] = "linear"
     source: ClassVar[str] = "Press and Wolf 2017 (tied); Gemma Team 2024 (soft-cap), section 2"
@@ -45,6 +47,7 @@ class LinearReadoutConfig(ReadoutConfig):
     bias: bool = False
     d_embedding: int | None = Field(default=None, gt=0)
     softcap: float | None = Field(default=None, gt=0)
+    scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
     def build(self, dims: Dims) -> LinearReadout:
         tokens = dims.tokens
@@ -59,13 +62,15 @@ class LinearReadoutConfig(ReadoutConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(tied=False), cls(tied=False, bias=True, softcap=5.0), cls(tied=False, d_embedding=3)]
+        return [cls(tied=False), cls(tied=False, bias=True, softcap=5.0, scale=0.5),
+                cls(tied=False, d_embedding=3)]
 
 
 class MatrixReadout(Readout, HoldsMatrix):
-    """Base of readouts of one matrix: logits = softcap(W p(h) + b), with a map p if one is declared."""
+    """Base of readouts of one matrix: logits = softcap(W s p(h) + b), with a map p if one is declared."""
 
     softcap: float | None
+    scale: float
     projection: nn.Module | None
 
     @abstractmethod
@@ -76,7 +81,7 @@ class MatrixReadout(Readout, HoldsMatrix):
         matrix = self.dense()
         if matrix is None:
             return self.logits(h).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
-        return linear_log_prob(mapped(h, self.projection), *matrix, targets, self.softcap)
+        return linear_log_prob(mapped(h, self.projection, self.scale), *matrix, targets, self.softcap)
 
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
                       smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy | None:
@@ -84,8 +89,8 @@ class MatrixReadout(Readout, HoldsMatrix):
         (hooks, methods replaced on the instance), which the operation would ignore."""
         matrix = self.dense() if untouched(self, type(self)) else None
         return None if matrix is None else linear_cross_entropy(
-            mapped(h, self.projection), *matrix, targets, scored, softcap=self.softcap, smoothing=smoothing,
-            z_loss=z_loss)
+            mapped(h, self.projection, self.scale), *matrix, targets, scored, softcap=self.softcap,
+            smoothing=smoothing, z_loss=z_loss)
 
 
 class LinearReadout(MatrixReadout):
@@ -93,7 +98,7 @@ class LinearReadout(MatrixReadout):
 
     def __init__(self, config: LinearReadoutConfig, tied: Tensor | None, dims: Dims) -> None:
         super().__init__()
-        self.softcap = config.softcap
+        self.softcap, self.scale = config.softcap, config.scale
         narrow = config.d_embedding
         width = dims.d_model if narrow is None else narrow
         self.projection = None if narrow is None else Linear(dims.d_model, narrow, bias=False)
@@ -114,8 +119,7 @@ class LinearReadout(MatrixReadout):
         return (self.weight, self.bias) if type(self).logits is LinearReadout.logits else None
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        narrow = h if self.projection is None else self.projection(h)
-        return linear_logits(narrow, self.weight, self.bias, self.softcap)
+        return linear_logits(mapped(h, self.projection, self.scale), self.weight, self.bias, self.softcap)
 
 
 @final
@@ -124,7 +128,7 @@ class MappedReadout(MatrixReadout):
 
     def __init__(self, readout: LinearReadout) -> None:
         super().__init__()
-        self.softcap, self.projection = readout.softcap, readout.projection
+        self.softcap, self.scale, self.projection = readout.softcap, readout.scale, readout.projection
         assert isinstance(readout.weight, nn.Parameter), "LinearReadout registers a parameter"
         self.map: nn.Module = Linear.of(readout.weight, readout.bias)
 
@@ -135,5 +139,5 @@ class MappedReadout(MatrixReadout):
         return dense(self.map)
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        z: Tensor = self.map(mapped(h, self.projection))
+        z: Tensor = self.map(mapped(h, self.projection, self.scale))
         return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)

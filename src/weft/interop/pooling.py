@@ -58,6 +58,9 @@ def _require_groups(found: Mapping[str, nn.Module], n_kv_heads: int) -> None:
             raise InputError(f"{part.sizes.kv_heads} key/value heads (in {name}) do not divide into {n_kv_heads} "
                              "groups.", where="n_kv_heads",
                              remedy=f"Choose a divisor of {part.sizes.kv_heads}.")
+        if part.k_norm is not None and part.config.qk_norm_over == "heads":
+            raise InputError(f"the keys of all heads (in {name}) are normalised together, so a mean of heads has no "
+                             "norm.", where="n_kv_heads", remedy="Leave n_kv_heads out.")
 
 
 def _with_heads(data: Any, n_kv_heads: int) -> Any:

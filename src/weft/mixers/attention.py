@@ -44,7 +44,8 @@ class AttentionConfig(MixerConfig):
 
     n_kv_heads = n_heads is multi-head, 1 is multi-query, anything between grouped-query attention. Heads times d_head
     need not equal d_model. With ``clip`` c, queries, keys and values are clamped to [-c, c] as soon as they are
-    projected (MPT).
+    projected (MPT). ``qk_norm`` normalises every head of queries and keys by itself, or with ``qk_norm_over: heads``
+    all heads of a token's queries together, and all of its keys (OLMo 2).
     """
 
     kind: ClassVar[str] = "attention"
@@ -60,6 +61,7 @@ class AttentionConfig(MixerConfig):
     mask: Annotated[Mask, MaskField()] = Causal()
     position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
     qk_norm: Annotated[NormConfig, PartField("norm", shares=False)] | None = None
+    qk_norm_over: Literal["head", "heads"] = "head"
     bias: Literal["none", "qkv", "output", "all"] = "none"
     clip: float | None = Field(default=None, gt=0)
     scores: ScoreSettings = ScoreSettings()
@@ -109,6 +111,8 @@ class AttentionConfig(MixerConfig):
             cls(n_heads=2, d_head=4, mask=Bidirectional(), bias="output", clip=0.5),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "qk_norm": "rmsnorm",
                                 "mask": "causal & window(4)", "backend": "sdpa"}),
+            cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "qk_norm": "rmsnorm",
+                                "qk_norm_over": "heads"}),
             cls.model_validate({"n_heads": 2, "d_head": 3, "position": "alibi",
                                 "mask": "causal & (window(3) | global(0, 1))"}),
         ]
@@ -137,8 +141,10 @@ class Attention(Layer):
         self.qkv = Linear(dims.d_model, sum(self.widths), bias=bias in ("qkv", "all"))
         self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
         norm = config.qk_norm
-        self.q_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
-        self.k_norm: Norm | None = None if norm is None else norm.build_size(sizes.d_head)
+        together = config.qk_norm_over == "heads"
+        normed = [sizes.d_head * (heads if together else 1) for heads in (sizes.heads, sizes.kv_heads)]
+        self.q_norm: Norm | None = None if norm is None else norm.build_size(normed[0])
+        self.k_norm: Norm | None = None if norm is None else norm.build_size(normed[1])
         prescribed = position.scale(sizes.d_head) if config.scores.scale is None else config.scores.scale
         self.scale = 1.0 / math.sqrt(sizes.d_head) if prescribed is None else prescribed
         self.rule = Rule.of(self.mask, sizes.heads)
@@ -209,7 +215,7 @@ class Attention(Layer):
         both = wide.unflatten(-1, (sizes.heads + sizes.kv_heads, sizes.d_head))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = both.split_with_sizes([sizes.heads, sizes.kv_heads], 2)
-            both = torch.cat([self.q_norm(q), self.k_norm(k)], dim=2)
+            both = torch.cat([self._normed(self.q_norm, q), self._normed(self.k_norm, k)], dim=2)
         else:
             v = apart(v)
         q, k = position.rotate(both, ticks).split_with_sizes([sizes.heads, sizes.kv_heads], 2)
@@ -221,7 +227,17 @@ class Attention(Layer):
         sizes, clip = self.sizes, self.config.clip
         qkv = self.qkv(x) if clip is None else self.qkv(x).clamp(-clip, clip)
         q, k = (part.unflatten(-1, (-1, sizes.d_head)) for part in qkv.split_with_sizes(sizes.split(), -1)[:2])
-        return (q, k) if self.q_norm is None or self.k_norm is None else (self.q_norm(q), self.k_norm(k))
+        if self.q_norm is None or self.k_norm is None:
+            return q, k
+        return self._normed(self.q_norm, q), self._normed(self.k_norm, k)
+
+    def _normed(self, norm: Norm, x: Float[Tensor, "... H E"]) -> Float[Tensor, "... H E"]:
+        """Queries or keys, normalised by head or over all heads."""
+        if self.config.qk_norm_over == "head":
+            y: Tensor = norm(x)
+            return y
+        whole: Tensor = norm(x.flatten(-2))
+        return whole.view(x.shape)
 
     def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
         """Store the chunk's keys and values in the state, and return those that its queries may read."""

@@ -173,6 +173,11 @@ def test_heads_that_cannot_be_pooled(heads: int, said: str) -> None:
         pool_heads(model_of(), heads)
 
 
+def test_heads_whose_keys_are_normalised_together_cannot_be_pooled() -> None:
+    with pytest.raises(InputError, match=r"the keys of all heads .* are normalised together, so a mean of heads has"):
+        pool_heads(model_of({"qk_norm": "rmsnorm", "qk_norm_over": "heads"}), 2)
+
+
 def test_a_model_without_attention_has_nothing_to_pool() -> None:
     blocks = [{"kind": "pre", "layers": ["lstm"]}]
     with pytest.raises(InputError, match="no attention whose heads could be pooled"):

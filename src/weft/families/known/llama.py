@@ -100,11 +100,11 @@ def weights(facts: Facts) -> list[Rule]:
 LM_HEAD = ("lm_head.weight", "model.embed_tokens.weight")
 
 
-def undivided_width(facts: Facts) -> list[str]:
-    """The models that LlamaConfig rejects."""
+def undivided_width(facts: Facts, name: str = "LlamaConfig") -> list[str]:
+    """The models that the configuration class ``name`` rejects."""
     if facts["d_model"] % facts["n_heads"] == 0:
         return []
-    return [f"hidden_size: LlamaConfig refuses {facts['d_model']}, which {facts['n_heads']} heads do not divide."]
+    return [f"hidden_size: {name} refuses {facts['d_model']}, which {facts['n_heads']} heads do not divide."]
 
 
 def _size(name: str, parameters: int, source: str, **values: object) -> Size:

@@ -47,10 +47,11 @@ def fit(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None = No
         UnsupportedError: none can; the message lists what does not fit into the nearest.
     """
     able = {name: each for name, each in families().items() if each.native is not None}
+    widening = {name for name, each in able.items() if each.native is not None and each.native.widens}
     if family is not None and family not in able:
         raise InputError(f"no family with a format is called {family!r}.", where="family",
                          remedy=nearest(family, able))
-    candidates = [family] if family else sorted(able, key=lambda name: (name != first, name))
+    candidates = [family] if family else sorted(able, key=lambda name: (name != first, name in widening, name))
     found: dict[str, list[str]] = {}
     for name in candidates:
         raw, facts, found[name] = able[name].write(config, kept)

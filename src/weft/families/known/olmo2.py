@@ -1,0 +1,72 @@
+"""OLMo 2: norms on what layers give instead of what they take, and on all heads' queries and keys together."""
+
+from __future__ import annotations
+
+from weft.families.family import Family, Native, Size
+from weft.families.keys import KeyRule, Read
+from weft.families.known.llama import (
+    ATTENTION,
+    BIASED,
+    GLU,
+    HUB,
+    LM_HEAD,
+    RMS_NORM,
+    TIED,
+    VALUES,
+    attention_weights,
+    decoder,
+    glu_weights,
+    shapes,
+)
+from weft.families.rope import Rotary, reordered
+from weft.families.template import Facts, Layers
+from weft.families.weights import Rule, rename
+
+NORMED = ATTENTION | {"qk_norm": RMS_NORM, "qk_norm_over": "heads"}
+
+
+def normed_after(attention: object) -> dict[str, object]:
+    """Llama's model with norms inside the branches, after the layers."""
+    glu = GLU | {"bias": False}
+    return decoder(attention, glu) | {
+        "blocks": Layers({"kind": "post", "inside": True, "norm": RMS_NORM, "layers": [attention, glu]})}
+
+
+KEYS: tuple[KeyRule, ...] = (
+    *shapes(context=2048, d_ff=11008, n_kv_heads=None, vocab_size=50304),
+    *(rule for rule in VALUES if "rms_norm_eps" not in rule.keys), Read("rms_norm_eps", "eps", float, 1e-5), TIED,
+    Read("attention_bias", "attention_bias", bool, False, codec=BIASED))
+"""What OLMo 2 and 3 share."""
+
+
+def weights(facts: Facts) -> list[Rule]:
+    """All tensors."""
+    theirs, ours = "model.layers.{layer}", "stack.layers.{layer}"
+    heads = {"q": facts["n_heads"], "k": facts["n_kv_heads"]}
+    return [rename("model.embed_tokens.weight", "embedding.tokens.weight"), rename("model.norm.weight", "norm.weight"),
+            rename("lm_head.weight", "readout.weight"), *attention_weights(facts), *glu_weights(),
+            rename(f"{theirs}.post_attention_layernorm.weight", f"{ours}.norms.0.weight"),
+            rename(f"{theirs}.post_feedforward_layernorm.weight", f"{ours}.norms.1.weight"),
+            *(rename(f"{theirs}.self_attn.{name}_norm.weight", f"{ours}.layers.0.{name}_norm.weight",
+                     *reordered(facts, count)) for name, count in heads.items())]
+
+
+def _size(name: str, parameters: int, **values: object) -> Size:
+    return Size(name, {"vocab_size": 100352, "max_position_embeddings": 4096, "rope_theta": 5e5, "rms_norm_eps": 1e-6,
+                       **values}, parameters, HUB)
+
+
+LARGEST = {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40,
+           "num_key_value_heads": 8}
+
+OLMO2 = Family(
+    name="olmo2", template=normed_after(NORMED), source="OLMo Team 2025 (arXiv:2501.00656), section 3",
+    native=Native(model_type="olmo2", architecture="Olmo2ForCausalLM", architectures=("Olmo2Model",),
+                  keys=(*KEYS, Rotary()), weights=weights, prefix="model.", tied=LM_HEAD),
+    sizes=(
+        _size("olmo-2-1b", 1_484_916_736, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
+              num_attention_heads=16),
+        _size("olmo-2-7b", 7_298_617_344),
+        _size("olmo-2-13b", 13_716_198_400, hidden_size=5120, intermediate_size=13824, num_hidden_layers=40,
+              num_attention_heads=40),
+        _size("olmo-2-32b", 32_234_279_936, **LARGEST)))

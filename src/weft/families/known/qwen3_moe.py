@@ -1,0 +1,140 @@
+"""Qwen 3 with experts: Qwen 3's attention, and in most layers experts of which a router chooses some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.families.family import Family, Native, Size
+from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.known.llama import (
+    ATTENTION,
+    BIASED,
+    GLU,
+    HUB,
+    LM_HEAD,
+    RMS_NORM,
+    TIED,
+    VALUES,
+    attention_weights,
+    decoder,
+    glu_weights,
+    outer_weights,
+    shapes,
+)
+from weft.families.known.mixtral import COEFFICIENT
+from weft.families.rope import Rotary
+from weft.families.template import N_LAYERS, Choice, Facts, Hole
+from weft.families.weights import Rule, rename
+from weft.families.windows import mask_of, window_of
+
+EXPERTS = {"kind": "moe", "expert": GLU | {"bias": False, "d_ff": Hole("d_expert")}, "n_experts": Hole("n_experts"),
+           "top_k": Hole("top_k"), "renormalise": Hole("renormalise"), "balance_loss": Hole("balance_loss"),
+           "z_loss": 0.0}
+OURS, STEP, DENSE = "stack.layers.{layer}.layers.1", "decoder_sparse_step", "mlp_only_layers"
+
+
+def some_sparse(experts: object) -> Choice:
+    """A layer's feed-forward: experts, or one gated unit."""
+    return Choice("sparse", {True: experts, False: GLU | {"bias": False}}, each=True)
+
+
+def read_sparse(raw: Raw, facts: Facts) -> Facts:
+    """Which layers have experts: every ``decoder_sparse_step``-th, but none of ``mlp_only_layers``."""
+    step, dense = typed(STEP, raw.get(STEP), int), typed(DENSE, raw.get(DENSE), list) or []
+    step = 1 if step is None else step
+    if step < 1:
+        raise KeyProblem(f"{STEP}: {step}, but it counts layers from one with experts to the next.")
+    return {"sparse": [(index + 1) % step == 0 and index not in dense for index in range(facts[N_LAYERS])]}
+
+
+def write_sparse(facts: Facts) -> dict[str, Any]:
+    """The layers without experts, one by one."""
+    if not any(facts["sparse"]):
+        raise KeyProblem(f"{DENSE}: no layer has experts, so their number and sizes are not known.")
+    return {STEP: 1, DENSE: [index for index, sparse in enumerate(facts["sparse"]) if not sparse]}
+
+
+def where_sparse(rule: KeyRule) -> KeyRule:
+    """A rule about experts, which writes nothing where no layer has any; `write_sparse` refuses that."""
+    return Together(rule.keys, rule.read, lambda facts: rule.write(facts) if any(facts["sparse"]) else {})
+
+
+def read_balance(raw: Raw, facts: Facts) -> Facts:
+    """Each layer's coefficient; see `weft.families.known.mixtral`. Layers without experts have no such loss."""
+    coefficient = typed(COEFFICIENT, raw.get(COEFFICIENT), float)
+    share = facts["top_k"] / max(sum(facts["sparse"]), 1)
+    return {"balance_loss": (0.001 if coefficient is None else coefficient) * share}
+
+
+def write_balance(facts: Facts) -> dict[str, Any]:
+    """The inverse, rounded, since the round trip changes the last bits."""
+    return {COEFFICIENT: float(f"{facts['balance_loss'] * sum(facts['sparse']) / facts['top_k']:.12g}")}
+
+
+def sizes(rules: tuple[KeyRule, ...], d_ff: int) -> tuple[KeyRule, ...]:
+    """The keys of sizes; where all layers have experts, the width of the others is not written."""
+    def write(facts: Facts) -> dict[str, Any]:
+        return {"intermediate_size": facts["d_ff"]} if "d_ff" in facts else {}
+
+    width = Read("intermediate_size", "d_ff", default=d_ff)
+    return (*(rule for rule in rules if "intermediate_size" not in rule.keys),
+            Together(width.keys, width.read, write), Together((STEP, DENSE), read_sparse, write_sparse))
+
+
+def experts(d_expert: int, n_experts: int, top_k: int) -> tuple[KeyRule, ...]:
+    """The keys of experts, with their defaults."""
+    rules = (Read("moe_intermediate_size", "d_expert", default=d_expert),
+             Read("num_experts", "n_experts", default=n_experts, old=("num_local_experts",)),
+             Read("num_experts_per_tok", "top_k", default=top_k), Read("norm_topk_prob", "renormalise", bool, False),
+             Together((COEFFICIENT,), read_balance, write_balance))
+    return (*map(where_sparse, rules),
+            Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "
+                    "balancing loss; Weft trains with the loss wherever its coefficient is not 0"))
+
+
+def expert_weights(facts: Facts) -> list[Rule]:
+    """The router, and the three matrices of every expert."""
+    theirs = "model.layers.{layer}.mlp"
+    return [rename(f"{theirs}.gate.weight", f"{OURS}.router.weight"),
+            *(rename(f"{theirs}.experts.{n}.{name}_proj.weight", f"{OURS}.experts.{n}.{name}.weight")
+              for n in range(facts.get("n_experts", 0)) for name in ("gate", "up", "down"))]
+
+
+def weights(facts: Facts) -> list[Rule]:
+    """Qwen 3's, and the experts of the layers that have them."""
+    return [*outer_weights(), *attention_weights(facts, normed=True), *glu_weights(), *expert_weights(facts)]
+
+
+def read_window(raw: Raw, facts: Facts) -> Facts:
+    """One window for all layers, if it is switched on."""
+    used = typed("use_sliding_window", raw.get("use_sliding_window", False), bool)
+    return {"mask": mask_of(typed("sliding_window", raw.get("sliding_window", 4096), int) if used else None)}
+
+
+def write_window(facts: Facts) -> dict[str, Any]:
+    """The window and its switch."""
+    window = window_of(facts["mask"])
+    return {"use_sliding_window": window is not None, "sliding_window": window}
+
+
+def _size(name: str, parameters: int, **values: Any) -> Size:
+    return Size(name, {"num_key_value_heads": 4, "head_dim": 128, "norm_topk_prob": True, "rope_theta": 1e6,
+                       "max_position_embeddings": 40960, **values}, parameters, HUB)
+
+
+QWEN3_MOE = Family(
+    name="qwen3_moe",
+    template=decoder(ATTENTION | {"mask": Hole("mask"), "qk_norm": RMS_NORM}, some_sparse(EXPERTS)),
+    source="Yang et al. 2025 (arXiv:2505.09388), section 2",
+    native=Native(
+        model_type="qwen3_moe", architecture="Qwen3MoeForCausalLM", architectures=("Qwen3MoeModel",),
+        keys=(*sizes(shapes(context=32768, d_ff=6144, n_kv_heads=4, vocab_size=151936, d_model=2048, n_layers=24),
+                     6144),
+              *VALUES, TIED, Rotary(), Together(("use_sliding_window", "sliding_window"), read_window, write_window),
+              Read("attention_bias", "attention_bias", bool, False, codec=BIASED), *experts(768, 128, 8),
+              Ignored(("max_window_layers",), "not used: in the class of transformers all layers have one window")),
+        weights=weights, prefix="model.", tied=LM_HEAD),
+    sizes=(
+        _size("qwen3-30b-a3b", 30_532_122_624, num_hidden_layers=48, moe_intermediate_size=768),
+        _size("qwen3-235b-a22b", 235_093_634_560, hidden_size=4096, intermediate_size=12288, num_hidden_layers=94,
+              num_attention_heads=64, moe_intermediate_size=1536)))
