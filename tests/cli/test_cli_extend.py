@@ -36,7 +36,7 @@ def test_refusals(refused: Callable[..., str], run: Path, workplace: Path, tmp_p
     assert "Did you mean 'longrope'" in refused("extend", *options, "--context", "9", "--method", "longrop")
     assert "--lengths" in refused("extend", *options, "--context", "9", "--lengths", "8,x")
     assert "no training was requested" in refused("extend", *options, "--context", "9", "seed=3")
-    assert "'yarn' searches for nothing" in refused("extend", *options, "--context", "9", "--search", "9")
+    assert "the method 'yarn' has no search" in refused("extend", *options, "--context", "9", "--search", "9")
     assert "unknown key 'stepz'" in refused("extend", run, "training.stepz=1", *options[1:], "--context", "9",
                                             "--steps", "1")
     assert not (tmp_path / "out").exists()

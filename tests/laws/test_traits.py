@@ -12,6 +12,8 @@ HOLDERS = {
     "encoder.encoder.1": {Trait.BIDIRECTIONAL},
     **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(3)},
     "feedforward.moe.3": {Trait.DISCRETE_CHOICE, Trait.HOST_CHOICE},
+    "feedforward.moe.4": {Trait.DISCRETE_CHOICE},
+    "feedforward.moe.5": {Trait.DISCRETE_CHOICE},
     "mixer.attention.3": {Trait.PREFIX_FIRST},
     "mixer.attention.4": {Trait.BIDIRECTIONAL},
     **{f"head.{name}": {Trait.BIDIRECTIONAL} for name in (

@@ -45,6 +45,7 @@ class BlockConfig(PartConfig):
     """
 
     group: ClassVar[str] = "block"
+    added_later: ClassVar[frozenset[str]] = frozenset({"branch_scale"})
 
     layers: list[Annotated[PartConfig, PartField("mixer", "feedforward")]]
     norm: Annotated[NormConfig, PartField("norm")] = LayerNormConfig()

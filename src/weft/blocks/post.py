@@ -21,6 +21,7 @@ class PostNormConfig(BlockConfig):
 
     kind: ClassVar[str] = "post"
     source: ClassVar[str] = "Vaswani et al. 2017, section 3.1; Liu et al. 2022 (Swin V2), section 3.2 (inside)"
+    added_later: ClassVar[frozenset[str]] = frozenset({"inside"})
 
     inside: bool = False
 

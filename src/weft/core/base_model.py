@@ -48,16 +48,11 @@ class ModelConfig(PartConfig):
     """
 
     group: ClassVar[str] = "model"
+    added_later: ClassVar[frozenset[str]] = frozenset({"rewrites"})
 
     vocab_size: int = Field(gt=0)
     context: int = Field(default=256, gt=0)
     rewrites: list[Annotated[PartConfig, PartField("rewrite")]] = Field(default_factory=list)
-
-    def dump(self) -> dict[str, Any]:
-        plain = super().dump()
-        if not self.rewrites:  # keeps the fingerprint that the model had before the field existed
-            del plain["rewrites"]
-        return plain
 
     def build(self, dims: Dims | None = None) -> Model:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")

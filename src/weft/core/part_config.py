@@ -80,6 +80,8 @@ class PartConfig(Settings):
         also_called: other common names, which files may not use; the error for one names the kind.
         source: the paper, with section or equation.
         state_size: the size of its state for one row, in words; empty for parts without a state.
+        added_later: fields that files of earlier versions do not have. With their default they are left out of plain
+            data, so that a configuration keeps its fingerprint, and stored states their owner.
     """
 
     group: ClassVar[str] = ""
@@ -87,6 +89,7 @@ class PartConfig(Settings):
     also_called: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
     state_size: ClassVar[str] = ""
+    added_later: ClassVar[frozenset[str]] = frozenset()
 
     def build(self, dims: Dims) -> nn.Module:
         """Build the part for a model of these dimensions."""
@@ -109,7 +112,10 @@ class PartConfig(Settings):
 
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse` reads back, kind included."""
-        return {"kind": self.kind, **self.model_dump(mode="json")}
+        fields = type(self).model_fields
+        later = {name for base in type(self).__mro__ for name in vars(base).get("added_later", ())}
+        absent = {name for name in later if getattr(self, name) == fields[name].get_default(call_default_factory=True)}
+        return {"kind": self.kind, **self.model_dump(mode="json", exclude=absent)}
 
 
 class Shared(PartConfig):

@@ -179,6 +179,7 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
     ``shared_gate``: its output is multiplied by a sigmoid of a linear map of the token (Qwen 2)."""
 
     kind: ClassVar[str] = "moe"
+    added_later: ClassVar[frozenset[str]] = frozenset({"shared_expert", "shared_gate"})
     source: ClassVar[str] = ("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 "
                              "(arXiv:2401.04088), section 2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 "
                              "(shared)")

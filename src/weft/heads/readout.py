@@ -41,6 +41,7 @@ class LinearReadoutConfig(ReadoutConfig):
     R, Granite)."""
 
     kind: ClassVar[str] = "linear"
+    added_later: ClassVar[frozenset[str]] = frozenset({"scale"})
     source: ClassVar[str] = "Press and Wolf 2017 (tied); Gemma Team 2024 (soft-cap), section 2"
 
     tied: bool = True

@@ -49,6 +49,7 @@ class AttentionConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "attention"
+    added_later: ClassVar[frozenset[str]] = frozenset({"qk_norm_over"})
     source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
                              "Ainslie et al. 2023 (grouped-query)")
     state_size: ClassVar[str] = ("n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens, with "

@@ -76,6 +76,8 @@ class EmbeddingSettings(Settings):
 class StackedConfig(ModelConfig):
     """Base of the configurations of models made of blocks."""
 
+    added_later: ClassVar[frozenset[str]] = frozenset({"head"})
+
     d_model: int = Field(gt=0)
     embedding: EmbeddingSettings = EmbeddingSettings()
     position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
@@ -83,13 +85,6 @@ class StackedConfig(ModelConfig):
     blocks: Blocks
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
     head: Annotated[HeadConfig, PartField("head")] | None = None
-
-    def dump(self) -> dict[str, Any]:
-        """Plain data, without ``head`` if there is none, so that fingerprints from before the field existed stay."""
-        plain = super().dump()
-        if self.head is None:
-            del plain["head"]
-        return plain
 
     def labels(self) -> tuple[str, ...]:
         return self.head.names if isinstance(self.head, ClassifierConfig) else ()
