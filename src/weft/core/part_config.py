@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
@@ -65,6 +66,9 @@ class Dims:
         return ConfigError([f"{place}: {what} {remedy}"])
 
 
+_whole: ContextVar[bool] = ContextVar("plain data has all fields", default=False)
+
+
 class Settings(BaseModel):
     """Base of all configuration models, which are frozen and refuse unknown keys."""
 
@@ -112,10 +116,20 @@ class PartConfig(Settings):
 
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse` reads back, kind included."""
+        if _whole.get():
+            return {"kind": self.kind, **self.model_dump(mode="json")}
         fields = type(self).model_fields
         later = {name for base in type(self).__mro__ for name in vars(base).get("added_later", ())}
         absent = {name for name in later if getattr(self, name) == fields[name].get_default(call_default_factory=True)}
         return {"kind": self.kind, **self.model_dump(mode="json", exclude=absent)}
+
+    def whole(self) -> dict[str, Any]:
+        """Plain data with all fields, those that were added later too."""
+        token = _whole.set(True)
+        try:
+            return self.dump()
+        finally:
+            _whole.reset(token)
 
 
 class Shared(PartConfig):

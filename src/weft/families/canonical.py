@@ -18,7 +18,7 @@ Data = dict[str, Any]
 
 def canonical(config: ModelConfig) -> Data:
     """The canonical form of a model's configuration."""
-    data = config.dump()
+    data = config.whole()
     form: Data = _walk(data, data)
     return form
 
