@@ -35,7 +35,6 @@ from weft.masks import Causal, Window
 from weft.masks.visible import Rule, visible
 from weft.ops.attention import AttentionCall
 from weft.ops.banded_attention import ROWS
-from weft.ops.expert_dispatch import DispatchCall
 from weft.ops.forms import OPERATIONS, forced
 from weft.ops.int8_linear import Int8Call, quantised
 from weft.ops.linear import LinearCall
@@ -139,14 +138,6 @@ def int8_maps() -> Iterator[tuple[int, Int8Call]]:
         yield rows, Int8Call(torch.randn(rows, 512).bfloat16(), values, scale)
 
 
-def dispatched() -> Iterator[tuple[int, DispatchCall]]:
-    """Tokens of two experts each, all of eight experts being chosen, from four tokens to 128."""
-    experts = [expert(256) for _ in range(EXPERTS)]
-    for rows in (4, 8, 12, 16, 24, 32, 48, 64, 96, 128):
-        chosen = torch.arange(2 * rows).view(rows, 2) % EXPERTS
-        yield rows, DispatchCall(torch.randn(rows, 256), experts, chosen, torch.full((rows, 2), 0.5), None)
-
-
 def expert(width: int) -> Callable[[Tensor], Tensor]:
     """A gated feed-forward of 12 width^2 weights."""
     up, down = torch.randn(8 * width, width), torch.randn(width, 4 * width)
@@ -158,28 +149,44 @@ def expert(width: int) -> Callable[[Tensor], Tensor]:
     return run
 
 
-def decoded() -> Iterator[tuple[int, dict[str, Session]]]:
-    """One token a step of models whose experts grow, by the bytes of the experts that no token chose in a layer: one
-    session for each form. Several layers, so that weights are read from memory and not from a cache."""
+Steps = tuple[dict[str, Session], int]
+"""A session for each form, and the rows of a step."""
+
+
+def stepping(width: int, rows: int) -> Steps:
+    """Sessions of a model of experts, whose steps are recorded where the form can be. It has several layers, so that
+    weights are read from memory and not from a cache."""
+    moe = {"kind": "moe", "n_experts": EXPERTS, "top_k": 2, "expert": {"kind": "glu", "d_ff": 4 * width}}
+    blocks = [{"repeat": 4, "of": [{"kind": "pre", "layers": [moe]}]}]
+    config = {"kind": "decoder", "vocab_size": 257, "d_model": width, "blocks": blocks}
+    model = parse_part(("model",), config).build(None).eval()
+    sessions = {form: Session(model, [Row((1 + row % 256,)) for row in range(rows)], max_new_tokens=1 << 20)
+                for form in ("reference", "grouped")}
+    for form in sessions:
+        for _ in range(8):  # the steps in which a tape is recorded and checked
+            step("expert_dispatch", form)((sessions, rows))
+    return sessions, rows
+
+
+def decoded() -> Iterator[tuple[int, Steps]]:
+    """One token a step, by the bytes of the experts that it does not choose in a layer."""
     for width in (64, 128, 192, 256, 384, 512):
-        moe = {"kind": "moe", "n_experts": EXPERTS, "top_k": 2, "expert": {"kind": "glu", "d_ff": 4 * width}}
-        blocks = [{"repeat": 4, "of": [{"kind": "pre", "layers": [moe]}]}]
-        config = {"kind": "decoder", "vocab_size": 257, "d_model": width, "blocks": blocks}
-        model = parse_part(("model",), config).build(None).eval()
-        sessions = {form: Session(model, [Row((1,))], max_new_tokens=1 << 20) for form in ("reference", "grouped")}
-        for form in sessions:
-            for _ in range(8):  # a tape is recorded and checked
-                step("expert_dispatch", form)(sessions)
-        yield 12 * width * width * (EXPERTS - 2) * 4, sessions
+        yield 12 * width * width * (EXPERTS - 2) * 4, stepping(width, 1)
 
 
-def step(operation: str, form: str) -> Callable[[dict[str, Session]], None]:
+def decoded_together() -> Iterator[tuple[int, Steps]]:
+    """Steps of several rows, by their number. Before all experts are chosen, reading the others decides."""
+    for rows in (4, 8, 12, 16, 24, 32, 48, 64, 96, 128):
+        yield rows, stepping(256, rows)
+
+
+def step(operation: str, form: str) -> Callable[[Steps], None]:
     """A decoding step by a form of an operation."""
-    token = torch.ones(1, dtype=torch.int64)
 
-    def run(sessions: dict[str, Session]) -> None:
+    def run(steps: Steps) -> None:
+        sessions, rows = steps
         with forced({operation: form}):
-            sessions[form].advance(token)
+            sessions[form].advance(1 + torch.arange(rows) % 256)
 
     return run
 
@@ -187,7 +194,7 @@ def step(operation: str, form: str) -> Callable[[dict[str, Session]], None]:
 THRESHOLDS: Mapping[str, Callable[[], float]] = {
     "attention.band": band,
     "attention.bias": lambda: crossing("attention", "sdpa", "banded", biased(), trained),
-    "expert_dispatch.few": lambda: crossing("expert_dispatch", "reference", "grouped", dispatched()),
+    "expert_dispatch.few": lambda: crossing("expert_dispatch", "reference", "grouped", decoded_together(), step),
     "expert_dispatch.spared_bytes": lambda: crossing("expert_dispatch", "reference", "grouped", decoded(), step),
     "int8_linear.few": lambda: crossing("int8_linear", "packed", "reference", int8_maps()),
     "rms_norm.few": lambda: crossing("rms_norm", "pair", "sweep", normalised()),

@@ -87,7 +87,7 @@ def test_attention_is_made_in_float32_where_products_are() -> None:
                              [truth, *torch.autograd.grad(truth, exact, dy.double())], strict=True):
         assert found.dtype == torch.bfloat16
         # One rounding of the result to eight bits; that of y reaches the gradients through the sum of y dy besides.
-        torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=2**-8 * float(wanted.abs().max()))
+        torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=2**-8 * float(wanted.detach().abs().max()))
 
 
 def test_attention_in_float32_keeps_as_much_as_in_its_own_dtype() -> None:

@@ -14,13 +14,14 @@ Factors: TypeAlias = tuple[float, ...]
 Cost: TypeAlias = Callable[[Factors], float]
 
 MUTATION = 0.3
-"""Probability that a mutation replaces a factor by a random one (section 4.1)."""
+"""Probability that a mutation replaces a factor by a random one."""
 LARGEST = 1.25
 """Random factors are between 1 and this multiple of the scale (table 4)."""
 STEP = 0.01
 """Random factors are multiples of this (table 4)."""
 PARENTS = 8
-"""Number of the best lists so far from which new ones are derived."""
+"""Number of the best lists so far from which new ones are derived. The paper's search derives 32 lists from 32 parents
+in each of 40 rounds; this one derives one at a time, so that few evaluations already use what the others showed."""
 TRIES = 100
 """Attempts to derive a list not evaluated before, after which the search ends: with few pairs of features all lists may
 have been evaluated."""

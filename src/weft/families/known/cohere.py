@@ -1,4 +1,4 @@
-"""Command R and Aya 23: parallel blocks of one layer norm without bias, interleaved pairs, a factor on the logits."""
+"""Command R and Aya: parallel blocks of one layer norm without bias, interleaved pairs, a factor on the logits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ COHERE = Family(
     native=Native(model_type="cohere", architecture="CohereForCausalLM", architectures=("CohereModel",), keys=KEYS,
                   weights=weights, prefix="model.", tied=LM_HEAD),
     sizes=(
-        Size("command-r", {"rope_theta": 8e6}, 34_980_831_232, HUB),
-        Size("aya-23-8b", {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-                           "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e4},
-             8_028_033_024, HUB)))
+        Size("aya-expanse-8b", {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+                                "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e4},
+             8_028_033_024, HUB),))

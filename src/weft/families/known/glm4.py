@@ -44,7 +44,4 @@ GLM4 = Family(
     native=Native(model_type="glm4", architecture="Glm4ForCausalLM", architectures=("Glm4Model",), keys=KEYS,
                   weights=weights, prefix="model.", tied=LM_HEAD),
     sizes=(
-        Size("glm-4-9b-0414", {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}, 9_400_279_040, HUB),
-        Size("glm-4-32b-0414", {"hidden_size": 6144, "intermediate_size": 23040, "num_hidden_layers": 61,
-                                "num_attention_heads": 48, "attention_bias": False, "max_position_embeddings": 32768,
-                                "rms_norm_eps": 1e-5}, 32_566_081_536, HUB)))
+        Size("glm-4-9b-0414", {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}, 9_400_279_040, HUB),))

@@ -68,10 +68,9 @@ def weights(facts: Facts) -> list[Rule]:
             *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, width: int, n_layer: int, n_head: int, *, vocab_size: int = 49152,
-          n_positions: int = 8192) -> Size:
+def _size(name: str, parameters: int, width: int, n_layer: int, n_head: int) -> Size:
     return Size(name, {"n_embd": width, "n_layer": n_layer, "n_head": n_head, "n_inner": 4 * width,
-                       "vocab_size": vocab_size, "n_positions": n_positions}, parameters, HUB)
+                       "vocab_size": 49152, "n_positions": 8192}, parameters, HUB)
 
 
 GPT_BIGCODE = Family(
@@ -79,6 +78,5 @@ GPT_BIGCODE = Family(
     source="Allal et al. 2023 (arXiv:2301.03988), section 5; Li et al. 2023 (arXiv:2305.06161), section 5",
     native=Native(model_type="gpt_bigcode", architecture="GPTBigCodeForCausalLM", architectures=("GPTBigCodeModel",),
                   keys=KEYS, weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight")),
-    sizes=(_size("santacoder", 1_124_886_528, 2048, 24, 16, vocab_size=49280, n_positions=2048),
-           _size("starcoderbase-1b", 1_137_207_296, 2048, 24, 16),
+    sizes=(_size("starcoderbase-1b", 1_137_207_296, 2048, 24, 16),
            _size("starcoder", 15_517_456_384, 6144, 40, 48)))

@@ -58,18 +58,11 @@ def weights(facts: Facts) -> list[Rule]:
             *both("model.norm", "norm"), rename("lm_head.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, base: float, **values: object) -> Size:
-    return Size(name, {"max_position_embeddings": 16384, "sliding_window": 4096, "rope_theta": base, **values},
-                parameters, HUB)
-
-
 STARCODER2 = Family(
     name="starcoder2", template=TEMPLATE, source="Lozhkov et al. 2024 (arXiv:2402.19173), section 6",
     native=Native(model_type="starcoder2", architecture="Starcoder2ForCausalLM", architectures=("Starcoder2Model",),
                   keys=KEYS, weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        _size("starcoder2-3b", 3_030_371_328, 999999.4420358813),
-        _size("starcoder2-7b", 7_173_923_840, 1e6, hidden_size=4608, intermediate_size=18432, num_hidden_layers=32,
-              num_attention_heads=36, num_key_value_heads=4),
-        _size("starcoder2-15b", 15_957_889_024, 1e5, hidden_size=6144, intermediate_size=24576, num_hidden_layers=40,
-              num_attention_heads=48, num_key_value_heads=4, tie_word_embeddings=False)))
+    sizes=(Size("starcoder2-15b", {
+        "max_position_embeddings": 16384, "sliding_window": 4096, "rope_theta": 1e5, "hidden_size": 6144,
+        "intermediate_size": 24576, "num_hidden_layers": 40, "num_attention_heads": 48, "num_key_value_heads": 4,
+        "tie_word_embeddings": False}, 15_957_889_024, HUB),))
