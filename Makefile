@@ -53,7 +53,7 @@ test-gguf: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[gguf]' 'llama-cpp-python>=0.3.16'
 	$(PYTEST) tests/llamacpp
 
-# Held to older instructions, one library at a time, and on 1, 2 and 4 threads.
+# Held to the instructions of older processors, and on 1, 2 and 4 threads.
 test-processors: $(STAMP)
 	cd tests && PYTHONDONTWRITEBYTECODE= ../$(BIN)/python -m processors
 

@@ -2,14 +2,16 @@
 
     python -m processors [WORKERS]      from tests; 2 processes at a time unless another number is given
 
-Libraries choose their kernels by the processor's instructions, and sums in another order end in other bits. Here they
-are held to older instructions, one library at a time, and the folders whose results depend on arithmetic run under each
-setting; the whole suite runs once, on one thread, as it is. Where the suite asks for equal bits (a run resumed, a state
-saved and read, the same call twice), they must be equal under every setting; elsewhere tolerances hold.
+Libraries choose their kernels by the processor's instructions, and sums in another order end in other bits. Here torch,
+oneDNN and MKL are held to older instructions together, as on the processor that a setting stands for, each on another
+number of threads, and the folders whose results depend on arithmetic run under each; the whole suite runs once, on one
+thread, as it is. Where the suite asks for equal bits (a run resumed, a state saved and read, the same call twice), they
+must be equal under every setting; elsewhere tolerances hold. A setting can be narrowed by hand to one library:
+`ATEN_CPU_CAPABILITY=avx2 pytest tests/ops`.
 
 Printed beside each setting: digits of a product in float32, of a linear map in bfloat16 and of an exponential, which
-show whether the setting reached the library. A setting beyond this processor's instructions is left out, and said to
-be. Ends with 0 if all tests passed.
+show whether the setting reached the library. A setting beyond this processor's instructions is left out, and the output
+names it. Ends with 0 if all tests passed.
 """
 
 from __future__ import annotations
@@ -36,17 +38,16 @@ CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")
 """What torch calls the instructions it uses, each with all before it."""
 
 SETTINGS: tuple[tuple[str, Mapping[str, str]], ...] = (
-    ("DEFAULT", {"ATEN_CPU_CAPABILITY": "default"}),
-    ("AVX2", {"ATEN_CPU_CAPABILITY": "avx2"}),
-    ("AVX512", {"ATEN_CPU_CAPABILITY": "avx512"}),
-    ("AVX2", {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
-    ("AVX512", {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}),
-    ("AVX2", {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}),
-    ("DEFAULT", {"OMP_NUM_THREADS": "2", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE"}),
-    ("DEFAULT", {"OMP_NUM_THREADS": "4", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE"}),
+    ("DEFAULT", {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}),
+    ("AVX2", {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+              "OMP_NUM_THREADS": "2", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE"}),
+    ("AVX512", {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
+                "OMP_NUM_THREADS": "4", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE"}),
 )
-"""What the processor must be able to do, and the variables of a setting. Left to itself MKL takes no more threads than
-there are cores, and torch as many as MKL; threads that wait must not hold cores that others need."""
+"""What the processor must be able to do, and the variables of a setting: torch's own kernels without vector
+instructions; a processor with AVX2, on two threads; one with AVX-512 but no instructions for bfloat16, on four. Left to
+itself MKL takes no more threads than there are cores, and torch as many as MKL; threads that wait must not hold cores
+that others need."""
 
 DIGITS = """
 import torch
@@ -84,7 +85,8 @@ def run(setting: Mapping[str, str], folders: tuple[str, ...], workers: str) -> t
     start = time.monotonic()
     # Threads of several processes that wait for one another on busy cores cost more than they give.
     workers = "0" if int(setting.get("OMP_NUM_THREADS", "1")) > 1 else workers
-    command = [sys.executable, "-m", "pytest", "-n", workers, "-p", "no:cacheprovider", *folders]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "loadfile", "--no-loadscope-reorder",
+               "-p", "no:cacheprovider", *folders]
     with tempfile.TemporaryDirectory() as compiled:
         # The compiler keeps what it has written for one processor, and under another setting takes it for its own.
         variables = {**environment(setting), "TORCHINDUCTOR_CACHE_DIR": compiled}
@@ -92,17 +94,26 @@ def run(setting: Mapping[str, str], folders: tuple[str, ...], workers: str) -> t
     return status, time.monotonic() - start
 
 
+def label(setting: Mapping[str, str]) -> str:
+    """The instructions of torch, oneDNN and MKL, and the number of threads."""
+    if not setting:
+        return "as it is, the whole suite"
+    libraries = {"torch": "ATEN_CPU_CAPABILITY", "oneDNN": "ONEDNN_MAX_CPU_ISA", "MKL": "MKL_ENABLE_INSTRUCTIONS"}
+    held = [f"{name} {setting[variable].lower()}" for name, variable in libraries.items() if variable in setting]
+    return ", ".join([*held, f"threads {setting.get('OMP_NUM_THREADS', '1')}"])
+
+
 def main(workers: str) -> int:
     rows, failed = [], 0
     for setting, can in [({}, True), *possible()]:
-        name = " ".join(f"{key}={value}" for key, value in setting.items()) or "as it is, the whole suite"
+        name = label(setting)
         if not can:
-            rows.append(f"{name:36} left out: this processor has not the instructions")
+            rows.append(f"{name:44} left out: this processor has not the instructions")
             continue
         print(f"\n== {name}: {numbers(setting)}", flush=True)
         status, seconds = run(setting, tuple(f"tests/{name}" for name in ARITHMETIC) if setting else (), workers)
         failed += status != 0
-        rows.append(f"{name:36} {'green' if status == 0 else 'RED':5} {seconds / 60:5.1f} min  {numbers(setting)}")
+        rows.append(f"{name:44} {'green' if status == 0 else 'RED':5} {seconds / 60:5.1f} min  {numbers(setting)}")
     print("\n" + "\n".join(rows))
     return 1 if failed else 0
 
