@@ -30,14 +30,22 @@ class Difference(NamedTuple):
     allowed: float
 
 
-BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 3e-2}
-"""Relative to the largest entry: a thousand roundings in float32 and more in float64; in bfloat16, whose results and
-gradients are rounded once or twice each, eight roundings."""
+BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""Relative to the largest entry: a thousand roundings in float32 and more in float64; in float16 and bfloat16, whose
+results and gradients are rounded once or twice each, eight roundings."""
 
 
 def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterator[Difference]:
-    """Compare the form with the reference, on those of the operation's examples that it can serve on a CPU."""
-    dtype = torch.float64 if form.dtypes is None or torch.float64 in form.dtypes else sorted(form.dtypes, key=str)[0]
+    """Compare the form with the reference, on those of the operation's examples that it can serve on a CPU, in float64
+    or, where it has none, in each of its dtypes."""
+    if form.dtypes is None or torch.float64 in form.dtypes:
+        yield from _differences(operation, form, torch.float64)
+    else:
+        for dtype in sorted(form.dtypes, key=str):
+            yield from _differences(operation, form, dtype)
+
+
+def _differences(operation: Operation[Any, Any], form: Form[Any, Any], dtype: torch.dtype) -> Iterator[Difference]:
     recorded = form.gradients != "without"
     for index in range(len(list(operation.examples(_Maker(dtype))))):
         outcomes = []

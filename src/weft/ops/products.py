@@ -99,6 +99,8 @@ def _by_widening(call: ProductCall) -> Tensor:
 def _built(call: ProductCall) -> str | None:
     if not torch.backends.mkldnn.is_available():
         return "PyTorch is built without oneDNN"
+    if call.a.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "oneDNN has no product in bfloat16 for this processor's instructions"
     return None if call.a.numel() and call.b.numel() else "a matrix is empty"
 
 
