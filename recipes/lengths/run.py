@@ -55,7 +55,7 @@ SCHEMES: dict[str, tuple[str, ...]] = {
 def trained(scheme: str, seed: int, runs: Path) -> Path:
     """The last checkpoint of a run, begun or gone on with; the book of the test chooses none."""
     out = runs / f"{scheme}-{seed}"
-    run = api.train(MODEL, [*SCHEMES[scheme], f"seed={seed}", f"order_seed={seed}"], out=out,
+    run = api.train(MODEL, [*SCHEMES[scheme], f"seed={seed}", f"data.order_seed={seed}"], out=out,
                     resume=(out / "run.json").exists())
     return run.checkpoint
 
