@@ -25,7 +25,7 @@ RULES = (
     ".grid{stroke:var(--hairline)}.base,.zero{stroke:var(--firm);fill:none}"
     ".mean{stroke:var(--c);stroke-width:1.6;stroke-linejoin:round;fill:none}.leader{stroke:var(--firm);"
     "stroke-width:.6;opacity:.7}.mark{stroke:var(--c);stroke-width:1.4}.mark.filled{fill:var(--c)}"
-    ".mark.hollow{fill:var(--paper)}.lit{fill:var(--m0)}.own{fill:var(--m5)}.below{fill:var(--m1)}"
+    ".mark.hollow{fill:var(--paper)}.lit{fill:var(--m0)}.own{fill:var(--ink)}.below{fill:var(--m1)}"
     ".unlit{fill:var(--raised)}.dots{fill:var(--c)}")
 """The classes of diagrams, grids and curves, with colours by their names in the palette."""
 
@@ -71,6 +71,12 @@ class Figure:
                            "class": "figure", "aria-labelledby": f"{self.name}-t {self.name}-d"},
                    tag("title", {"id": f"{self.name}-t"}, self.title),
                    tag("desc", {"id": f"{self.name}-d"}, self.description), before, self.body)
+
+
+def page_rules() -> str:
+    """`RULES` for the drawings of a page, and for nothing else on it."""
+    return "".join(",".join(f".figure {selector}" for selector in selectors.split(",")) + f"{{{body}}}"
+                   for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", RULES))
 
 
 def _coloured(names: Mapping[str, str], models: tuple[str, ...]) -> str:
