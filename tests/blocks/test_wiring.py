@@ -64,10 +64,3 @@ def test_the_wirings_of_the_papers() -> None:
     assert built("post", 0).wiring() == (Step((Branch(0),), after=0), Step((Branch(1),), after=1))
     assert built("sandwich", 0).wiring() == (Step((Branch(0, 0, 1),)), Step((Branch(1, 2, 3),)))
     assert built("parallel", 0).wiring() == (Step((Branch(0), Branch(1)), entering=0),)
-
-
-def test_a_block_that_does_not_say_is_asked_nothing_else() -> None:
-    class Silent(type(built("plain", 0))):  # type: ignore[misc]
-        wiring = Block.wiring
-
-    assert Silent.wiring(built("plain", 0)) is None

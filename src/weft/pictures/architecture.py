@@ -18,7 +18,7 @@ from weft.models.decoder import Embedding
 from weft.norms.none import NoNorm
 from weft.ops.dropout import Dropout
 from weft.pictures.folding import Fold, folded
-from weft.pictures.labels import acting, amount, resolved, settings, sizes
+from weft.pictures.labels import HARD, acting, amount, resolved, settings, sizes
 from weft.positions.base import PositionScheme
 
 
@@ -118,7 +118,7 @@ def _elements(model: Model) -> Iterator[Element]:
     found = [(name, module) for name, module in model.named_children()
              if not isinstance(module, Encoder | nn.ModuleDict | NoNorm | Dropout)]
     if not any(isinstance(module, Embedding) for _, module in found):
-        yield Box(config.kind, tuple(settings(config, shared)))
+        yield Box(config.kind, tuple(settings(config, shared, {name for name, _ in found})))
     for name, module in found:
         own = dict(config).get(name)
         if isinstance(module, Embedding):
@@ -134,7 +134,7 @@ def _is_tied(module: nn.Module, model: Model) -> bool:
     """Whether its matrices are the token embedding's, and no others."""
     tables = {id(inner.weight) for inner in model.modules() if isinstance(inner, nn.Embedding)}
     matrices = [value for value in module.parameters() if value.dim() > 1]
-    return bool(matrices) and all(id(value) in tables for value in matrices)
+    return not isinstance(module, nn.Embedding) and bool(matrices) and all(id(value) in tables for value in matrices)
 
 
 def _part(name: str, module: nn.Module, config: PartConfig | None, shared: Mapping[str, PartConfig]) -> Box:
@@ -197,7 +197,7 @@ def block_picture(layer: Layer, shared: Mapping[str, PartConfig]) -> BlockPictur
 
 
 def _layer_box(layer: Layer, config: PartConfig, shared: Mapping[str, PartConfig]) -> Box:
-    lines = [line for line in settings(config, shared) if not line.startswith("position ")]
+    lines = [line for line in settings(config, shared) if not line.startswith(f"position{HARD}")]
     for module in layer.children():
         if isinstance(module, PositionScheme) and module.acts_on:
             scheme = resolved(dict(config)["position"], shared)

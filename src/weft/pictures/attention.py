@@ -30,7 +30,7 @@ from weft.drawing.figure import Figure
 from weft.drawing.markup import join
 from weft.drawing.raster import field
 from weft.drawing.shapes import label
-from weft.pictures.masks import blocks_in
+from weft.pictures.masks import blocks_in, sentence
 
 POINT, FIRST = "weights", 4
 """The probe point of attention layers; tokens that may be sinks besides the first."""
@@ -77,7 +77,7 @@ class AttentionMap:
 
     def title(self) -> str:
         """The layer in words."""
-        return f"{blocks_in([self.path])}: {'cross-attention' if self.cross else 'attention'}"
+        return f"{sentence(blocks_in([self.path]))[:-1]}: {'cross-attention' if self.cross else 'attention'}"
 
 
 def attention_maps(model: Model, tokens: Sequence[int], source: Sequence[int] | None = None) -> list[AttentionMap]:
@@ -112,8 +112,9 @@ def attention_maps(model: Model, tokens: Sequence[int], source: Sequence[int] | 
             _require(source, model.source_vocab_size, None, "source")
             memory = model.encode(EncoderInputs(tokens=torch.tensor([list(source)], device=device)))
             model.hidden(row, None, WHOLE.replace(memory=memory))
-    return [AttentionMap(path, _reads_memory(model, path), weights[0].double().cpu())
+    maps = [AttentionMap(path, _reads_memory(model, path), weights[0].double().cpu())
             for name, found in values.items() for weights in found for path in [name.rpartition(".")[0]]]
+    return sorted(maps, key=lambda found: not found.path.startswith("encoder."))
 
 
 def _reads_memory(model: Model, path: str) -> bool:

@@ -96,7 +96,7 @@ def _block(sheet: Sheet, block: BlockPicture, width: float) -> None:
     for step in block.steps:
         _step(sheet, step)
     sheet.rise(20)
-    name = f"{block.kind} block" if block.wired else f"{block.kind} block: it does not say how it is wired"
+    name = f"{block.kind} block" if block.wired else f"{block.kind}: wiring unknown"
     sheet.marks.append(_frame(sheet.x, bottom, sheet.y, width, name, {"data-block": block.kind}, kind="edge"))
 
 

@@ -11,10 +11,10 @@ from weft.core.model import LanguageModel, Model, parameter_count
 from weft.core.strict_json import Record
 from weft.core.version import VERSION
 from weft.drawing.figure import Figure, page_rules
-from weft.drawing.markup import Child, Markup, annotated, join, tag
+from weft.drawing.markup import Markup, annotated, join, tag
 from weft.drawing.numbers import fixed, integer, percent
 from weft.drawing.page import document
-from weft.drawing.table import Column, facts, table
+from weft.drawing.table import Column, folded, table
 from weft.pictures.architecture import architecture_of
 from weft.pictures.attention import AttentionMap, HeadNumbers, head_numbers, map_figures
 from weft.pictures.diagram import figure
@@ -22,8 +22,8 @@ from weft.pictures.masks import mask_figures
 from weft.pictures.positions import position_figures, schemes_of
 from weft.pictures.unrolled import is_recurrent, unrolled
 
-MOST_SCHEMES = 12
-"""Position schemes with weights of their own that are drawn."""
+MOST_SCHEMES, MOST_ROWS = 12, 24
+"""Position schemes with weights of their own that are drawn; rows of an open table."""
 
 
 @final
@@ -112,7 +112,7 @@ def gallery(model: Model, title: str, *, trained: bool, read: Read | None = None
     masks = tuple(mask_figures(model))
     if masks:
         sections.append(Section("masks", "Masks", "Rows are queries, columns keys: filled where a query may attend to "
-                                "a key; black is the query's own token.", masks))
+                                "a key, darkest at the query's own token.", masks))
     schemes = schemes_of(model)
     positions = tuple(each for index, placed in enumerate(schemes[:MOST_SCHEMES])
                       for each in position_figures(placed, f"position-{index}"))
@@ -152,11 +152,12 @@ def _line(found: Gallery) -> str:
 
 
 def _section(section: Section, read: Read | None) -> Markup:
-    text: Child = _text(read) if section.name == "attention" and read is not None else ""
+    about = read if section.name == "attention" else None
+    text, numbers = (Markup(""), Markup("")) if about is None else (_text(about), _numbers(about))
     shown = tag("div", {"class": "figures"}, [_figure(each) for each in section.figures])
     return tag("section", {"id": section.name, "aria-labelledby": f"{section.name}-h"},
                tag("h2", {"id": f"{section.name}-h"}, section.heading),
-               tag("p", {"class": "section-lead"}, section.lead), text, shown)
+               tag("p", {"class": "section-lead"}, section.lead), text, shown, numbers)
 
 
 def _figure(drawing: Figure) -> Markup:
@@ -170,16 +171,20 @@ def _figure(drawing: Figure) -> Markup:
 
 
 def _text(read: Read) -> Markup:
+    source = _pieces("Source", read.source) if read.source else Markup("")
+    return join(_pieces(f"Text, {len(read.tokens)} tokens", read.tokens), source)
+
+
+def _numbers(read: Read) -> Markup:
+    """Entropy and sinks of every head; folded where there are many."""
     rows = [[each.layer, str(each.head), fixed(each.entropy, 3), percent(each.on_first), percent(each.on_first_four),
              percent(each.sink)] for each in read.numbers()]
     columns = [Column("Layer", number=False, wraps=False), Column("Head"), Column("Entropy", "nats"),
-               Column("On the first token"), Column("On the first four"), Column("On a learned sink")]
-    numbers = table("Means over queries. Entropy is that of a query's weights; shares on first tokens are those of the "
-                    "queries after them.", columns, rows, name="heads")
-    length = facts([("Tokens", str(len(read.tokens))), *([("Tokens of the source", str(len(read.source)))]
-                                                        if read.source else [])])
-    return join(length, _pieces("Text", read.tokens), _pieces("Source", read.source) if read.source else Markup(""),
-                tag("div", {"class": "numbers"}, numbers))
+               Column("First token"), Column("First four"), Column("Learned sink")]
+    numbers = tag("div", {"class": "numbers"}, table(
+        "Means over queries: the entropy of a query's weights, and its shares on the first tokens, of the queries "
+        "behind these, and on a learned sink.", columns, rows, name="heads"))
+    return folded(f"Numbers of {len(rows)} heads", numbers) if len(rows) > MOST_ROWS else numbers
 
 
 def _pieces(name: str, tokens: Sequence[str]) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from torch import nn
 
@@ -25,12 +25,18 @@ def resolved(config: PartConfig, shared: Mapping[str, PartConfig]) -> PartConfig
     return shared.get(config.shared, config) if isinstance(config, Shared) else config
 
 
-def settings(config: PartConfig, shared: Mapping[str, PartConfig]) -> list[str]:
-    """The settings of a part: sizes, then other values that are not the default, then the parts that it names."""
+def settings(config: PartConfig, shared: Mapping[str, PartConfig], beside: Set[str] = frozenset()) -> list[str]:
+    """The settings of a part: sizes, the parts that it names, then other values that are not the default.
+
+    Args:
+        config: of the part.
+        shared: what is declared under ``shared``.
+        beside: fields to leave out, which are drawn by themselves.
+    """
     numbers, words, parts = list[str](), list[str](), list[str]()
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
-        if name in HIDDEN or value is None or value is False:
+        if name in HIDDEN | beside or value is None or value is False:
             continue
         if isinstance(value, PartConfig):
             inner = resolved(value, shared)

@@ -126,7 +126,12 @@ def mask_figure(mask: Mask, name: str, *, title: str = "", context: int | None =
     words = f"The mask {mask!r} over {shares.tokens} tokens: rows are queries, columns keys, filled where a query may " \
             "attend to a key."
     return replace(cells_figure(name, heading, words, grids, cell=cell, per_row=3, own=shares.cell == 1),
-                   caption="; ".join(filter(None, said)))
+                   caption=sentence("; ".join(filter(None, said))))
+
+
+def sentence(words: str) -> str:
+    """Words with a large letter at the front and a full stop at the end; nothing stays nothing."""
+    return f"{words[0].upper()}{words[1:]}." if words else ""
 
 
 def masks_of(model: Model) -> Mapping[Mask, list[str]]:

@@ -21,7 +21,7 @@ from weft.drawing.shapes import label
 from weft.mixers.heads import HeadSizes
 from weft.models.decoder import Embedding
 from weft.pictures.labels import resolved
-from weft.pictures.masks import blocks_in
+from weft.pictures.masks import blocks_in, sentence
 from weft.pictures.proximity import (
     bias,
     by_content,
@@ -73,8 +73,16 @@ def schemes_of(model: Model) -> list[Placed]:
             real = _built(part, model, sizes, shared) if empty and next(model.parameters()).is_meta else scheme
             groups[key] = (real, part.kind, *sizes, [])
         groups[key][4].append(path)
-    return [Placed(scheme, kind, heads, size, blocks_in(paths) or "embeddings", config.context)
+    return [Placed(scheme, kind, heads, size, _place(paths), config.context)
             for scheme, kind, heads, size, paths in groups.values()]
+
+
+def _place(paths: list[str]) -> str:
+    """Where these schemes are, in words."""
+    sides = {"Encoder" if path.startswith("encoder.") else "Decoder" for path in paths}
+    if any(part.isdigit() for path in paths for part in path.split(".")):
+        return sentence(blocks_in(paths))
+    return " and ".join(sorted(sides, reverse=True)).capitalize() if "Encoder" in sides else ""
 
 
 def _found(model: Model) -> Iterator[tuple[str, PositionScheme, PartConfig, tuple[int, int]]]:
@@ -132,7 +140,7 @@ def _of_code(placed: Placed, name: str, tokens: int) -> list[Figure]:
     assert proximity is not None, "it acts on embeddings"
     wide, high = max(160.0, min(330.0, 6.0 * code.shape[1])), max(160.0, min(220.0, 5.0 * tokens))
     top = float(code.abs().max()) or 1.0
-    body = join(label(0, 12, f"{code.shape[1]:,} features →"), field(1, 20, wide, high, (code / top).tolist()),
+    body = join(label(0, 12, f"{code.shape[1]:,} feature{'s' if code.shape[1] > 1 else ''} →"), field(1, 20, wide, high, (code / top).tolist()),
                 label(0, 20 + high + 16, f"rows: positions 0 to {tokens - 1}; blue above zero, orange below"))
     picture = Figure(f"{name}-code", f"Code of {placed.kind} positions",
                      f"A row of numbers for each of {tokens} positions.", max(wide + 2, 300.0), high + 42, body,
@@ -145,9 +153,10 @@ def _proximity(placed: Placed, name: str, proximity: Tensor) -> Figure:
     curve = by_distance(proximity).tolist()
     found = properties(proximity)
     middle = proximity.shape[0] // 2
-    curves = [Curve("mean", list(enumerate(curve)), 0),
-              Curve(f"from {middle}", [(float(back), float(proximity[middle, middle - back]))
-                                       for back in range(middle + 1)], 1)]
+    curves = [Curve("mean", list(enumerate(curve)), 0)]
+    if found.invariant < 1 - 1e-9:
+        curves.append(Curve(f"from {middle}", [(float(back), float(proximity[middle, middle - back]))
+                                               for back in range(middle + 1)], 1))
     shape = "never grows with distance" if found.first_rise is None else (
         f"grows again from distance {found.first_rise} on, so it is not monotone")
     return replace(chart(f"{name}-proximity", f"Proximity under {placed.kind} positions",

@@ -143,10 +143,16 @@ def properties(proximity: Float[Tensor, "T S"]) -> Properties:
                       0.0 if norms[1] == 0 else norms[0] / norms[1])
 
 
-def wavelengths(scheme: PositionScheme, size: int) -> list[float]:
+def wavelengths(scheme: PositionScheme, size: int, tokens: int = 2) -> list[float]:
     """Tokens of a full turn of each rotated pair, ascending: from the eigenvalues exp(i theta) of the map between two
-    neighbouring positions. Features that are not rotated have none."""
-    first, second = rotations(scheme, 2, size)
+    neighbouring positions. Features that are not rotated have none.
+
+    Args:
+        scheme: acts on queries and keys.
+        size: features of a head.
+        tokens: of the document, for rotations that depend on its length.
+    """
+    first, second = rotations(scheme, tokens, size)[:2]
     angles = torch.linalg.eigvals(second @ torch.linalg.inv(first)).angle()
     turned = angles[angles > 1e-12].sort(descending=True).values
     return [2 * math.pi / float(angle) for angle in turned]
