@@ -37,7 +37,14 @@ def require_writable(out: Path, *, png: bool = False, replace: bool = False) -> 
                          remedy="Give a folder, or delete the file first.")
     if png or out.suffix == ".png":
         _converter()
-    require_free(out, single=single, proof=by_manifest, replace=replace)
+    require_free(out, single=single, proof=by_drawing, replace=replace)
+
+
+def by_drawing(folder: Path) -> list[str]:
+    """The proof of a folder with a drawing: a manifest lists all of its files, and its page is among them. Checkpoints
+    have manifests, too."""
+    problems = by_manifest(folder)
+    return problems or ([] if (folder / PAGE).is_file() else [f"it has no {PAGE} of a drawing"])
 
 
 def write(found: Gallery, out: Path, *, png: bool = False, replace: bool = False) -> Drawn:
@@ -60,7 +67,7 @@ def write(found: Gallery, out: Path, *, png: bool = False, replace: bool = False
         with new_file(out) as draft:
             draft.write_bytes(_single(found, out.suffix))
         return Drawn(str(out), (out.name,), heads)
-    with replacing(out, proof=by_manifest if replace else None) as folder:
+    with replacing(out, proof=by_drawing if replace else None) as folder:
         (folder / PAGE).write_text(render(found), encoding="utf-8")
         for figure in found.figures():
             svg = figure.alone()
