@@ -43,7 +43,10 @@ def test_a_checkpoint_is_drawn_with_the_attention_of_a_text(weft: Any, run: Path
     page = (tmp_path / "out/index.html").read_text("utf-8")
     assert "Text, 7 tokens" in page and "<code>l</code>" in page
     told = weft("draw", run, "--text", "line 3", "--out", tmp_path / "again")
-    assert "entropy, nats" in " ".join(told.out.split()) or "entropy" in told.out
+    lines = [line.split() for line in told.out.splitlines()]
+    assert ["layer", "head", "entropy,", "nats", "first", "token", "first", "four", "learned", "sink"] in lines
+    assert [line[:3] for line in lines if line[:1] == ["block"]] == [["block", "0", "0"], ["block", "0", "1"]]
+    assert max(len(line) for line in told.out.splitlines()[:-1]) <= 80
 
 
 def test_the_same_model_gives_the_same_bytes(weft: Any, run: Path, tmp_path: Path) -> None:

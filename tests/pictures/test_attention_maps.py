@@ -117,7 +117,7 @@ def test_shares_on_first_tokens_are_those_of_later_queries() -> None:
 def test_the_picture_is_the_weights() -> None:
     maps = attention_maps(model(), [3, 1, 4, 1, 5, 9, 2])
     drawn = fields(map_figure(maps[0], "a"))
-    np.testing.assert_allclose(np.stack(drawn), maps[0].weights.numpy(), atol=0.51 / 255)
+    np.testing.assert_allclose(np.stack(drawn), np.sqrt(maps[0].weights.numpy()), atol=0.51 / 255)
 
 
 def test_a_model_without_attention_is_told() -> None:

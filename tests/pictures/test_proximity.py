@@ -112,7 +112,7 @@ def test_the_picture_of_a_code_is_the_code() -> None:
 
 
 def test_the_curves_of_a_bias_are_the_bias() -> None:
-    placed = Placed(built("alibi"), "alibi", HEADS, SIZE, "Block 0", 64)
+    placed = Placed(built("alibi"), "alibi", HEADS, SIZE, "Block 0.", 64)
     [figure] = position_figures(placed, "p", TOKENS)
     drawn = curves(figure)
     assert list(drawn) == [f"head {head}" for head in range(HEADS)]

@@ -88,9 +88,9 @@ def _print(found: Drawn) -> None:
     from weft.cli.text import console, table
 
     if found.heads:
-        rows = table("layer", ">head", ">entropy, nats", ">on the first token", ">on the first four", ">on a sink")
+        rows = table("layer", ">head", ">entropy, nats", ">first token", ">first four", ">learned sink")
         for each in found.heads:
-            rows.add_row(each.layer, str(each.head), f"{each.entropy:.3f}", f"{each.on_first:.1%}",
+            rows.add_row(each.place, str(each.head), f"{each.entropy:.3f}", f"{each.on_first:.1%}",
                          f"{each.on_first_four:.1%}", f"{each.sink:.1%}")
         console().print(rows)
     typer.echo(f"wrote {found.out}" + (f": {len(found.files)} files" if len(found.files) > 1 else ""))

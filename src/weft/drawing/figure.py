@@ -25,9 +25,11 @@ RULES = (
     ".grid{stroke:var(--hairline)}.base,.zero{stroke:var(--firm);fill:none}"
     ".mean{stroke:var(--c);stroke-width:1.6;stroke-linejoin:round;fill:none}.leader{stroke:var(--firm);"
     "stroke-width:.6;opacity:.7}.mark{stroke:var(--c);stroke-width:1.4}.mark.filled{fill:var(--c)}"
-    ".mark.hollow{fill:var(--paper)}.lit{fill:var(--m0)}.own{fill:var(--ink)}.below{fill:var(--m1)}"
+    ".mark.hollow{fill:var(--paper)}.lit{fill:var(--m0)}.own{fill:var(--ink)}"
     ".unlit{fill:var(--raised)}.dots{fill:var(--c)}")
 """The classes of diagrams, grids and curves, with colours by their names in the palette."""
+PAPER = ".paper{fill:var(--paper)}"
+"""Of the background of a file."""
 
 
 @final
@@ -59,8 +61,9 @@ class Figure:
     def alone(self) -> str:
         """The drawing as a file: light, and dark where the system asks for it. Converters that know no media queries
         read the light one."""
-        style = tag("style", None, Markup(_coloured(LIGHT, MODELS_LIGHT) + "@media (prefers-color-scheme:dark){"
-                                          + _coloured(DARK, MODELS_DARK) + "}"))
+        used = frozenset(" ".join(["paper", *re.findall(r'class="([^"]*)"', self.body)]).split())
+        style = tag("style", None, Markup(_coloured(LIGHT, MODELS_LIGHT, used) + "@media (prefers-color-scheme:dark){"
+                                          + _coloured(DARK, MODELS_DARK, used) + "}"))
         paper = tag("rect", {"class": "paper", "width": self.width, "height": self.height})
         size: dict[str, str | float] = {"xmlns": "http://www.w3.org/2000/svg", "width": self.width,
                                         "height": self.height}
@@ -79,24 +82,16 @@ def page_rules() -> str:
                    for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", RULES))
 
 
-def _coloured(names: Mapping[str, str], models: tuple[str, ...]) -> str:
-    """`RULES` with colours in place of the palette's names: not every converter knows variables."""
+def _coloured(names: Mapping[str, str], models: tuple[str, ...], used: frozenset[str]) -> str:
+    """Those of `RULES` that a drawing with the classes ``used`` needs, with colours in place of the palette's names:
+    not every converter knows variables."""
     colours = {**names, **{f"m{index}": colour for index, colour in enumerate(models)}}
-    rules = RULES + ".paper{fill:var(--paper)}"
-    by_model = "".join(rule.replace("--c", f"--m{index}")
-                       for index in range(len(models)) for rule in _of_model(rules, index))
-    plain = re.sub(r"[^{}]+\{[^{}]*var\(--c\)[^{}]*\}", lambda found: _without_model(found[0]), rules)
-    return re.sub(r"var\(--(\w+)\)", lambda found: colours[found[1]], plain + by_model)
-
-
-def _of_model(rules: str, index: int) -> list[str]:
-    """The rules that read the colour of a series, for the elements of one."""
-    return [f".m{index} {selector}{{{body}}}" for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", rules)
-            if "var(--c)" in body for selector in selectors.split(",")]
-
-
-def _without_model(rule: str) -> str:
-    """A rule without what reads the colour of a series."""
-    selector, body = re.fullmatch(r"([^{}]+)\{([^{}]*)\}", rule).groups()  # type: ignore[union-attr]
-    kept = [part for part in body.split(";") if part and "var(--c)" not in part]
-    return f"{selector}{{{';'.join(kept)}}}"
+    rules = [(selector, body) for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", RULES + PAPER)
+             for selector in selectors.split(",")]
+    found = [(selector, ";".join(part for part in body.split(";") if "var(--c)" not in part))
+             for selector, body in rules]
+    found += [(f".m{index} {selector}", body.replace("--c", f"--m{index}"))
+              for index in range(len(models)) for selector, body in rules if "var(--c)" in body]
+    text = "".join(f"{selector}{{{body}}}" for selector, body in found
+                   if body and used.issuperset(re.findall(r"\.([\w-]+)", selector)))
+    return re.sub(r"var\(--(\w+)\)", lambda match: colours[match[1]], text)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from weft.drawing.markup import Markup, tag
 
-BLUE, ORANGE = (74, 108, 212), (208, 104, 24)
+BLUE, ORANGE = (84, 118, 226), (214, 112, 30)
 """Of values above and below zero: seen on light paper and on dark."""
 
 

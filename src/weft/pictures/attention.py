@@ -47,6 +47,7 @@ class HeadNumbers(Record):
 
     Attributes:
         layer: path of the layer.
+        place: the layer in a few words: ``block 0``, ``block 0, cross``.
         entropy: in nats.
         on_first: share on the first token.
         on_first_four: share on the first four tokens.
@@ -54,6 +55,7 @@ class HeadNumbers(Record):
     """
 
     layer: str
+    place: str
     head: int
     entropy: float
     on_first: float
@@ -74,6 +76,10 @@ class AttentionMap:
     path: str
     cross: bool
     weights: Float[Tensor, "H T S"]
+
+    def place(self) -> str:
+        """The layer in a few words."""
+        return blocks_in([self.path]) + (", cross" if self.cross else "")
 
     def title(self) -> str:
         """The layer in words."""
@@ -149,7 +155,7 @@ def head_numbers(found: AttentionMap) -> list[HeadNumbers]:
     sink = (1 - total[..., 0]).clamp(min=0).mean(-1)
     # Softmax in float32 sums to one within its rounding.
     sink = torch.where(sink < 1e-5, 0.0, sink)
-    return [HeadNumbers(found.path, head, float(entropy[head]), float(first[head]), float(some[head]),
+    return [HeadNumbers(found.path, found.place(), head, float(entropy[head]), float(first[head]), float(some[head]),
                         float(sink[head])) for head in range(weights.shape[0])]
 
 
@@ -160,7 +166,8 @@ def _on_first(found: AttentionMap, count: int) -> Float[Tensor, " H"]:
 
 
 def map_figure(found: AttentionMap, name: str) -> Figure:
-    """The maps of a layer's heads: rows are queries, columns keys; a point is as opaque as its weight."""
+    """The maps of a layer's heads: rows are queries, columns keys; the opacity of a point is the square root of its
+    weight, so that small ones are seen."""
     heads, steps, keys = found.weights.shape
     high = SIDE if steps >= keys else max(30.0, SIDE * steps / keys)
     wide = SIDE if keys >= steps else max(30.0, SIDE * keys / steps)
@@ -170,12 +177,11 @@ def map_figure(found: AttentionMap, name: str) -> Figure:
         x, y = head % PER_ROW * (SIDE + BESIDE), 4 + head // PER_ROW * (high + 40)
         marks += [label(x, y + 10, f"head {head}", kind="name"),
                   label(x, y + 22, f"entropy {numbers[head].entropy:.2f}, first {numbers[head].on_first:.0%}"),
-                  field(x + 1, y + 28, wide, high, found.weights[head].clamp(0, 1).tolist())]
+                  field(x + 1, y + 28, wide, high, found.weights[head].clamp(0, 1).sqrt().tolist())]
     rows = -(-heads // PER_ROW)
     width = max(min(heads, PER_ROW) * (SIDE + BESIDE) - BESIDE + 2, 260.0)
     words = f"Attention weights of {heads} heads over {steps} queries and {keys} keys: rows are queries, columns keys."
-    return Figure(name, found.title(), words, width, 4 + rows * (high + 40), join(*marks),
-                  f"{steps} queries in rows, {keys} keys in columns; a point is as opaque as its weight.")
+    return Figure(name, found.title(), words, width, 4 + rows * (high + 40), join(*marks))
 
 
 def map_figures(maps: Sequence[AttentionMap]) -> list[Figure]:

@@ -22,8 +22,8 @@ from weft.pictures.masks import mask_figures
 from weft.pictures.positions import position_figures, schemes_of
 from weft.pictures.unrolled import is_recurrent, unrolled
 
-MOST_SCHEMES, MOST_ROWS = 12, 24
-"""Position schemes with weights of their own that are drawn; rows of an open table."""
+MOST_SCHEMES, MOST_ROWS, LEAST = 12, 24, 230.0
+"""Position schemes with weights of their own that are drawn; rows of an open table; width of the words under a drawing."""
 
 
 @final
@@ -112,7 +112,7 @@ def gallery(model: Model, title: str, *, trained: bool, read: Read | None = None
     masks = tuple(mask_figures(model))
     if masks:
         sections.append(Section("masks", "Masks", "Rows are queries, columns keys: filled where a query may attend to "
-                                "a key, darkest at the query's own token.", masks))
+                                "a key, strongest at the query's own token.", masks))
     schemes = schemes_of(model)
     positions = tuple(each for index, placed in enumerate(schemes[:MOST_SCHEMES])
                       for each in position_figures(placed, f"position-{index}"))
@@ -128,7 +128,8 @@ def gallery(model: Model, title: str, *, trained: bool, read: Read | None = None
                                 "is a state that grows with them.", (unrolled(model),)))
     if read is not None:
         sections.append(Section("attention", "Attention", "The weights that the model used for this text, by layer and "
-                                "head.", tuple(map_figures(read.maps))))
+                                "head: rows are queries, columns keys; the opacity of a point is the square root of "
+                                "its weight.", tuple(map_figures(read.maps))))
     return Gallery(title, model, trained, tuple(sections), read)
 
 
@@ -164,7 +165,8 @@ def _figure(drawing: Figure) -> Markup:
     caption = tag("figcaption", None, drawing.caption) if drawing.caption else ""
     # Wide drawings scroll in a box of their own, so that their words stay as large as all others.
     wide = drawing.width > 420
-    return tag("figure", {"class": "wide" if wide else "shrinks", "id": f"figure-{drawing.name}"},
+    room = None if wide else f"width:{max(drawing.width, LEAST):g}px"
+    return tag("figure", {"class": "wide" if wide else "shrinks", "id": f"figure-{drawing.name}", "style": room},
                tag("h4", None, drawing.title),
                tag("div", {"class": "over", "tabindex": "0", "role": "region", "aria-label": drawing.title},
                    drawing.inline()) if wide else drawing.inline(), caption)
@@ -177,7 +179,7 @@ def _text(read: Read) -> Markup:
 
 def _numbers(read: Read) -> Markup:
     """Entropy and sinks of every head; folded where there are many."""
-    rows = [[each.layer, str(each.head), fixed(each.entropy, 3), percent(each.on_first), percent(each.on_first_four),
+    rows = [[each.place, str(each.head), fixed(each.entropy, 3), percent(each.on_first), percent(each.on_first_four),
              percent(each.sink)] for each in read.numbers()]
     columns = [Column("Layer", number=False, wraps=False), Column("Head"), Column("Entropy", "nats"),
                Column("First token"), Column("First four"), Column("Learned sink")]

@@ -46,7 +46,7 @@ class Placed:
         kind: its name in files.
         heads: query heads of the layer; 1 for one that acts on embeddings.
         size: features of a head, or of the model.
-        place: where in the model, in words.
+        place: where in the model, in a sentence; empty for a place that needs no words.
         context: tokens of a training window.
     """
 
@@ -82,7 +82,7 @@ def _place(paths: list[str]) -> str:
     sides = {"Encoder" if path.startswith("encoder.") else "Decoder" for path in paths}
     if any(part.isdigit() for path in paths for part in path.split(".")):
         return sentence(blocks_in(paths))
-    return " and ".join(sorted(sides, reverse=True)).capitalize() if "Encoder" in sides else ""
+    return f"{' and '.join(sorted(sides, reverse=True)).capitalize()}." if "Encoder" in sides else ""
 
 
 def _found(model: Model) -> Iterator[tuple[str, PositionScheme, PartConfig, tuple[int, int]]]:
@@ -129,7 +129,7 @@ def position_figures(placed: Placed, name: str, tokens: int | None = None) -> li
         found = _of_rotation(placed, name, count)
     else:
         found = _of_scores(placed, name, count)
-    return [replace(figure, caption=f"{placed.place}. {figure.caption}" if placed.place else figure.caption)
+    return [replace(figure, caption=f"{placed.place} {figure.caption}" if placed.place else figure.caption)
             for figure in found]
 
 
