@@ -54,7 +54,8 @@ def test_a_decoder_with_equal_blocks_is_folded() -> None:
 @pytest.mark.parametrize(("block", "expected"), [
     ({"kind": "post"}, "post[attention +stream layernorm; mlp +stream layernorm]"),
     ({"kind": "post", "inside": True}, "post[attention layernorm +stream; mlp layernorm +stream]"),
-    ({"kind": "sandwich", "norm": "rmsnorm"}, "sandwich[rmsnorm attention rmsnorm +stream; rmsnorm mlp rmsnorm +stream]"),
+    ({"kind": "sandwich", "norm": "rmsnorm"},
+     "sandwich[rmsnorm attention rmsnorm +stream; rmsnorm mlp rmsnorm +stream]"),
     ({"kind": "parallel"}, "parallel[layernorm attention | mlp +stream]"),
     ({"kind": "parallel", "shared_norm": False}, "parallel[layernorm attention | layernorm mlp +stream]"),
     ({"kind": "pre", "skip_normed": True}, "pre[layernorm attention +entering; layernorm mlp +entering]"),

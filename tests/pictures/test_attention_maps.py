@@ -121,20 +121,20 @@ def test_the_picture_is_the_weights() -> None:
 
 
 def test_a_model_without_attention_is_told() -> None:
-    with pytest.raises(UnsupportedError, match="'decoder' without attention has no attention maps. Draw it without"):
+    with pytest.raises(UnsupportedError, match=r"'decoder' without attention has no attention maps. Draw it without"):
         attention_maps(model(blocks=[{"kind": "pre", "layers": ["gru"]}]), [1])
 
 
 def test_rows_that_cannot_be_drawn_are_told() -> None:
-    with pytest.raises(InputError, match="17 tokens, of which 16 have positions in this model. Give a shorter text"):
+    with pytest.raises(InputError, match=r"17 tokens, of which 16 have positions in this model. Give a shorter text"):
         attention_maps(model(position="learned"), [1] * 17)
     with pytest.raises(InputError, match="600 tokens, of which 512 are drawn at most"):
         attention_maps(model(), [1] * 600)
-    with pytest.raises(InputError, match="no tokens. Give a text"):
+    with pytest.raises(InputError, match=r"no tokens. Give a text"):
         attention_maps(model(), [])
     with pytest.raises(InputError, match="the id 11, and the vocabulary has the ids 0 to 10"):
         attention_maps(model(), [11])
     with pytest.raises(InputError, match=r"the model reads a source. Give one \(--source\)"):
         attention_maps(translator(), [1])
-    with pytest.raises(InputError, match="the model reads no source. Leave it out"):
+    with pytest.raises(InputError, match=r"the model reads no source. Leave it out"):
         attention_maps(model(), [1], [1])

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from torch import Tensor
 
 from weft.blocks.base import Block, BlockConfig
-from weft.blocks.wiring import Branch, Step, Wiring, in_turn
+from weft.blocks.wiring import Branch, Skip, Step, Wiring, in_turn
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
@@ -52,5 +52,5 @@ class PostNorm(Block):
     def wiring(self) -> Wiring:
         if self.inside:
             return in_turn(len(self.layers), self.config.residual, after=True)
-        skip = "stream" if self.config.residual else "nothing"
+        skip: Skip = "stream" if self.config.residual else "nothing"
         return tuple(Step((Branch(index),), skip=skip, after=index) for index in range(len(self.layers)))

@@ -1,6 +1,6 @@
 """The wiring of a block as data: which norms and layers a residual stream passes, for drawings and for tests.
 
-    entering norm -> (norm before -> layer -> norm after) of each branch -> sum with what skips them -> norm after the sum
+    entering norm -> (norm before -> layer -> norm after) of each branch -> sum with what skips them -> norm after
 
 Numbers are indices of a block's ``norms`` and ``layers``.
 """

@@ -22,7 +22,8 @@ def png(values: Sequence[Sequence[float]]) -> bytes:
     height, width = len(values), len(values[0]) if values else 0
     rows = b"".join(b"\0" + b"".join(_pixel(value) for value in row) for row in values)
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows, 9)) + _chunk(b"IEND", b"")
+    data = _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows, 9)) + _chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + data
 
 
 def _pixel(value: float) -> bytes:

@@ -107,7 +107,7 @@ def attention_maps(model: Model, tokens: Sequence[int], source: Sequence[int] | 
         raise InputError("the model reads a source." if reads else "the model reads no source.", where="source",
                          remedy="Give one (--source)." if reads else "Leave it out.")
     _require(tokens, model.vocab_size, _limit(model), "text")
-    device, values = device_of(model), dict[str, list[Tensor]]()
+    device = device_of(model)
     with evaluation_mode(model), torch.inference_mode(), probe(model, f"*{POINT}") as values:
         row = torch.tensor([list(tokens)], device=device)
         if not isinstance(model, LanguageModel):

@@ -47,7 +47,7 @@ class Sheet:
 def figure(picture: Architecture, name: str = "architecture") -> Figure:
     """The drawing of a whole architecture."""
     widths = [_width(column) for column in picture.columns]
-    sheets, left = [], 0.0
+    sheets, left = list[Sheet](), 0.0
     for column, width in zip(picture.columns, widths, strict=True):
         left += 16 if not sheets else APART
         sheets.append(_column(column, left + width / 2, width))

@@ -23,7 +23,8 @@ from weft.pictures.positions import position_figures, schemes_of
 from weft.pictures.unrolled import is_recurrent, unrolled
 
 MOST_SCHEMES, MOST_ROWS, LEAST = 12, 24, 230.0
-"""Position schemes with weights of their own that are drawn; rows of an open table; width of the words under a drawing."""
+"""Position schemes with weights of their own that are drawn; rows of an open table; width of the words beneath a
+drawing."""
 
 
 @final
@@ -118,9 +119,8 @@ def gallery(model: Model, title: str, *, trained: bool, read: Read | None = None
                       for each in position_figures(placed, f"position-{index}"))
     if positions:
         left = len(schemes) - MOST_SCHEMES
-        lead = "How far apart tokens are, as the model is told." if trained else (
-            "How far apart tokens are, as the model is told. Learned schemes are drawn with the weights that they start "
-            "with.")
+        lead = "How far apart tokens are, as the model is told." + (
+            "" if trained else " Learned schemes are drawn with the weights that they start with.")
         more = f" {left} more with weights of their own are not drawn." if left > 0 else ""
         sections.append(Section("positions", "Positions", lead + more, positions))
     if isinstance(model, LanguageModel) and is_recurrent(model):

@@ -123,8 +123,8 @@ def mask_figure(mask: Mask, name: str, *, title: str = "", context: int | None =
     said = [note, shares.note, "" if shares.cell == 1 else f"each cell is {shares.cell} by {shares.cell} tokens; its "
             "shade is the share of allowed pairs"]
     heading = title or repr(mask)
-    words = f"The mask {mask!r} over {shares.tokens} tokens: rows are queries, columns keys, filled where a query may " \
-            "attend to a key."
+    words = (f"The mask {mask!r} over {shares.tokens} tokens: rows are queries, columns keys, filled where a query "
+             "may attend to a key.")
     return replace(cells_figure(name, heading, words, grids, cell=cell, per_row=3, own=shares.cell == 1),
                    caption=sentence("; ".join(filter(None, said))))
 

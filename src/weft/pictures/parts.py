@@ -53,8 +53,8 @@ MASKS: Mapping[str, str] = MappingProxyType({
 """How masks with arguments are drawn, most of them in the company in which they are used."""
 
 SCALINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    "longrope": {"kind": "longrope", "short_factor": [1.0] * SIZE, "original_length": CONTEXT, "extended_length": 4 * CONTEXT,
-                 "long_factor": [1.0 + 0.5 * pair for pair in range(SIZE)]}})
+    "longrope": {"kind": "longrope", "short_factor": [1.0] * SIZE, "original_length": CONTEXT,
+                 "extended_length": 4 * CONTEXT, "long_factor": [1.0 + 0.5 * pair for pair in range(SIZE)]}})
 """Scalings that list a factor for each pair."""
 
 

@@ -140,7 +140,8 @@ def _of_code(placed: Placed, name: str, tokens: int) -> list[Figure]:
     assert proximity is not None, "it acts on embeddings"
     wide, high = max(160.0, min(330.0, 6.0 * code.shape[1])), max(160.0, min(220.0, 5.0 * tokens))
     top = float(code.abs().max()) or 1.0
-    body = join(label(0, 12, f"{code.shape[1]:,} feature{'s' if code.shape[1] > 1 else ''} →"), field(1, 20, wide, high, (code / top).tolist()),
+    features = "1 feature" if code.shape[1] == 1 else f"{code.shape[1]:,} features"
+    body = join(label(0, 12, f"{features} →"), field(1, 20, wide, high, (code / top).tolist()),
                 label(0, 20 + high + 16, f"rows: positions 0 to {tokens - 1}; blue above zero, orange below"))
     picture = Figure(f"{name}-code", f"Code of {placed.kind} positions",
                      f"A row of numbers for each of {tokens} positions.", max(wide + 2, 300.0), high + 42, body,
@@ -220,15 +221,16 @@ def _bias_fields(placed: Placed, name: str, term: Tensor) -> Figure:
     note = label(0, side + 38, "rows: queries; columns: keys; blue above zero, orange below")
     return Figure(f"{name}-bias", f"Bias of {placed.kind} positions", "The term on scores by query and key position.",
                   max(len(shown) * (side + 20) - 18, 330.0), side + 46, Markup(join(*marks) + note),
-                  f"{_said(shown, placed.heads)}: the term depends on both positions and not on their difference alone.")
+                  f"{_said(shown, placed.heads)}: the term depends on both positions, not on their difference alone.")
 
 
 def _spread(placed: Placed, name: str, tokens: int) -> Figure:
     """The standard deviation of a term that depends on content, by distance."""
     terms = torch.stack([bias(placed.scheme, tokens, placed.heads, placed.size, seed) for seed in range(CONTENTS)])
+    squares = terms.square().mean(0)
     offsets = range(1 - tokens, tokens)
     shown = _some(placed.heads)[:4]
-    curves = [Curve(f"head {head}", [(float(offset), float(terms[:, head].diagonal(offset, 1, 2).square().mean().sqrt()))
+    curves = [Curve(f"head {head}", [(float(offset), float(squares[head].diagonal(offset).mean().sqrt()))
                                      for offset in offsets], index) for index, head in enumerate(shown)]
     return replace(chart(f"{name}-spread", f"Size of the terms of {placed.kind} positions",
                          "The root mean square of the term on scores over random queries and keys, against distance.",

@@ -84,7 +84,7 @@ def bias(scheme: PositionScheme, tokens: int, heads: int, size: int, seed: int =
     def content(x: Tensor) -> tuple[Tensor, Tensor]:
         """Projections of an attention layer, drawn so that vectors of unit variance keep it."""
         width = x.shape[-1]
-        return tuple((x @ weight[:, :width].T / math.sqrt(width)).unflatten(-1, (heads, size))  # type: ignore[return-value]
+        return tuple((x @ weight[:, :width].T / math.sqrt(width)).unflatten(-1, (heads, size))
                      for weight in (weight_q, weight_k))
 
     found = scheme.prepared(content)(q, k, ticks, keys)

@@ -114,8 +114,8 @@ def unrolled(model: LanguageModel, name: str = "unrolled") -> Figure:
     body = join(marks, label(20, 18, total, kind="head"),
                 label(width - 20, 18, "gradients flow against the arrows, back through time", anchor="end"))
     words = (f"The model's graph over tokens 1 to T: {', then '.join(row.title for row in rows)}; "
-             f"{', '.join(row.title for row in rows if row.carries)} pass a state on to the next token; the loss is the "
-             "mean of the negative log-probabilities of each next token.")
+             f"{', '.join(row.title for row in rows if row.carries)} pass a state on to the next token; the loss is "
+             "the mean of the negative log-probabilities of each next token.")
     return Figure(name, "The model unrolled in time", words, width, bottom + 14, body)
 
 
