@@ -1,4 +1,5 @@
-"""Writes the catalogue, the command-line page and the README's tables from the code: ``python docs/generate.py``."""
+"""Writes the catalogue with its pictures, the command-line page, the study of positions and the README's tables from
+the code: ``python docs/generate.py``."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ from weft.comparison.verdict import letters, mean_interval
 from weft.drawing.figure import Figure
 from weft.families.family import families
 from weft.pictures.parts import part_pictures
+from weft.pictures.position_page import page, study_figures
+from weft.pictures.position_study import study
 
 RECORDED = Path(__file__).parents[1] / "recipes" / "six_ages"
 EDGE = (" Edge: the best learning rate of some run was the lowest or highest of those that it tried, so a better one "
@@ -128,6 +131,10 @@ def write_pages(folder: Path) -> None:
         (pictures / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
     (folder / "catalogue.md").write_text(catalogue_page(drawn), encoding="utf-8")
     (folder / "cli.md").write_text(cli_page(), encoding="utf-8")
+    found = study()
+    (folder / "positions_pictured.md").write_text(page(found, PICTURES), encoding="utf-8")
+    for figure in study_figures(found):
+        (pictures / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
 
 
 def catalogue_page(drawn: Mapping[tuple[str, str], Sequence[Figure]]) -> str:
@@ -166,5 +173,5 @@ def cli_page() -> str:
 
 if __name__ == "__main__":
     write_pages(Path(__file__).parent / "_generated")
-    page = Path(__file__).parents[1] / "README.md"
-    page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+    readme = Path(__file__).parents[1] / "README.md"
+    readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")
