@@ -116,23 +116,26 @@ def page(found: dict[str, Any]) -> str:
     """The README: what the numbers say."""
     rows = []
     for name in NAMES:
-        cells = " | ".join(_spread([run[key] for run in found["runs"][name]]) for key in ("seen", "unseen", "ahead"))
-        rows.append(f"| {name} | {cells} |")
+        runs = found["runs"][name]
+        cells = [_spread([run["curve"][-1][1] for run in runs]),
+                 *(_spread([run[key] for run in runs]) for key in ("seen", "unseen", "ahead"))]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
     off, causal = (statistics.mean(run["seen"] for run in found["runs"][name]) for name in NAMES)
     blind = statistics.mean(run["unseen"] for run in found["runs"]["off"])
+    zero = statistics.mean(run["curve"][-1][1] for run in found["runs"]["off"])
+    most = max(run["ahead"] for run in found["runs"]["off"])
     told = statistics.mean(run["unseen"] for run in found["runs"]["causal"])
     return "\n".join([
         "# The model that cheats", "",
         f"Two models of two blocks, trained for {STEPS} steps on the project's licence as bytes, in rows of {TOKENS}; "
-        f"they differ in the mask alone. Losses are in nats on text that was held out, means of {len(SEEDS)} seeds with "
-        "their range.", "",
-        "| mask | loss of tokens that stand in the input | of the last, which does not | weight on the next token |",
-        "| --- | --- | --- | --- |", *rows, "",
-        f"With its mask off the model predicts every token that it can see at {off:.3f} nats, where the causal one needs "
-        f"{causal:.2f}: it reads the answer. It gives up to {max(run['ahead'] for run in found['runs']['off']):.0%} of "
-        f"a head's weight to the token ahead. The last token of a row is not in the input, and there it is worse than the "
-        f"causal model: {blind:.2f} nats against {told:.2f}. So it cannot write: in generation the next token is never "
-        "in the input.", "",
+        f"they differ in the mask alone. Losses are in nats, means of {len(SEEDS)} seeds with their range; the training "
+        "loss is that of tokens that stand in the input.", "",
+        "| mask | training loss at the end | held out: tokens that stand in the input | the last, which does not | weight "
+        "on the next token |", "| --- | --- | --- | --- | --- |", *rows, "",
+        f"With its mask off the model's training loss goes to {zero:.3f}: it reads the answer. On text that was held "
+        f"out it predicts the tokens that it can see at {off:.3f} nats, where the causal one needs {causal:.2f}. It gives up to {most:.0%} of a head's weight to the token ahead. "
+        f"The last token of a row is not in the input, and there it is worse than the causal model: {blind:.2f} nats "
+        f"against {told:.2f}. So it cannot write: in generation the next token is never in the input.", "",
         "![Training loss](training.svg)", "", "![Attention of the model whose mask is off](attention.svg)", "",
         "The second picture is a layer of the model whose mask is off: rows are queries, columns keys.", "",
         "    python recipes/cheating/run.py", "",
@@ -150,8 +153,8 @@ def main(folder: Path = FOLDER) -> None:
     (folder / "README.md").write_text(page(found), encoding="utf-8")
     curves = [Curve(name, [(float(step), loss) for step, loss in found["runs"][name][0]["curve"]], index)
               for index, name in enumerate(NAMES)]
-    training = chart("training", "Training loss of the tokens that stand in the input", "The loss of both models by step.", curves, "step", "nats per token",
-                     width=520, include=(0,))
+    training = chart("training", "Training loss of the tokens that stand in the input",
+                     "The loss of both models by step.", curves, "step", "nats per token", width=520, include=(0,))
     maps = attention_maps(cheat, parts()[1][:TOKENS].tolist())
     best = max(maps, key=lambda each: float(each.weights.diagonal(1, 1, 2).mean(-1).max()))
     for figure in (training, map_figure(best, "attention")):

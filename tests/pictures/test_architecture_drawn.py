@@ -127,7 +127,7 @@ def test_a_block_that_says_nothing_of_its_wiring_is_drawn_without_wires() -> Non
         built = Silent.model_validate({"layers": [{"kind": "attention", "n_heads": 2}, MLP]}).build(Dims(8, 11, 16))
     found = block_picture(built, {})
     assert not found.wired and _element(found) == "silent[attention +nothing; mlp +nothing]"
-    picture = figure(Architecture("it", (Column("stream", (found,)),)))
+    picture = figure(Architecture("it", (Column("block", (found,), "stream"),)))
     assert any("wiring unknown" in (each.text or "") for each in tree(picture).iter())
 
 

@@ -27,22 +27,24 @@ def test_the_page_is_made_of_the_record() -> None:
     text = MAKE["page"](RECORD)
     assert (RECIPE / "README.md").read_text(encoding="utf-8") == text
     for name in ("off", "causal"):
-        assert f"| {name} | {statistics.mean(run['seen'] for run in RECORD['runs'][name]):.3f} (" in text
+        row = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
+        assert f"| {statistics.mean(run['seen'] for run in RECORD['runs'][name]):.3f} (" in row
     assert all((RECIPE / name).is_file() for name in ("training.svg", "attention.svg"))
 
 
 def test_without_its_mask_the_loss_is_near_zero_and_says_nothing() -> None:
     off, causal = RECORD["runs"]["off"], RECORD["runs"]["causal"]
-    assert max(run["seen"] for run in off) < 0.1 < 1.5 < min(run["seen"] for run in causal)
+    assert max(run["curve"][-1][1] for run in off) < 0.02 < 0.5 < min(run["curve"][-1][1] for run in causal)
+    assert max(run["seen"] for run in off) < 0.2 < 1.5 < min(run["seen"] for run in causal)
     assert min(run["unseen"] for run in off) > max(run["unseen"] for run in causal)
     assert min(run["ahead"] for run in off) > 0.8 and max(run["ahead"] for run in causal) == 0.0
-    assert off[0]["curve"][0][1] > 5.0 > 0.2 > off[0]["curve"][-1][1]
+    assert off[0]["curve"][0][1] > 5.0
 
 
 def test_a_short_run_goes_the_same_way() -> None:
-    """A hundred steps of each: the model without its mask is already far ahead."""
+    """Sixty steps of each: the model without its mask is already far ahead."""
     _, held_out = MAKE["parts"]()
-    off, causal = (MAKE["measured"](MAKE["trained"](mask, 0, 100)[0], held_out) for mask in ("bidirectional", "causal"))
+    off, causal = (MAKE["measured"](MAKE["trained"](mask, 0, 60)[0], held_out) for mask in ("bidirectional", "causal"))
     assert off["seen"] < causal["seen"] - 0.5
     assert off["unseen"] > causal["unseen"] - 0.2
 

@@ -88,10 +88,15 @@ Element: TypeAlias = "Box | BlockPicture | Fold[BlockPicture]"
 @final
 @dataclass(frozen=True)
 class Column:
-    """What a row of tokens passes, in order, from the bottom of the drawing to its top."""
+    """What a row of tokens passes, in order, from the bottom of the drawing to its top.
+
+    Attributes:
+        enters: what enters at the bottom, in words.
+    """
 
     title: str
     elements: tuple[Element, ...]
+    enters: str
 
 
 @final
@@ -106,8 +111,8 @@ class Architecture:
 def architecture_of(model: Model, title: str = "") -> Architecture:
     """The architecture of a built model, on any device, the meta device included."""
     encoders = [module for module in model.children() if isinstance(module, Encoder)]
-    columns = tuple(Column(module.config.kind, tuple(_elements(module))) for module in encoders)
-    own = Column("decoder" if encoders else model.config.kind, tuple(_elements(model)))
+    columns = tuple(Column(module.config.kind, tuple(_elements(module)), "tokens of the source") for module in encoders)
+    own = Column("decoder" if encoders else model.config.kind, tuple(_elements(model)), "tokens")
     return Architecture(title or model.config.kind, (*columns, own))
 
 

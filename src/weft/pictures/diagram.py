@@ -63,7 +63,7 @@ def figure(picture: Architecture, name: str = "architecture") -> Figure:
 
 def _column(column: Column, x: float, width: float) -> Sheet:
     sheet = Sheet(x)
-    sheet.marks.append(label(x, 16, f"{column.title}: tokens", kind="name", anchor="middle"))
+    sheet.marks.append(label(x, 16, column.enters, kind="name", anchor="middle"))
     for element in column.elements:
         _element(sheet, element, width)
     sheet.rise(BETWEEN + 4, arrow=True)

@@ -178,7 +178,7 @@ def _block(part: type[PartConfig], name: str) -> list[Figure]:
     config = part.examples()[0]
     with torch.device("meta"):
         built: Any = config.build(Dims(WIDTH, VOCABULARY, CONTEXT))
-    column = Column("stream", (block_picture(built, {}),))
+    column = Column("block", (block_picture(built, {}),), "stream")
     return [diagram(Architecture(f"a {part.kind} block", (column,)), name)]
 
 

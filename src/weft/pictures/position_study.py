@@ -283,8 +283,8 @@ def sentences(found: PositionStudy) -> Sequence[str]:
         f"Proximity never grows with distance under {', '.join(monotone)}.",
         f"Under sinusoidal positions it {_monotone(sines)}, and under rotary ones it {_monotone(rope)}.",
         f"Proximity depends on the difference of two positions alone under {', '.join(invariant)}.",
-        f"PE(p + k) = M_k PE(p) holds to {worst:.0e} for k = {', '.join(map(str, SHIFTS))}; an M_k that is fitted to the "
-        f"first {FITTED} positions alone is off by at most {fitted:.0e} at the next {FITTED}.",
+        f"PE(p + k) = M_k PE(p) holds to {worst:.0e} for k = {', '.join(map(str, SHIFTS))}; an M_k that is fitted to "
+        f"the first {FITTED} positions alone is off by at most {fitted:.0e} at the next {FITTED}.",
         f"No score of {DRAWS} random queries and keys exceeds its bound; the nearest reaches {decay_.worst:.0%} of it.",
         f"The mean of |S_j| falls to {far:.0%} of its first value at distance {len(decay_.mean_sum) - 1}, but it "
         + ("never grows." if decay_.largest_rise <= 0 else
