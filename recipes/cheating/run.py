@@ -128,12 +128,13 @@ def page(found: dict[str, Any]) -> str:
     return "\n".join([
         "# The model that cheats", "",
         f"Two models of two blocks, trained for {STEPS} steps on the project's licence as bytes, in rows of {TOKENS}; "
-        f"they differ in the mask alone. Losses are in nats, means of {len(SEEDS)} seeds with their range; the training "
-        "loss is that of tokens that stand in the input.", "",
-        "| mask | training loss at the end | held out: tokens that stand in the input | the last, which does not | weight "
-        "on the next token |", "| --- | --- | --- | --- | --- |", *rows, "",
+        f"they differ in the mask alone. Losses are in nats, means of {len(SEEDS)} seeds with their range; the "
+        "training loss is that of tokens that stand in the input.", "",
+        "| mask | training loss at the end | held out: tokens that stand in the input | the last, which does not | "
+        "weight on the next token |", "| --- | --- | --- | --- | --- |", *rows, "",
         f"With its mask off the model's training loss goes to {zero:.3f}: it reads the answer. On text that was held "
-        f"out it predicts the tokens that it can see at {off:.3f} nats, where the causal one needs {causal:.2f}. It gives up to {most:.0%} of a head's weight to the token ahead. "
+        f"out it predicts the tokens that it can see at {off:.3f} nats, where the causal one needs {causal:.2f}. It "
+        f"gives up to {most:.0%} of a head's weight to the token ahead. "
         f"The last token of a row is not in the input, and there it is worse than the causal model: {blind:.2f} nats "
         f"against {told:.2f}. So it cannot write: in generation the next token is never in the input.", "",
         "![Training loss](training.svg)", "", "![Attention of the model whose mask is off](attention.svg)", "",
