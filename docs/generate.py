@@ -1,8 +1,10 @@
-"""Writes the catalogue, the command-line page and the README's tables from the code: ``python docs/generate.py``."""
+"""Writes the catalogue with its pictures, the command-line page, the study of positions and the README's tables from
+the code: ``python docs/generate.py``."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -16,12 +18,18 @@ from weft.comparison import read_result
 from weft.comparison.results import Entry
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval
+from weft.drawing.figure import Figure
 from weft.families.family import families
+from weft.pictures.parts import part_pictures
+from weft.pictures.position_page import page, study_figures
+from weft.pictures.position_study import study
 
 RECORDED = Path(__file__).parents[1] / "recipes" / "six_ages"
 EDGE = (" Edge: the best learning rate of some run was the lowest or highest of those that it tried, so a better one "
         "may lie beyond.")
 HELP_WIDTH = 78
+PICTURES = "pictures"
+"""The folder of pictures beside the pages."""
 ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), "positions": ("position",),
         "position tables": ("position_table",),
         "rotary scalings": ("rope_scaling",), "feed-forwards": ("feedforward",), "blocks": ("block",),
@@ -115,14 +123,22 @@ def with_tables(readme: str) -> str:
 
 
 def write_pages(folder: Path) -> None:
-    """Write both pages into ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "catalogue.md").write_text(catalogue_page(), encoding="utf-8")
+    """Write the pages and the pictures of parts into ``folder``."""
+    pictures = folder / PICTURES
+    pictures.mkdir(parents=True, exist_ok=True)
+    drawn = {(entry.group, entry.kind): part_pictures(entry.group, entry.kind) for entry in catalogue()}
+    for figure in (each for figures in drawn.values() for each in figures):
+        (pictures / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
+    (folder / "catalogue.md").write_text(catalogue_page(drawn), encoding="utf-8")
     (folder / "cli.md").write_text(cli_page(), encoding="utf-8")
+    found = study()
+    (folder / "positions_pictured.md").write_text(page(found, PICTURES), encoding="utf-8")
+    for figure in study_figures(found):
+        (pictures / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
 
 
-def catalogue_page() -> str:
-    """Every registered part by group: kind, what it is, source, traits, state."""
+def catalogue_page(drawn: Mapping[tuple[str, str], Sequence[Figure]]) -> str:
+    """Every registered part by group: kind, what it is, source, traits, state, and its pictures."""
     lines = ["# Catalogue", "", "Everything that `weft list` shows; `weft list KIND` tells all fields of one part.", ""]
     for group, entries in groupby(catalogue(), key=lambda entry: entry.group):
         lines += [f"## {group}", ""]
@@ -132,6 +148,9 @@ def catalogue_page() -> str:
             lines += [f"  *{name}:* {_escaped(text)}\\" for name, text in facts.items() if text]
             lines[-1] = lines[-1].removesuffix("\\")
             lines.append("")
+            for figure in drawn[entry.group, entry.kind]:
+                lines += [f"  ![{_escaped(figure.title)}]({PICTURES}/{figure.name}.svg)", ""]
+                lines += [f"  *{_escaped(str(figure.caption))}*", ""] if figure.caption else []
     return "\n".join(lines)
 
 
@@ -154,5 +173,5 @@ def cli_page() -> str:
 
 if __name__ == "__main__":
     write_pages(Path(__file__).parent / "_generated")
-    page = Path(__file__).parents[1] / "README.md"
-    page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+    readme = Path(__file__).parents[1] / "README.md"
+    readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")

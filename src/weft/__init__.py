@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         compare,
         convert,
         doctor,
+        draw,
         evaluate,
         generate,
         laid_out,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "classify", "compare", "convert", "doctor",
-           "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "plan", "presets", "probe",
+           "draw", "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "plan", "presets", "probe",
            "read_model", "read_run", "score", "stream", "train"]
 
 

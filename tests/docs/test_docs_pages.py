@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from fresh import fresh
 from weft.cli.main import COMMANDS
 from weft.core.registry import REGISTRY
 from weft.masks import known_masks
+from weft.pictures.parts import part_pictures
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +46,33 @@ def test_the_catalogue_has_every_part(built: Path) -> None:
     assert "declared_length" in page and "2 d_hidden float32 numbers" in page
 
 
+def structure(svg: str) -> list[tuple[str, dict[str, str], str]]:
+    """The elements of a drawing with their attributes and words, whatever its fonts and colours."""
+    return [(each.tag, dict(each.attrib), each.text or "") for each in ElementTree.fromstring(svg).iter()
+            if not each.tag.endswith("style")]
+
+
+def test_the_catalogue_shows_every_part_that_has_a_picture(built: Path) -> None:
+    """What each picture shows is tested in tests/pictures/test_parts.py; here, that it is the one on the page."""
+    page = (built / "docs/_generated/catalogue.md").read_text("utf-8")
+    shown = html = 0
+    for group, kind in [(part.group, part.kind) for part in REGISTRY.parts()] + [
+            ("mask", mask.kind) for mask in known_masks()]:
+        for figure in part_pictures(group, kind):
+            file = built / f"docs/_generated/pictures/{figure.name}.svg"
+            assert f"](pictures/{figure.name}.svg)" in page, figure.name
+            assert structure(file.read_text("utf-8")) == structure(figure.alone()), figure.name
+            shown, html = shown + 1, html + (built / f"html/_images/{figure.name}.svg").is_file()
+    assert shown == html > 60
+
+
+def test_the_study_of_positions_has_its_pictures(built: Path) -> None:
+    page = (built / "docs/_generated/positions_pictured.md").read_text("utf-8")
+    names = re.findall(r"\]\(pictures/([\w-]+\.svg)\)", page)
+    assert len(names) == 4 and all((built / f"html/_images/{name}").is_file() for name in names)
+    assert "Under sinusoidal positions it is not monotone" in page
+
+
 def test_the_command_line_page_has_every_command_and_its_options(built: Path) -> None:
     page = (built / "docs/_generated/cli.md").read_text("utf-8")
     for name in (*COMMANDS, "config show", "config schema", "data prepare", "data inspect", "data sample"):
@@ -53,8 +83,8 @@ def test_the_command_line_page_has_every_command_and_its_options(built: Path) ->
 
 
 @pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tasks", "tokenizers", "families",
-                                  "arpa", "chat", "files", "add_a_part", "architecture", "python",
-                                  "_generated/catalogue", "_generated/cli"])
+                                  "arpa", "chat", "drawing", "files", "add_a_part", "architecture", "python",
+                                  "_generated/catalogue", "_generated/cli", "_generated/positions_pictured"])
 def test_every_page_is_built(built: Path, page: str) -> None:
     assert "<h1>" in (built / f"html/{page}.html").read_text("utf-8")
 
@@ -62,5 +92,5 @@ def test_every_page_is_built(built: Path, page: str) -> None:
 def test_the_python_page_documents_the_functions(built: Path) -> None:
     page = (built / "html/python.html").read_text("utf-8")
     for name in ("train", "compare", "load", "generate", "score", "evaluate", "convert", "families", "check", "plan",
-                 "data_prepare", "doctor", "catalogue"):
+                 "data_prepare", "doctor", "catalogue", "draw"):
         assert f'id="weft.api.{name}"' in page, name

@@ -7,6 +7,7 @@ from weft.analysis import Diagnosis, Entry, Plan, catalogue, doctor
 from weft.analysis.describe import Description, describe
 from weft.api.configs import config_path, config_schema, presets, read_model, read_run
 from weft.api.data import data_inspect, data_prepare, data_sample
+from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
 from weft.api.extending import extend
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype
@@ -36,9 +37,9 @@ from weft.interop.arpa.convert import is_arpa
 from weft.tasks.answers import Answer
 
 __all__ = ["Answer", "ChatSettings", "Conversation", "Description", "Diagnosis", "Ends", "Entry", "Loaded",
-           "Measuring", "Model", "Plan", "Row", "Sampling", "UserError", "beam_search", "catalogue", "check",
+           "Measuring", "Model", "Plan", "Row", "Sampling", "Text", "UserError", "beam_search", "catalogue", "check",
            "classify", "compare", "compare_report", "config_path", "config_schema", "convert", "data_inspect",
-           "data_prepare", "data_sample", "describe", "doctor", "evaluate", "extend", "families", "generate",
-           "is_arpa", "laid_out", "load", "load_language_model", "load_plugin", "measure", "plan", "presets", "probe",
-           "prompt_rows", "read_model", "read_run", "require_device", "require_dtype", "run_of", "score", "stream",
-           "task_kind", "train"]
+           "data_prepare", "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate",
+           "is_arpa", "laid_out", "load", "load_language_model", "load_plugin", "measure", "pictures", "plan",
+           "presets", "probe", "prompt_rows", "read_model", "read_run", "require_device", "require_dtype", "run_of",
+           "score", "stream", "task_kind", "train"]

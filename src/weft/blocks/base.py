@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from weft.blocks.wiring import Wiring
 from weft.core.channels import Channel, Ends, untaken
 from weft.core.clock import Clock
 from weft.core.config import PartField, rule
@@ -214,6 +215,10 @@ class Block(Composite):
     def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
                span: Span) -> tuple[Output[LayerState], Tensor]:
         """Run layer ``index`` on the stream ``x`` and return its output and the stream after it."""
+
+    def wiring(self) -> Wiring | None:
+        """Its norms, layers and sums as data, equal to what `run` does; None for a block that does not say."""
+        return None
 
     def normed(self, index: int, x: Tensor, span: Span) -> Tensor:
         """``x`` after norm ``index``, whose batch statistics, if any, leave out padding."""

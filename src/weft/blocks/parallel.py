@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.blocks.base import Block, BlockConfig
+from weft.blocks.wiring import Branch, Step, Wiring
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
@@ -51,3 +52,8 @@ class Parallel(Block):
                span: Span) -> tuple[Output[LayerState], Tensor]:
         out = layer(x if self.shared else self.normed(index, x, span), state, span)
         return out, out.y
+
+    def wiring(self) -> Wiring:
+        branches = tuple(Branch(index, None if self.shared else index) for index in range(len(self.layers)))
+        return (Step(branches, entering=0 if self.shared else None,
+                     skip="stream" if self.config.residual else "nothing"),)

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from torch import Tensor
 
 from weft.blocks.base import Block, BlockConfig
+from weft.blocks.wiring import Branch, Skip, Step, Wiring, in_turn
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
@@ -47,3 +48,9 @@ class PostNorm(Block):
         if self.inside:
             return out, self.add(x, self.normed(index, out.y, span))
         return out, self.normed(index, self.add(x, out.y), span)
+
+    def wiring(self) -> Wiring:
+        if self.inside:
+            return in_turn(len(self.layers), self.config.residual, after=True)
+        skip: Skip = "stream" if self.config.residual else "nothing"
+        return tuple(Step((Branch(index),), skip=skip, after=index) for index in range(len(self.layers)))

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from weft.blocks.base import Block, BlockConfig
+from weft.blocks.wiring import Branch, Skip, Step, Wiring, in_turn
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
@@ -46,3 +47,9 @@ class PreNorm(Block):
         normed: Tensor = norms._modules[str(index)](x, span.ticks.valid)
         out = layer(normed, state, span)
         return out, self.add(normed if self.skip_normed else x, out.y)
+
+    def wiring(self) -> Wiring:
+        if not self.skip_normed:
+            return in_turn(len(self.layers), self.config.residual, before=True)
+        skip: Skip = "entering" if self.config.residual else "nothing"
+        return tuple(Step((Branch(index),), entering=index, skip=skip) for index in range(len(self.layers)))

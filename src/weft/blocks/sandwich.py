@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from weft.blocks.base import Block, BlockConfig
+from weft.blocks.wiring import Wiring, in_turn
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
@@ -34,3 +35,6 @@ class SandwichNorm(Block):
                span: Span) -> tuple[Output[LayerState], Tensor]:
         out = layer(self.normed(2 * index, x, span), state, span)
         return out, self.add(x, self.normed(2 * index + 1, out.y, span))
+
+    def wiring(self) -> Wiring:
+        return in_turn(len(self.layers), self.config.residual, before=True, after=True)

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "score": LazyCommand("weft.cli.score:score", "Show the log-probability of every token, in nats; for a "
                          "classifier, of every class."),
     "extend": LazyCommand("weft.cli.extend:extend", "Extend a model with rotary positions to a longer context."),
+    "draw": LazyCommand("weft.cli.draw:draw", "Draw a model: its architecture, masks and positions."),
     "convert": LazyCommand("weft.cli.convert:convert", "Write a model in another format.")})
 """Every command but the groups, with the first line of its help, so that ``weft --help`` imports none of them."""
 

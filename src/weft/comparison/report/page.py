@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -22,7 +20,7 @@ from weft.comparison.report.view import View
 from weft.comparison.study_result import StudyResult
 from weft.drawing.markup import Child, Markup, join, tag
 from weft.drawing.numbers import confidence, integer, moment
-from weft.drawing.palette import themes
+from weft.drawing.page import base_style, meta
 
 
 @final
@@ -71,8 +69,8 @@ def render(result: StudyResult) -> str:
     view = View(result)
     sections = SECTIONS + ((NOTES,) if result.notes else ())
     script = _file("script.js")
-    head = tag("head", None, _meta(script), tag("title", None, f"{result.name} \u2013 Weft"),
-               tag("style", None, Markup(themes() + _file("style.css"))))
+    head = tag("head", None, meta(script), tag("title", None, f"{result.name} \u2013 Weft"),
+               tag("style", None, Markup(base_style() + _file("style.css"))))
     body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"), _header(view),
                _bar(view, sections), tag("main", {"id": "main"}, _verdict(view),
                                          [_section(each, view) for each in sections]),
@@ -82,17 +80,6 @@ def render(result: StudyResult) -> str:
 
 def _file(name: str) -> str:
     return resources.files("weft.comparison.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _meta(script: str) -> Markup:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
-              "base-uri 'none'; form-action 'none'")
-    return join(tag("meta", {"charset": "utf-8"}),
-                tag("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
-                tag("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-                tag("meta", {"name": "color-scheme", "content": "light dark"}),
-                tag("link", {"rel": "icon", "href": "data:,"}))
 
 
 def _header(view: View) -> Markup:

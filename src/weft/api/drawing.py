@@ -1,0 +1,128 @@
+"""Pictures of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from weft.analysis.shapes import built_empty
+from weft.api.configs import config_path, presets, read_model, read_run
+from weft.api.examining import require_changeable
+from weft.api.models import Model, load
+from weft.api.using import prompt_rows
+from weft.checkpoints import Loaded
+from weft.checkpoints.hub import hub_model
+from weft.core.errors import InputError, nearest
+from weft.core.model import ModelConfig, built_model
+from weft.decoding.rows import parse_rows
+from weft.pictures.attention import attention_maps
+from weft.pictures.gallery import Drawn, Gallery, Read, gallery
+from weft.pictures.writing import require_writable, write
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import ByteTokenizerConfig
+from weft.training.files import read_plain
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text that the model reads, whose attention is drawn.
+
+    Attributes:
+        text: read after the token that begins a document, if the tokenizer has one.
+        source: for a model that reads a source, followed by the token that ends a document.
+    """
+
+    text: str
+    source: str | None = None
+
+
+def draw(target: Model | ModelConfig, overrides: Iterable[str] = (), *, out: str | Path, text: Text | None = None,
+         png: bool = False, replace: bool = False) -> Drawn:
+    """Draw a configuration (file, preset or object) or a checkpoint: its architecture, masks and positions, a
+    recurrent model unrolled in time, and attention maps of a text.
+
+    Args:
+        target: what is drawn. A configuration is drawn without its weights; for a text it is built with random ones.
+        overrides: ``key.path=value`` changes to a file or preset.
+        out: a new folder, or a file ``.html``, ``.svg`` or ``.png``; see `weft.pictures.writing.write`.
+        text: what the model reads, for attention maps.
+        png: a PNG beside each SVG.
+        replace: replace a folder that Weft wrote.
+
+    Raises:
+        OccupiedError: something is at ``out``.
+        InputError: a text that cannot be encoded, or longer than the model's limit; overrides for a checkpoint.
+        UnsupportedError: attention maps of a model without attention.
+        MissingExtra: PNG files need a package that is not installed.
+    """
+    require_writable(Path(out), png=png, replace=replace)
+    return write(pictures(target, overrides, text=text), Path(out), png=png, replace=replace)
+
+
+def pictures(target: Model | ModelConfig, overrides: Iterable[str] = (), *, text: Text | None = None) -> Gallery:
+    """The pictures of a model, not written; the arguments are those of `draw`."""
+    changes = [overrides] if isinstance(overrides, str) else list(overrides)
+    require_changeable(target, changes)
+    if isinstance(target, ModelConfig):
+        if text is not None:
+            raise InputError("a configuration object names no tokenizer.", where="text",
+                             remedy="Give a checkpoint, or the file of a run.")
+        return gallery(built_empty(target), target.kind, trained=False)
+    if isinstance(target, Loaded) or Path(target).is_dir() or hub_model(target) is not None:
+        loaded = load(target)
+        return gallery(loaded.model, loaded.path.name, trained=True, read=None if text is None else _read(loaded, text))
+    if not Path(target).suffix and str(target) not in presets() and not Path(target).exists():
+        raise InputError(f"{str(target)!r} is neither a file, a preset nor a checkpoint.", where="target",
+                         remedy=f"{nearest(str(target), presets())} Or give the path of a YAML or JSON file or of a "
+                                "checkpoint's folder.")
+    name = Path(target).stem
+    if text is None:
+        return gallery(built_empty(read_model(target, changes)), name, trained=False)
+    made = _untrained(target, changes)
+    return gallery(made.model, name, trained=False, read=_read(made, text))
+
+
+def _untrained(target: str | Path, changes: list[str]) -> Loaded:
+    """The model of a run's configuration with random weights, and its tokenizer, if nothing must be trained for it.
+
+    Raises:
+        InputError: the file names no tokenizer, or one that is trained with the run.
+    """
+    path = config_path(target)
+    run = None if "kind" in read_plain(path) else read_run(path, changes)
+    if run is None:
+        raise InputError("the configuration of a model alone names no tokenizer.", where="text",
+                         remedy="Give a checkpoint, or the file of a run with a tokenizer.")
+    tokenizer: Tokenizer | None = run.tokenizer.from_file()
+    if tokenizer is None and not isinstance(run.tokenizer, ByteTokenizerConfig):
+        raise InputError(f"the tokenizer {run.tokenizer.kind!r} is trained with the run, so there is none yet.",
+                         where="text", remedy="Give a checkpoint of the run.")
+    torch.manual_seed(run.seed)
+    model = built_model(run.model).eval()
+    return Loaded(model, tokenizer or run.tokenizer.fit(()), run.model, None, {}, path)
+
+
+def _read(loaded: Loaded, text: Text) -> Read:
+    """The attention of a model over a text, and the text's tokens."""
+    [row] = parse_rows(prompt_rows(loaded, text.text))
+    source = None if text.source is None else _source(loaded, text.source)
+    maps = attention_maps(loaded.model, row.tokens, source)
+    return Read(_pieces(loaded, row.tokens), _pieces(loaded, source or ()), tuple(maps))
+
+
+def _source(loaded: Loaded, text: str) -> tuple[int, ...]:
+    """The ids of a source, followed by the token that ends a document, as in training."""
+    [row] = parse_rows(prompt_rows(loaded, [text], open_text=False))
+    end = None if loaded.tokenizer is None else loaded.tokenizer.eos_id
+    return (*row.tokens, *([] if end is None else [end]))
+
+
+def _pieces(loaded: Loaded, tokens: tuple[int, ...]) -> tuple[str, ...]:
+    """Each token as text."""
+    tokenizer = loaded.tokenizer
+    return tuple(str(token) if tokenizer is None else tokenizer.decode([token], specials=True) for token in tokens)
+
+

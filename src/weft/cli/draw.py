@@ -1,0 +1,96 @@
+"""``weft draw``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.config import Overrides
+from weft.cli.options import (
+    AllowPickles,
+    Json,
+    Offline,
+    Plugin,
+    Revision,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
+from weft.cli.plan import Target
+
+if TYPE_CHECKING:
+    from weft.api import Text
+    from weft.pictures.gallery import Drawn
+
+
+@guarded
+def draw(target: Target, overrides: Overrides = None,
+         out: Annotated[Path, typer.Option("--out", help="A new folder, for a page and a file of each picture; or a "
+                                           "file: .html for the page, .svg or .png for the architecture "
+                                           "alone.")] = Path("runs/drawing"),
+         text: Annotated[str | None, typer.Option("--text", help="Draw the attention maps of this text.")] = None,
+         text_file: Annotated[Path | None, typer.Option("--text-file", help="Draw the attention maps of this file's "
+                                                        "text.")] = None,
+         source: Annotated[str | None, typer.Option("--source", help="The source of --text, for a model that reads "
+                                                    "one.")] = None,
+         png: Annotated[bool, typer.Option("--png", help="Write a PNG of each picture, too.")] = False,
+         replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft wrote.")] = False,
+         threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
+         offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+    """Draw a model: its architecture, masks and positions.
+
+    A recurrent model is also unrolled in time. With a text, the attention maps of every layer and head are drawn, with
+    their entropy and their share on the first tokens.
+    """
+    prepare(plugin, threads)
+    from weft import api
+    from weft.api.examining import require_changeable
+
+    require_changeable(target, overrides or [])
+    read = _text(text, text_file, source)
+    found = api.draw(str(on_disk(target, revision, offline, allow_pickles)), overrides or [], out=out, text=read,
+                     png=png, replace=replace)
+    if json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def _text(text: str | None, file: Path | None, source: str | None) -> Text | None:
+    """The text to draw; None for none."""
+    from weft.api import Text
+    from weft.core.errors import InputError
+
+    if text is not None and file is not None:
+        raise InputError("--text and --text-file both give a text.", where="--text-file", remedy="Give one of them.")
+    if text is None and file is None:
+        if source is not None:
+            raise InputError("a source without a text.", where="--source", remedy="Give --text, too.")
+        return None
+    return Text(_content(file) if file is not None else text or "", source)
+
+
+def _content(file: Path) -> str:
+    from weft.core.errors import InputError
+
+    try:
+        return file.read_text(encoding="utf-8").strip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{str(file)!r} cannot be read as text ({error}).", where="--text-file",
+                         remedy="Give a file of UTF-8 text.") from None
+
+
+def _print(found: Drawn) -> None:
+    from weft.cli.text import console, table
+
+    if found.heads:
+        rows = table("layer", ">head", ">entropy, nats", ">first token", ">first four", ">learned sink")
+        for each in found.heads:
+            rows.add_row(each.place, str(each.head), f"{each.entropy:.3f}", f"{each.on_first:.1%}",
+                         f"{each.on_first_four:.1%}", f"{each.sink:.1%}")
+        console().print(rows)
+    typer.echo(f"wrote {found.out}" + (f": {len(found.files)} files" if len(found.files) > 1 else ""))

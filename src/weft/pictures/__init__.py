@@ -1,0 +1,1 @@
+"""Pictures of models: architecture, masks, positions, recurrence in time, attention maps."""
