@@ -1,0 +1,31 @@
+/* The arguments of attention, the same in every instruction set and in Python (weft/ops/native_attention.py). */
+
+#ifndef WEFT_ATTENTION_H
+#define WEFT_ATTENTION_H
+
+#include <stdint.h>
+
+/* Distances between numbers of a tensor [batch, token, head, feature], whose features are adjacent. */
+typedef struct {
+    long row, token, head;
+} Strides;
+
+/* Tensors and facts of one call.
+ *
+ * Query i's own key is offset + i; it attends to the keys from its own - back to its own + ahead, and, where `from` and
+ * `to` are given ([batch, queries]), to none before from[i] and none after to[i]. Outputs and gradients are contiguous
+ * [batch, token, head, feature]; `logs` holds for each [batch, head, query] the binary logarithm of the sum of 2 to the
+ * power of its scores, and infinity for a query that attends to nothing. */
+typedef struct {
+    const float *q, *k, *v;
+    Strides q_at, k_at, v_at;
+    float *y, *logs;
+    const float *dy;
+    float *dq, *dk, *dv;
+    const int32_t *from, *to;
+    long batch, queries, keys, heads, groups, size, value_size, offset, back, ahead;
+    double scale;
+    long next, failed;
+} Attention;
+
+#endif
