@@ -36,8 +36,8 @@ static void bounds(const Attention *c, long row, long begin, Block *block) {
             block->from[i] = 0, block->to[i] = -1;
             continue;
         }
-        if (c->from) from = most(from, c->from[at]);
-        if (c->to) to = least(to, c->to[at]);
+        if (c->start) from = most(from, c->start[at]);
+        if (c->stop) to = least(to, c->stop[at]);
         block->from[i] = (int32_t)from, block->to[i] = (int32_t)to;
         block->all_from = most(block->all_from, from), block->all_to = least(block->all_to, to);
         if (from <= to) block->first = least(block->first, from), block->last = most(block->last, to);
@@ -135,14 +135,15 @@ static void forward_block(const Attention *c, long row, long head, long begin, f
 
 /* Of a block of queries and one head, for the backward pass; `across` numbers lie between rows of features. */
 typedef struct {
-    float *q, *q_rows, *dy, *dy_rows, *weights, *slopes, *dq, *dq_rows, *dk, *dv;
+    float *q, *q_rows, *y, *dy, *dy_rows, *weights, *slopes, *dq, *dq_rows, *dk, *dv;
     float logs[QUERIES] __attribute__((aligned(64))), means[QUERIES] __attribute__((aligned(64)));
 } Work;
 
 static void rows_of(const float *x, long stride, long count, long size, float factor, float *y) {
     const long across = padded(size);
-    for (long i = 0; i < QUERIES; i++)
-        for (long e = 0; e < across; e++) y[i * across + e] = i < count && e < size ? x[i * stride + e] * factor : 0;
+    memset(y, 0, sizeof(float) * QUERIES * across);
+    for (long i = 0; i < count; i++)
+        for (long e = 0; e < size; e++) y[i * across + e] = x[i * stride + e] * factor;
 }
 
 static void prepare(const Attention *c, long row, long head, long begin, const Block *block, Work *w) {
@@ -155,12 +156,14 @@ static void prepare(const Attention *c, long row, long head, long begin, const B
     transpose(dy, stride, block->count, value_size, 1, w->dy, QUERIES);
     rows_of(q, c->q_at.token, block->count, size, (float)c->scale, w->q_rows);
     rows_of(dy, stride, block->count, value_size, 1, w->dy_rows);
-    for (long i = 0; i < QUERIES; i++) {
-        float mean = 0;
-        if (i < block->count)
-            for (long f = 0; f < value_size; f++) mean += dy[i * stride + f] * y[i * stride + f];
-        w->means[i] = mean, w->logs[i] = i < block->count ? logs[i] : INFINITY;
+    transpose(y, stride, block->count, value_size, 1, w->y, QUERIES);
+    /* Summed as the products of a tile are, so that the slope of a weight that stands alone is exactly 0. */
+    for (long u = 0; u < QUERIES; u += LANES) {
+        vec mean = {0};
+        for (long f = 0; f < value_size; f++) mean += load(w->y + f * QUERIES + u) * load(w->dy + f * QUERIES + u);
+        store(w->means + u, mean);
     }
+    for (long i = 0; i < QUERIES; i++) w->logs[i] = i < block->count ? logs[i] : INFINITY;
     memset(w->dq, 0, sizeof(float) * size * QUERIES);
 }
 
@@ -222,15 +225,12 @@ static void backward_group(const Attention *c, long row, long group, Work *w) {
         }
 }
 
-static float *reserved(Attention *c, long numbers) {
-    float *memory = aligned_alloc(64, (sizeof(float) * numbers + 63) / 64 * 64);
-    if (!memory) __atomic_store_n(&c->failed, 1, __ATOMIC_RELAXED);
-    return memory;
-}
+/* Memory of one thread; NULL if there is none, and then the other threads do its work. */
+static float *reserved(long numbers) { return aligned_alloc(64, (sizeof(float) * numbers + 63) / 64 * 64); }
 
 /* What one thread does: blocks of queries, taken one after another until none is left. */
 void NAME(weft_attention_forward)(Attention *c) {
-    float *memory = reserved(c, QUERIES * (c->size + KEYS + c->value_size + padded(c->value_size)));
+    float *memory = reserved(QUERIES * (c->size + KEYS + c->value_size + padded(c->value_size)));
     const long blocks = (c->queries + QUERIES - 1) / QUERIES, count = c->batch * c->heads * blocks;
     for (long i; memory && (i = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED)) < count;)
         forward_block(c, i / blocks / c->heads, i / blocks % c->heads, i % blocks * QUERIES, memory);
@@ -240,12 +240,12 @@ void NAME(weft_attention_forward)(Attention *c) {
 /* What one thread does: key/value heads, taken one after another until none is left. */
 void NAME(weft_attention_backward)(Attention *c) {
     const long size = QUERIES * padded(c->size), value_size = QUERIES * padded(c->value_size);
-    float *memory = reserved(c, 5 * size + 3 * value_size + 2 * KEYS * QUERIES);
+    float *memory = reserved(5 * size + 4 * value_size + 2 * KEYS * QUERIES);
     const long count = c->batch * c->groups;
+    float *values = memory + 5 * size, *tiles = values + 4 * value_size;
     Work w = {.q = memory, .q_rows = memory + size, .dq = memory + 2 * size, .dq_rows = memory + 3 * size,
-              .dk = memory + 4 * size, .dy = memory + 5 * size, .dy_rows = memory + 5 * size + value_size,
-              .dv = memory + 5 * size + 2 * value_size, .weights = memory + 5 * size + 3 * value_size,
-              .slopes = memory + 5 * size + 3 * value_size + KEYS * QUERIES};
+              .dk = memory + 4 * size, .y = values, .dy = values + value_size, .dy_rows = values + 2 * value_size,
+              .dv = values + 3 * value_size, .weights = tiles, .slopes = tiles + KEYS * QUERIES};
     for (long i; memory && (i = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED)) < count;)
         backward_group(c, i / c->groups, i % c->groups, &w);
     free(memory);

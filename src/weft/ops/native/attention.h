@@ -1,4 +1,5 @@
-/* The arguments of attention, the same in every instruction set and in Python (weft/ops/native_attention.py). */
+/* The arguments of attention, the same in every instruction set and in Python (weft/ops/native_attention.py). `next` counts
+ * the pieces of work that threads have taken. */
 
 #ifndef WEFT_ATTENTION_H
 #define WEFT_ATTENTION_H
@@ -12,8 +13,8 @@ typedef struct {
 
 /* Tensors and facts of one call.
  *
- * Query i's own key is offset + i; it attends to the keys from its own - back to its own + ahead, and, where `from` and
- * `to` are given ([batch, queries]), to none before from[i] and none after to[i]. Outputs and gradients are contiguous
+ * Query i's own key is offset + i; it attends to the keys from its own - back to its own + ahead, and, where `start`
+ * and `stop` are given ([batch, queries]), to none before start[i] and none after stop[i]. Outputs and gradients are contiguous
  * [batch, token, head, feature]; `logs` holds for each [batch, head, query] the binary logarithm of the sum of 2 to the
  * power of its scores, and infinity for a query that attends to nothing. */
 typedef struct {
@@ -22,10 +23,10 @@ typedef struct {
     float *y, *logs;
     const float *dy;
     float *dq, *dk, *dv;
-    const int32_t *from, *to;
+    const int32_t *start, *stop;
     long batch, queries, keys, heads, groups, size, value_size, offset, back, ahead;
     double scale;
-    long next, failed;
+    long next;
 } Attention;
 
 #endif

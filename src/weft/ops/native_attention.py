@@ -1,0 +1,160 @@
+"""Attention in C: softmax over the keys of an interval, forward and backward, in float32 on a processor.
+
+Scores are computed by tiles that stay in the processor's cache (Dao et al. 2022, algorithms 1 and 4), only where the
+interval of a query holds keys, so that time grows with the tokens times the width of a window. Besides the result the
+forward pass keeps one number for each query and head, the logarithm of the sum of its exponentials; the backward pass
+computes the weights again. The sources are `weft/ops/native/attention.c` and what it includes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from weft.masks.visible import Interval
+from weft.ops.native.library import Incomplete, run
+from weft.ops.operator import again, differentiate, operator
+
+BLOCK = 64
+"""Queries, and keys, of a tile."""
+
+
+class _Call(ctypes.Structure):
+    """`Attention` of native/attention.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
+        *((name, ctypes.c_long * 3) for name in ("q_at", "k_at", "v_at")),
+        *((name, ctypes.c_void_p) for name in ("y", "logs", "dy", "dq", "dk", "dv", "start", "stop")),
+        *((name, ctypes.c_long) for name in ("batch", "queries", "keys", "heads", "groups", "size", "value_size",
+                                             "offset", "back", "ahead")),
+        ("scale", ctypes.c_double), ("next", ctypes.c_long))
+
+
+def native(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Tensor, "B S K F"], *,
+           interval: Interval, scale: float) -> Float[Tensor, "B T H F"]:
+    """The attention of a call without score terms.
+
+    Args:
+        q, k, v: the call's.
+        interval: the keys that each query attends to.
+        scale: factor on q.k.
+    """
+    longest = q.shape[1] + k.shape[1]
+    back, ahead = (longest if bound is None else min(bound, longest) for bound in (interval.back, interval.ahead))
+    start, stop = (None if x is None else x.expand(q.shape[0], q.shape[1]).to(torch.int32).contiguous()
+                   for x in (interval.start, interval.stop))
+    y: Tensor = _FORWARD(q, k, v, start, stop, scale, interval.offset, back, ahead)[0]
+    return y
+
+
+def _call(q: Tensor, k: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, scale: float, offset: int,
+          back: int, ahead: int) -> _Call:
+    """The arguments of the C functions; features of q, k and v are adjacent."""
+    call = _Call(batch=len(q), queries=q.shape[1], keys=k.shape[1], heads=q.shape[2], groups=k.shape[2],
+                 size=q.shape[3], value_size=v.shape[3], offset=offset, back=back, ahead=ahead, scale=scale)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        setattr(call, name, x.data_ptr())
+        setattr(call, f"{name}_at", (ctypes.c_long * 3)(*x.stride()[:3]))
+    _point(call, start=start, stop=stop)
+    return call
+
+
+def _point(call: _Call, **tensors: Tensor | None) -> None:
+    for name, x in tensors.items():
+        setattr(call, name, None if x is None else x.data_ptr())
+
+
+def _adjacent(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _run(name: str, call: _Call, items: int) -> None:
+    run(name, call)
+    if call.next < items:
+        raise Incomplete("attention in C could not reserve the memory of a tile. Give it fewer threads or a smaller "
+                         "batch.")
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, scale: float, offset: int,
+             back: int, ahead: int) -> tuple[Tensor, Tensor]:
+    """The result, and for each row, head and query the binary logarithm of the sum of its exponentials."""
+    q, k, v = _adjacent(q), _adjacent(k), _adjacent(v)
+    y, logs = q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
+    call = _call(q, k, v, start, stop, scale, offset, back, ahead)
+    _point(call, y=y, logs=logs)
+    _run("weft_attention_forward", call, q.shape[0] * q.shape[2] * -(-q.shape[1] // BLOCK))
+    return y, logs
+
+
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
+
+
+def _backward(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, y: Tensor,
+              logs: Tensor, scale: float, offset: int, back: int, ahead: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v."""
+    q, k, v, dy = _adjacent(q), _adjacent(k), _adjacent(v), dy.contiguous()
+    dq, dk, dv = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
+    call = _call(q, k, v, start, stop, scale, offset, back, ahead)
+    _point(call, y=y, logs=logs, dy=dy, dq=dq, dk=dk, dv=dv)
+    _run("weft_attention_backward", call, k.shape[0] * k.shape[2])
+    return dq, dk, dv
+
+
+def _backward_shapes(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.rest = inputs[5:]
+
+
+def _gradient(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, start, stop, y, logs = ctx.saved_tensors
+    rest: tuple[None, ...] = (None,) * (2 + len(ctx.rest))
+    if dy is None:
+        return None, None, None, *rest
+    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
+        return *again(_plain(q, k, v, start, stop, *ctx.rest), (q, k, v), dy), *rest
+    return *_BACKWARD(dy, q, k, v, start, stop, y, logs, *ctx.rest), *rest
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, scale: float, offset: int,
+           back: int, ahead: int) -> Tensor:
+    """The same by PyTorch's operators, with all scores."""
+    key = torch.arange(k.shape[1])
+    own = offset + torch.arange(q.shape[1])[:, None]
+    allowed = ((key >= own - back) & (key <= own + ahead))[None]
+    if start is not None:
+        allowed = allowed & (key >= start[..., None])
+    if stop is not None:
+        allowed = allowed & (key <= stop[..., None])
+    by_group = q.unflatten(2, (k.shape[2], -1))
+    scores = torch.einsum("btkge,bske->bkgts", by_group, k) * scale
+    hidden = ~allowed[:, None, None]
+    scores = scores.masked_fill(hidden, -torch.inf).masked_fill(hidden.all(-1, keepdim=True), 0.0)
+    weights = scores.softmax(-1).masked_fill(hidden, 0.0)
+    return torch.einsum("bkgts,bskf->btkgf", weights, v).flatten(2, 3)
+
+
+_FORWARD = operator("native_attention", _forward, _forward_shapes)
+_BACKWARD = operator("native_attention_backward", _backward, _backward_shapes)
+differentiate("native_attention", _gradient, _save)
+
+
+def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """q.k and weights.v, as if over all pairs."""
+    return 2 * q.shape[0] * q.shape[2] * q.shape[1] * k.shape[1] * (q.shape[3] + v.shape[3])
+
+
+def native_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """Scores again, then gradients of v, weights, q and k, as if over all pairs."""
+    return 2 * q.shape[0] * q.shape[2] * q.shape[1] * k.shape[1] * (3 * q.shape[3] + 2 * v.shape[3])
