@@ -160,14 +160,15 @@ class Ruled(Visible):
         return self.rule.band
 
     def interval(self) -> Interval | None:
-        own, window = self.keys.layout == OWN, self.rule.window
-        if window is not None:
+        ticks, window, offset = self.ticks, self.rule.window, self.offset
+        if window is not None and offset is not None:
             back = None if window.size is None else window.size - 1
-            if self._plain and self.offset is not None:
-                return Interval(self.offset, back, 0)
-            # Of packed rows the padding, which follows a row's tokens, is hidden by the causal mask.
-            return Interval(0, back, 0, self.ticks.begin - self.ticks.order[:, :1]) if own else None
-        if self.rule.everything and own and not self.ticks.packed and self.keys.valid is not None:
+            if self._plain:
+                return Interval(offset, back, 0)
+            # From a document's first token to the query's own every key exists: padding and empty slots lie outside.
+            own = torch.arange(offset, offset + ticks.order.shape[1], device=ticks.order.device)
+            return Interval(offset, back, 0, own + ticks.begin - ticks.order)
+        if self.rule.everything and self.keys.layout == OWN and not ticks.packed and self.keys.valid is not None:
             return Interval(0, None, None, stop=self.keys.valid.sum(1, keepdim=True) - 1)
         return None
 

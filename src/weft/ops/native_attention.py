@@ -152,9 +152,33 @@ differentiate("native_attention", _gradient, _save)
 
 def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
     """q.k and weights.v, as if over all pairs."""
-    return 2 * q.shape[0] * q.shape[2] * q.shape[1] * k.shape[1] * (q.shape[3] + v.shape[3])
+    return _products(q, q.shape[1] * k.shape[1], q.shape[3] + v.shape[3])
 
 
 def native_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
     """Scores again, then gradients of v, weights, q and k, as if over all pairs."""
-    return 2 * q.shape[0] * q.shape[2] * q.shape[1] * k.shape[1] * (3 * q.shape[3] + 2 * v.shape[3])
+    return _products(q, q.shape[1] * k.shape[1], 3 * q.shape[3] + 2 * v.shape[3])
+
+
+def native_skipped(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+    """Of these operations, those for keys outside the intervals of a block of queries, which are not done."""
+    return _products(q, _outside(q, k, *rest[-3:]), q.shape[3] + v.shape[3])
+
+
+def native_backward_skipped(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+    """Of the backward pass's operations, those for keys outside the intervals, which are not done."""
+    return _products(q, _outside(q, k, *rest[-3:]), 3 * q.shape[3] + 2 * v.shape[3])
+
+
+def _products(q: Tensor, pairs: int, width: int) -> int:
+    return 2 * q.shape[0] * q.shape[2] * width * pairs
+
+
+def _outside(q: Tensor, k: Tensor, offset: int, back: int, ahead: int) -> int:
+    """Pairs of a query and a key that is in no interval of the query's block, documents and padding aside."""
+    steps, keys, inside = q.shape[1], k.shape[1], 0
+    for first in range(0, steps, BLOCK):
+        rows = min(BLOCK, steps - first)
+        least, last = max(0, offset + first - back), min(keys - 1, offset + first + rows - 1 + ahead)
+        inside += rows * max(0, last - least + 1)
+    return steps * keys - inside

@@ -87,8 +87,8 @@ def compiler() -> str:
     names = [os.environ["CC"]] if os.environ.get("CC") else list(COMPILERS)
     found = next((path for path in map(shutil.which, names) if path), None)
     if found is None:
-        raise BuildError("no C compiler is here", f"none of {', '.join(names)} is on the path. Install one, or name one "
-                         "in the variable CC; everything works without, more slowly.")
+        raise BuildError("no C compiler is here", f"none of {', '.join(names)} is on the path. Install one, or name "
+                         "one in the variable CC; everything works without, more slowly.")
     return found
 
 
@@ -134,8 +134,8 @@ def _run(command: Iterable[str]) -> None:
     try:
         done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=SECONDS, errors="replace")
     except subprocess.TimeoutExpired:
-        raise BuildError("the C compiler does not end", f"{line[0]} took more than {SECONDS} s. Name another one in the "
-                         "variable CC.") from None
+        raise BuildError("the C compiler does not end", f"{line[0]} took more than {SECONDS} s. Name another one in "
+                         "the variable CC.") from None
     if done.returncode:
         said = next((each for each in done.stderr.splitlines() if "error" in each), done.stderr.strip())
         raise BuildError("the C compiler fails", f"{line[0]} ends with status {done.returncode}: {said.strip()}. Name "

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, final
+from typing import NamedTuple, final
 
 import torch
 
+from weft.core.compiling import constant_to_compiler
 from weft.ops.native import build
 
-F = TypeVar("F", bound=Callable[..., Any])
 VARIABLE = "WEFT_CPU_CAPABILITY"
 """Names the instruction set to use in place of the best one, as ATEN_CPU_CAPABILITY does for PyTorch."""
 
@@ -40,13 +39,6 @@ class Loaded(NamedTuple):
     path: Path
     sets: tuple[str, ...]
     parallel: int | None
-
-
-def constant_to_compiler(function: F) -> F:
-    """Mark a function of no arguments whose result `torch.compile` takes for a constant instead of tracing it. What
-    `torch.compiler.assume_constant_result` does, without importing the compiler, which takes seconds."""
-    vars(function)["_dynamo_marked_constant"] = True
-    return function
 
 
 @cache
