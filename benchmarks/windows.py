@@ -1,11 +1,12 @@
-"""A window of 512 keys against dense causal attention in long rows: the operation alone, forward and backward.
+"""The forms of attention in long rows with a window, and in short rows: the operation alone, forward and backward.
 
     python benchmarks/windows.py [--rounds 5] [--threads 2]      # on an idle machine; two minutes
 
 One row of eight heads of 64 features in float32. ``dense`` is causal attention by PyTorch's fused kernel, ``banded`` and
 ``native`` are the forms of Weft for a window. At 16,384 tokens the three are run in turns, and ratios are medians over
 the turns; then each window alone at half, once and twice as many. Peak memory is that of a process of its own, beyond
-what it held before the call. What is wanted stands in `WANTED`. Writes ``results/windows.json``.
+what it held before the call. Last come eight causal rows of 512 tokens, with as many key heads and with two, by the
+fused kernel and in C. What is wanted stands in `WANTED`. Writes ``results/windows.json``.
 """
 
 from __future__ import annotations
@@ -84,6 +85,18 @@ def growing(name: str, rounds: int) -> dict[str, Any]:
     return found
 
 
+def short_rows(groups: int, rounds: int) -> dict[str, float]:
+    """Eight causal rows of 512 tokens, by the fused kernel and in C, in turns."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(8, 512, heads, SIZE, requires_grad=True) for heads in (HEADS, groups, groups))
+    span = WHOLE.resolve(None, q)
+    call = AttentionCall(q, k, v, SIZE**-0.5, visible(Rule.of(Causal(), HEADS), Keys.of(span.ticks), span))
+    pairs = [(step("dense", call), step("native", call)) for _ in range(4 * rounds + 1)][1:]
+    return {"dense seconds": statistics.median(dense for dense, _ in pairs),
+            "native seconds": statistics.median(own for _, own in pairs),
+            "faster": statistics.median(dense / own for dense, own in pairs)}
+
+
 def peak(name: str, steps: int) -> int:
     """Bytes beyond what the process held before the call."""
     step(name, call_of(name, 1024))
@@ -120,7 +133,8 @@ def main() -> None:
               "native code": describe().split(",")[0], "python": platform.python_version(),
               "date": datetime.date.today().isoformat(), "load": {"before": load, "after": os.getloadavg()[0]},
               "note": given.note, "shape": {"steps": STEPS, "window": WINDOW, "heads": HEADS, "size": SIZE},
-              "wanted": WANTED, "cases": cases, "by tokens": doubling}
+              "wanted": WANTED, "cases": cases, "by tokens": doubling,
+              "rows of 512, by key heads": {str(groups): short_rows(groups, given.rounds) for groups in (HEADS, 2)}}
     print(json.dumps(report, indent=1))
     given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
