@@ -5,9 +5,9 @@
 Libraries choose their kernels by the processor's instructions, and sums in another order end in other bits. Here torch,
 oneDNN, MKL and Weft's own code are held to older instructions together, as on the processor that a setting stands for,
 each on another number of threads, and the folders whose results depend on arithmetic run under each; the whole suite
-runs once, on one thread, as it is. Where the suite asks for equal bits (a run resumed, a state saved and read, the same call twice), they
-must be equal under every setting; elsewhere tolerances hold. A setting can be narrowed by hand to one library:
-`ATEN_CPU_CAPABILITY=avx2 pytest tests/ops`.
+runs once, on one thread, as it is. Where the suite asks for equal bits (a run resumed, a state saved and read, the same
+call twice), they must be equal under every setting; elsewhere tolerances hold. A setting can be narrowed by hand to one
+library: `ATEN_CPU_CAPABILITY=avx2 pytest tests/ops`.
 
 Printed beside each setting: digits of a product in float32, of a linear map in bfloat16 and of an exponential, which
 show whether the setting reached the library. A setting beyond this processor's instructions is left out, and the output

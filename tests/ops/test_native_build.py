@@ -95,8 +95,8 @@ def test_a_build_that_was_changed_is_not_loaded_and_not_replaced(cache: Path) ->
     path.write_text("something else")
     error = refused()
     assert error.short == "its build is not as it was made"
-    assert error.detail == (f"{path.parent} was changed or is another user's, so it is not loaded. Move it away, and it "
-                            "is built again.")
+    assert error.detail == (f"{path.parent} was changed or is another user's, so it is not loaded. Move it away, "
+                            "and it is built again.")
     assert path.read_text() == "something else"
     (path.parent / build.RECORD).write_text("[")
     assert refused().short == error.short
@@ -165,8 +165,8 @@ def test_the_instruction_set_is_the_best_one_or_that_of_the_variable(monkeypatch
         assert describe().startswith(f"{name}, ") and str(LIBRARY.path) in describe()
     monkeypatch.setenv(VARIABLE, "mmx")
     assert why_not() == "WEFT_CPU_CAPABILITY is unknown"
-    assert describe() == ("none, WEFT_CPU_CAPABILITY is unknown: WEFT_CPU_CAPABILITY is 'mmx'. Give one of avx512, avx2, "
-                          "baseline, or leave it out.")
+    assert describe() == ("none, WEFT_CPU_CAPABILITY is unknown: WEFT_CPU_CAPABILITY is 'mmx'. Give one of avx512, "
+                          "avx2, baseline, or leave it out.")
 
 
 def test_a_set_that_the_processor_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +189,8 @@ def test_forms_give_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = torch.zeros(2, 200, 4, 8), torch.zeros(2, 200, 2, 8)
     call = AttentionCall(q, k, k, 1.0)
     assert "native: the C compiler fails" in ATTENTION.choose(call).passed
-    with pytest.raises(UnsupportedError, match=r"kernels\.attention: the form 'native' of 'attention' cannot serve this "
-                                               r"call: the C compiler fails\. Those that can: sdpa, reference\."):
+    with pytest.raises(UnsupportedError, match=r"kernels\.attention: the form 'native' of 'attention' cannot serve "
+                                               r"this call: the C compiler fails\. Those that can: sdpa, reference\."):
         ATTENTION(call, "native")
 
 
