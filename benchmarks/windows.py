@@ -3,10 +3,10 @@
     python benchmarks/windows.py [--rounds 5] [--threads 2]      # on an idle machine; two minutes
 
 One row of eight heads of 64 features in float32. ``dense`` is causal attention by PyTorch's fused kernel, ``banded``
-and ``native`` are the forms of Weft for a window. At 16,384 tokens the three are run in turns, and ratios are medians over
-the turns; then each window alone at half, once and twice as many. Peak memory is that of a process of its own, beyond
-what it held before the call. Last come eight causal rows of 512 tokens, with as many key heads and with two, by the
-fused kernel and in C. What is wanted stands in `WANTED`. Writes ``results/windows.json``.
+and ``native`` are the forms of Weft for a window. At 16,384 tokens the three are run in turns, and ratios are medians
+over the turns; then each window alone at half, once and twice as many. Peak memory is that of a process of its own,
+beyond what it held before the call. Last come eight causal rows of 512 tokens, with as many key heads and with two, by
+the fused kernel and in C. What is wanted stands in `WANTED`. Writes ``results/windows.json``.
 """
 
 from __future__ import annotations
