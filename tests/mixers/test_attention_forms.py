@@ -192,7 +192,7 @@ def test_the_form_follows_the_mask(fields: dict[str, Any], steps: int, name: str
 
 
 @pytest.mark.parametrize(("dtype", "gradients", "position", "name"), [
-    (torch.float32, True, "alibi", "banded"), (torch.float32, False, "alibi", "sdpa"),
+    (torch.float64, True, "alibi", "banded"), (torch.float64, False, "alibi", "sdpa"),
     (torch.bfloat16, True, "alibi", "sdpa"), (torch.float64, True, "rope", "sdpa"),
     (torch.float32, True, {"kind": "alibi", "rounding": "bfloat16"}, "sdpa")])
 def test_blocks_train_a_bias_by_distance_in_long_rows(dtype: torch.dtype, gradients: bool, position: Any,

@@ -25,7 +25,7 @@ from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.forms import forced
 from weft.ops.native.library import VARIABLE, Loaded, loaded
 from weft.ops.native_attention import native, native_skipped
-from weft.ops.score_terms import WrittenTerm
+from weft.ops.score_terms import ScoreTerm, WrittenTerm
 
 LIBRARY = loaded()
 assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
@@ -43,6 +43,29 @@ class Case(NamedTuple):
     keys: int
     heads: tuple[int, int] = (2, 2)
     sizes: tuple[int, int] = (8, 8)
+    bias: Tensor | None = None
+
+
+def numbers(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 1.5
+
+
+class ByDistance(ScoreTerm):
+    """Numbers for each head and each difference of key and query from -200 on."""
+
+    by_distance = True
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+    def dense(self) -> Tensor:
+        raise NotImplementedError
+
+    def at(self, queries: slice, keys: Any) -> Tensor:
+        raise NotImplementedError
+
+    def distances(self, least: int, count: int) -> Tensor:
+        return self.table[..., least + 200:least + 200 + count]
 
 
 STARTS = torch.tensor([[0] * 40 + [40] * 30 + [70] * 30, [0] * 99 + [99]])
@@ -63,11 +86,12 @@ CASES = {
     "window after others": Case(Interval(60, 33, 0), 70, 130),
     "documents": Case(Interval(0, None, 0, STARTS), 100, 100, (4, 2)),
     "padding": Case(Interval(0, None, None, stop=torch.tensor([[89], [-1]])), 100, 100),
+    "bias": Case(Interval(0, None, 0), 131, 131, (4, 2), bias=numbers(1, 4, 401, seed=5)),
+    "bias in a window": Case(Interval(0, 70, 0, STARTS), 100, 100, bias=numbers(1, 1, 401, seed=5)),
+    "bias by row": Case(Interval(0, None, None, stop=torch.tensor([[69], [3]])), 70, 70,
+                        bias=numbers(2, 2, 401, seed=5)),
+    "bias after others": Case(Interval(60, 33, 4), 70, 130, bias=numbers(2, 1, 401, seed=5)),
 }
-
-
-def numbers(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 1.5
 
 
 def inputs(case: Case, rows: int = 2) -> list[Tensor]:
@@ -91,28 +115,34 @@ def allowed(case: Case, row: int) -> np.ndarray[Any, Any]:
 
 
 def by_hand(case: Case, q: Any, k: Any, v: Any, dy: Any) -> list[np.ndarray[Any, Any]]:
-    """y = softmax(scale q k' + mask) v and its gradients (Dao et al. 2022, appendix B.2), head by head in float64."""
+    """y = softmax(scale q k' + bias + mask) v and its gradients (Dao et al. 2022, appendix B.2), head by head in
+    float64; the bias is a number for each distance of key and query, whose slope sums those of its scores."""
     y, dq, dk, dv = (np.zeros(x.shape) for x in (dy, q, k, v))
+    bias = np.zeros((1, 1, 401)) if case.bias is None else case.bias.double().numpy()
+    dbias, full = np.zeros(bias.shape), np.broadcast_to(bias, (len(q), case.heads[0], 401))
+    apart = np.arange(case.keys) - np.arange(case.queries)[:, None] - case.interval.offset + 200
     share = case.heads[0] // case.heads[1]
     for row, h in itertools.product(range(len(q)), range(case.heads[0])):
         queries, keys, values, slope = q[row, :, h], k[row, :, h // share], v[row, :, h // share], dy[row, :, h]
         may = allowed(case, row)
-        scores = np.where(may, SCALE * queries @ keys.T, -np.inf)
+        scores = np.where(may, SCALE * queries @ keys.T + full[row, h, apart.clip(0, 400)], -np.inf)
         top = np.where(may.any(1), scores.max(1), 0)[:, None]
         weights = np.exp(scores - top) / np.maximum(np.exp(scores - top).sum(1, keepdims=True), 1e-300)
         y[row, :, h] = weights @ values
         falling = slope @ values.T
         inner = weights * (falling - (falling * weights).sum(1, keepdims=True))
+        np.add.at(dbias[row % len(dbias), h % dbias.shape[1]], apart.clip(0, 400), inner)
         dq[row, :, h] = SCALE * inner @ keys
         dk[row, :, h // share] += SCALE * inner.T @ queries
         dv[row, :, h // share] += weights.T @ slope
-    return [y, dq, dk, dv]
+    return [y, dq, dk, dv] + ([] if case.bias is None else [dbias])
 
 
 def computed(case: Case, tensors: list[Tensor]) -> list[Tensor]:
     """The result and the gradients in C."""
-    leaves = [x.detach().requires_grad_() for x in tensors[:3]]
-    y = native(*leaves, interval=case.interval, scale=SCALE)
+    leaves = [x.detach().requires_grad_() for x in (*tensors[:3], *([] if case.bias is None else [case.bias]))]
+    terms = tuple(ByDistance(x) for x in leaves[3:])
+    y = native(*leaves[:3], interval=case.interval, scale=SCALE, terms=terms)
     return [y.detach(), *torch.autograd.grad(y, leaves, tensors[3])]
 
 
@@ -180,30 +210,34 @@ def test_the_operators_keep_what_they_declare() -> None:
     case = Case(Interval(0, 5, 0), 70, 70, (4, 2))
     q, k, v, dy = inputs(case)
     leaves = [x.requires_grad_() for x in (q, k, v)]
+    leaves.append(numbers(1, 4, 6, seed=4).requires_grad_())
     rest = (None, torch.full((2, 70), 60, dtype=torch.int32), SCALE, 0, 5, 0)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.weft.native_attention.default, (*leaves, *rest), test_utils=checks)
     with torch.no_grad():
         y, logs = torch.ops.weft.native_attention(*leaves, *rest)
         torch.library.opcheck(torch.ops.weft.native_attention_backward.default,
-                              (dy, q.detach(), k.detach(), v.detach(), *rest[:2], y, logs, *rest[2:]),
+                              (dy, *(x.detach() for x in leaves), *rest[:2], y, logs, True, *rest[2:]),
                               test_utils=checks)
 
 
 def test_second_derivatives_are_those_of_the_formula() -> None:
     case = Case(Interval(3, 4, 2, start=torch.tensor([[2], [0]]), stop=torch.tensor([[7], [9]])), 6, 12, (4, 2), (3, 5))
-    tensors = inputs(case)
+    tensors, table = inputs(case), numbers(1, 4, 401, seed=5)
 
     def twice(run: Callable[..., Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-        leaves = [x.to(dtype).requires_grad_() for x in tensors[:3]]
+        leaves = [x.to(dtype).requires_grad_() for x in (*tensors[:3], table)]
         slopes = torch.autograd.grad(run(*leaves), leaves, tensors[3].to(dtype), create_graph=True)
         return torch.autograd.grad(sum(x.square().sum() for x in slopes), leaves)
 
-    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        apart = torch.arange(12) - torch.arange(6)[:, None] - 3 + 200
         mask = torch.stack([torch.from_numpy(allowed(case, row)) for row in range(2)])[:, None]
-        return ATTENTION.form("reference").run(AttentionCall(q, k, v, SCALE, Written(mask)))
+        return ATTENTION.form("reference").run(
+            AttentionCall(q, k, v, SCALE, Written(mask), (WrittenTerm(bias[..., apart]),)))
 
-    found = twice(lambda *x: native(*x, interval=case.interval, scale=SCALE), torch.float32)
+    found = twice(lambda q, k, v, bias: native(q, k, v, interval=case.interval, scale=SCALE, terms=(ByDistance(bias),)),
+                  torch.float32)
     for own, exact in zip(found, twice(plain, torch.float64), strict=True):
         assert_close(own.double(), exact, rtol=0, atol=BOUND * float(exact.abs().max()))
 
@@ -224,10 +258,10 @@ def called(mask: str = "causal", steps: int = 200, dtype: torch.dtype = torch.fl
     (called(steps=2), "too few queries"),
     (called(dtype=torch.float64), "it runs only in float32"),
     (called("causal & strided(3)"), "keys may not be consecutive"),
-    (called(softcap=2.0), "it has no biases, softcap, sinks, dropout"),
-    (called(dropout=0.5), "it has no biases, softcap, sinks, dropout"),
-    (called(sinks=torch.zeros(4)), "it has no biases, softcap, sinks, dropout"),
-    (called(terms=(WrittenTerm(torch.zeros(1, 1, 200, 200)),)), "it has no biases, softcap, sinks, dropout"),
+    (called(softcap=2.0), "it has no softcap, sinks, dropout"),
+    (called(dropout=0.5), "it has no softcap, sinks, dropout"),
+    (called(sinks=torch.zeros(4)), "it has no softcap, sinks, dropout"),
+    (called(terms=(WrittenTerm(torch.zeros(1, 1, 200, 200)),)), "a bias depends on more than distance"),
     (called(record=lambda weights: None), "it returns no weights"),
     (AttentionCall(*(torch.ones(2, 200, 1, 257) for _ in range(3)), SCALE), "a head has more than 256 features"),
     (AttentionCall(torch.ones(2, 200, 1, 8), *(torch.ones(2, 0, 1, 8) for _ in range(2)), SCALE),
@@ -270,12 +304,13 @@ def spans() -> Iterator[tuple[str, Span]]:
     yield "packed and padded", Span(begins=begins, count=torch.tensor([150, 140, 0]))
 
 
+@pytest.mark.parametrize("position", ["rope", "t5", "alibi"])
 @pytest.mark.parametrize("mask", ["causal", "causal & window(40)", "bidirectional"])
 @pytest.mark.parametrize(("name", "span"), [pytest.param(*each, id=each[0]) for each in spans()])
-def test_a_layer_computes_the_same_with_documents_and_padding(mask: str, name: str, span: Span) -> None:
+def test_a_layer_computes_the_same_with_documents_and_padding(mask: str, position: str, name: str, span: Span) -> None:
     torch.manual_seed(0)
     config = parse_part(("mixer",), {"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "mask": mask,
-                                     "position": "rope"})
+                                     "position": position})
     layer, x = config.build(Dims(32)), numbers(3, 150, 32, seed=9).requires_grad_()
     outcomes = []
     for form in ("reference", "native"):
@@ -332,7 +367,7 @@ def test_operations_outside_the_blocks_are_not_counted() -> None:
     q, k, v, _ = (torch.empty(x.shape, device="meta") for x in inputs(case))
     pairs = sum(any(10 + i - 20 <= j <= 10 + i + 3 for i in range(first, min(first + 64, 150)))
                 * (min(first + 64, 150) - first) for first in range(0, 150, 64) for j in range(160))
-    assert native_skipped(q, k, v, None, None, SCALE, 10, 20, 3) == 2 * 2 * 4 * (8 + 6) * (150 * 160 - pairs)
+    assert native_skipped(q, k, v, None, None, None, SCALE, 10, 20, 3) == 2 * 2 * 4 * (8 + 6) * (150 * 160 - pairs)
 
 
 def test_no_form_calls_flex_attention() -> None:

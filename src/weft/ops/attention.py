@@ -149,7 +149,7 @@ def in_c(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     """Tiles in C; see `weft.ops.native_attention`."""
     interval = call.visible.interval()
     assert interval is not None, "the form serves calls whose queries attend to consecutive keys"
-    return native(call.q, call.k, call.v, interval=interval, scale=call.scale)
+    return native(call.q, call.k, call.v, interval=interval, scale=call.scale, terms=call.terms)
 
 
 def _allowed(call: AttentionCall) -> Tensor | None:
@@ -223,8 +223,10 @@ def _beyond_native(call: AttentionCall) -> str | None:
     """Why the code in C cannot serve."""
     if call.needs_weights():
         return "it returns no weights"
-    if call.terms or call.softcap is not None or call.sinks is not None or call.dropout:
-        return "it has no biases, softcap, sinks, dropout"
+    if call.softcap is not None or call.sinks is not None or call.dropout:
+        return "it has no softcap, sinks, dropout"
+    if not all(term.by_distance for term in call.terms):
+        return "a bias depends on more than distance"
     if max(call.q.shape[3], call.v.shape[3]) > LARGEST:
         return f"a head has more than {LARGEST} features"
     if not (call.q.numel() and call.k.numel() and call.v.numel()):

@@ -80,6 +80,33 @@ static void hide(const Block *block, const Tile *t, float *scores) {
     }
 }
 
+/* Adds to the scores of a tile what stands for the distance of query and key. */
+static void add_bias(const float *bias, long begin, const Tile *t, float *scores) {
+    for (long j = 0; j < t->keys; j++)
+        for (long u = t->left; u < t->right; u += LANES) {
+            float *at = scores + j * QUERIES + u;
+            store(at, load(at) + load(bias + begin + u - t->key - j));
+        }
+}
+
+/* Adds the slopes of a tile to those of distances. */
+static void add_slopes(const float *slopes, long begin, const Tile *t, float *dbias) {
+    for (long j = 0; j < t->keys; j++)
+        for (long u = t->left; u < t->right; u += LANES) {
+            float *to = dbias + begin + u - t->key - j;
+            store(to, load(to) + load(slopes + j * QUERIES + u));
+        }
+}
+
+/* The bias of distance 0 for a row and a head, and where its slope goes; NULL where there is none. */
+static const float *bias_of(const Attention *c, long row, long head) {
+    return c->bias ? c->bias + row * c->bias_at.row + head * c->bias_at.head + c->ahead + c->offset : NULL;
+}
+
+static float *slope_of(const Attention *c, long row, long head) {
+    return c->dbias ? c->dbias + (row * c->heads + head) * c->lengths + BEYOND + c->ahead + c->offset : NULL;
+}
+
 static inline const float *at(const float *x, Strides s, long row, long token, long head) {
     return x + row * s.row + token * s.token + head * s.head;
 }
@@ -107,6 +134,7 @@ static void forward_block(const Attention *c, long row, long head, long begin, f
     float *q = memory, *scores = q + size * QUERIES, *y = scores + KEYS * QUERIES, *scaled = y + value_size * QUERIES;
     float top[QUERIES] __attribute__((aligned(64))), sums[QUERIES] __attribute__((aligned(64)));
     Block block;
+    const float *bias = bias_of(c, row, head);
     bounds(c, row, begin, &block);
     transpose(at(c->q, c->q_at, row, begin, head), c->q_at.token, block.count, size, (float)(c->scale * LOG2_E), q,
               QUERIES);
@@ -117,6 +145,7 @@ static void forward_block(const Attention *c, long row, long head, long begin, f
         Matrix k = {at(c->k, c->k_at, row, key, group), c->k_at.token, 1};
         Matrix v = {at(c->v, c->v_at, row, key, group), 1, c->v_at.token};
         set_product(t.keys, t.right - t.left, size, k, q + t.left, QUERIES, scores + t.left, QUERIES);
+        if (bias) add_bias(bias, begin, &t, scores);
         if (t.edge) hide(&block, &t, scores);
         weigh(&t, scores, top, sums, y, value_size);
         add_product(value_size, t.right - t.left, t.keys, v, scores + t.left, QUERIES, y + t.left, QUERIES);
@@ -180,14 +209,17 @@ static void add_rows(long rows, long size, long inner, Matrix a, const float *b,
         for (long e = 0; e < size; e++) total[i * down + e] += part[i * across + e];
 }
 
-static void backward_tile(const Attention *c, long row, long group, const Block *block, Work *w, Tile t) {
-    const long size = c->size, value_size = c->value_size, width = t.right - t.left;
+static void backward_tile(const Attention *c, long row, long head, long begin, const Block *block, Work *w, Tile t) {
+    const long group = head / (c->heads / c->groups), size = c->size, value_size = c->value_size, width = t.right - t.left;
     const long place = (row * c->keys + t.key) * c->groups + group;
     const float *k = at(c->k, c->k_at, row, t.key, group);
     Matrix keys = {k, c->k_at.token, 1}, turned = {k, 1, c->k_at.token};
     Matrix values = {at(c->v, c->v_at, row, t.key, group), c->v_at.token, 1};
     Matrix weights = {w->weights + t.left, QUERIES, 1}, slopes = {w->slopes + t.left, QUERIES, 1};
     set_product(t.keys, width, size, keys, w->q + t.left, QUERIES, w->weights + t.left, QUERIES);
+    const float *bias = bias_of(c, row, head);
+    float *dbias = slope_of(c, row, head);
+    if (bias) add_bias(bias, begin, &t, w->weights);
     if (t.edge) hide(block, &t, w->weights);
     set_product(t.keys, width, value_size, values, w->dy + t.left, QUERIES, w->slopes + t.left, QUERIES);
     for (long u = t.left; u < t.right; u += LANES) {
@@ -198,6 +230,7 @@ static void backward_tile(const Attention *c, long row, long group, const Block 
             store(x, weight), store(dx, weight * (load(dx) - means));
         }
     }
+    if (dbias) add_slopes(w->slopes, begin, &t, dbias);
     add_rows(t.keys, value_size, width, weights, w->dy_rows + t.left * padded(value_size), c->dv + place * value_size,
              c->groups * value_size, w->dv);
     add_rows(t.keys, size, width, slopes, w->q_rows + t.left * padded(size), c->dk + place * size, c->groups * size,
@@ -215,7 +248,7 @@ static void backward_group(const Attention *c, long row, long group, Work *w) {
             prepare(c, row, head, begin, &block, w);
             for (long key = block.first; key <= block.last;) {
                 Tile t = tile_at(&block, key);
-                backward_tile(c, row, group, &block, w, t);
+                backward_tile(c, row, head, begin, &block, w, t);
                 key += t.keys;
             }
             transpose(w->dq, QUERIES, size, QUERIES, (float)c->scale, w->dq_rows, padded(size));
