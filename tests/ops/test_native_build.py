@@ -15,7 +15,7 @@ from fresh import Fresh, weft
 from weft.core.errors import UnsupportedError
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.native import build
-from weft.ops.native.library import VARIABLE, Loaded, Missing, describe, instructions, loaded, processor_lacks, why_not
+from weft.ops.native.library import VARIABLE, Loaded, Missing, describe, instructions, loaded, why_not
 
 LIBRARY = loaded()
 assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
@@ -161,7 +161,6 @@ def test_the_instruction_set_is_the_best_one_or_that_of_the_variable(monkeypatch
     for name in LIBRARY.sets:
         monkeypatch.setenv(VARIABLE, name)
         assert instructions() == name and why_not() is None
-        assert (processor_lacks() is None) == (name != "baseline")
         assert describe().startswith(f"{name}, ") and str(LIBRARY.path) in describe()
     monkeypatch.setenv(VARIABLE, "mmx")
     assert why_not() == "WEFT_CPU_CAPABILITY is unknown"

@@ -24,7 +24,7 @@ from weft.masks.visible import Everything, Rule, Visible, visible
 from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native.library import processor_lacks, threads, why_not
+from weft.ops.native.library import threads, why_not
 from weft.ops.native_attention import native, native_backward_flops, native_flops
 from weft.ops.score_terms import ScoreTerm, WrittenTerm, joined
 from weft.ops.thresholds import threshold
@@ -242,7 +242,7 @@ def _slow_native(call: AttentionCall) -> str | None:
         return "too few queries"
     if torch.is_grad_enabled() and call.k.shape[0] * call.k.shape[2] < threads():
         return "it has fewer key heads than threads"
-    return processor_lacks()
+    return None
 
 
 def _wide_band(call: AttentionCall) -> str | None:

@@ -95,13 +95,6 @@ def why_not() -> str | None:
 
 
 @constant_to_compiler
-def processor_lacks() -> str | None:
-    """Why native code is slow where it can be used: it uses only the instructions that every processor of a kind has;
-    None where it uses more, or cannot be used."""
-    return "it is slow without AVX2" if instructions() == "baseline" else None
-
-
-@constant_to_compiler
 def threads() -> int:
     """PyTorch's threads."""
     return torch.get_num_threads()
