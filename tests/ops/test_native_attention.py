@@ -194,6 +194,18 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
     assert all(torch.equal(a, b) for other in outcomes[1:] for a, b in zip(outcomes[0], other, strict=True))
 
 
+@pytest.mark.parametrize("name", ["past a tile", "bias", "padding"])
+def test_bfloat16_is_rounded_once(name: str) -> None:
+    """Results and gradients are those of the rounded numbers within a rounding to eight bits each; the inner products
+    of the backward pass use the rounded result, which adds one more."""
+    case = CASES[name]
+    narrow = [x.bfloat16() for x in inputs(case)]
+    found = computed(case, narrow)
+    assert [x.dtype for x in found[:4]] == [torch.bfloat16] * 4
+    for own, exact in zip(found, by_hand(case, *(x.double().numpy() for x in narrow)), strict=True):
+        assert np.abs(own.double().numpy() - exact).max() <= 2**-7 * max(np.abs(exact).max(), 1e-3)
+
+
 def test_large_scores_stay_finite_and_a_nan_is_passed_on() -> None:
     case = Case(Interval(0, None, 0), 70, 70)
     q, k, v, dy = inputs(case)
@@ -256,7 +268,7 @@ def called(mask: str = "causal", steps: int = 200, dtype: torch.dtype = torch.fl
 
 @pytest.mark.parametrize(("call", "reason"), [
     (called(steps=2), "too few queries"),
-    (called(dtype=torch.float64), "it runs only in float32"),
+    (called(dtype=torch.float64), "it runs only in bfloat16 or float32"),
     (called("causal & strided(3)"), "keys may not be consecutive"),
     (called(softcap=2.0), "it has no softcap, sinks, dropout"),
     (called(dropout=0.5), "it has no softcap, sinks, dropout"),
@@ -279,7 +291,8 @@ def test_why_it_is_not_chosen(call: AttentionCall, reason: str) -> None:
 def test_it_is_chosen_for_intervals(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for instructions in LIBRARY.sets:
         monkeypatch.setenv(VARIABLE, instructions)
-        assert ATTENTION.choose(called(mask)).form.name == "native"
+        for dtype in (torch.float32, torch.bfloat16):
+            assert ATTENTION.choose(called(mask, dtype=dtype)).form.name == "native"
 
 
 def test_few_key_heads_are_left_to_others_in_training() -> None:

@@ -293,7 +293,7 @@ ATTENTION = OPERATIONS.add(Operation(
     Form("grouped_rows", grouped_rows, "each key read once for a group of query heads",
          devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
     Form("native", in_c, "tiles in C, which stay in the cache", devices=frozenset({"cpu"}),
-         dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_slow_native,
+         dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_beyond_native, worth=_slow_native,
          flops={"weft.native_attention": native_flops, "weft.native_attention_backward": native_backward_flops},
          known_as=("c", "cpp", "kernel")),
     Form("banded", by_blocks, "blocks of queries, each with its band of keys", transformed=False,

@@ -1,4 +1,5 @@
-"""Attention in C: softmax over the keys of an interval, forward and backward, in float32 on a processor.
+"""Attention in C: softmax over the keys of an interval, forward and backward, in float32 on a processor. A call in
+bfloat16 is widened, and its results are rounded once.
 
 Scores are computed by tiles that stay in the processor's cache (Dao et al. 2022, algorithms 1 and 4), only where the
 interval of a query holds keys, so that time grows with the tokens times the width of a window. A bias by distance is
@@ -93,8 +94,10 @@ def _point(call: _Call, **tensors: Tensor | None) -> None:
         setattr(call, name, None if x is None else x.data_ptr())
 
 
-def _adjacent(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
+def _wide(x: Tensor) -> Tensor:
+    """In float32, with adjacent features."""
+    wide = x.float()
+    return wide if wide.stride(-1) == 1 else wide.contiguous()
 
 
 def _run(name: str, call: _Call, items: int) -> None:
@@ -107,37 +110,39 @@ def _run(name: str, call: _Call, items: int) -> None:
 def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None, stop: Tensor | None,
              scale: float, offset: int, back: int, ahead: int) -> tuple[Tensor, Tensor]:
     """The result, and for each row, head and query the binary logarithm of the sum of its exponentials."""
-    q, k, v, wide = _adjacent(q), _adjacent(k), _adjacent(v), _widened(bias)
+    narrow, wide = q.dtype, _widened(bias)
+    q, k, v = _wide(q), _wide(k), _wide(v)
     y, logs = q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
     call = _call(q, k, v, wide, start, stop, scale, offset, back, ahead)
     _point(call, y=y, logs=logs)
     _run("weft_attention_forward", call, q.shape[0] * q.shape[2] * -(-q.shape[1] // BLOCK))
-    return y, logs
+    return y.to(narrow), logs
 
 
 def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
+    logs = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    return q.new_empty(*q.shape[:3], v.shape[3]), logs
 
 
 def _backward(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None,
               stop: Tensor | None, y: Tensor, logs: Tensor, learns: bool, scale: float, offset: int, back: int,
               ahead: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, and of a learned bias; else an empty one."""
-    q, k, v, dy, wide = _adjacent(q), _adjacent(k), _adjacent(v), dy.contiguous(), _widened(bias)
+    narrow, wide = q.dtype, _widened(bias)
+    q, k, v, y, dy = _wide(q), _wide(k), _wide(v), y.float(), dy.float().contiguous()
     dq, dk, dv = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
     slopes = q.new_zeros(q.shape[0], q.shape[2], wide.shape[2]) if learns and wide is not None else None
     call = _call(q, k, v, wide, start, stop, scale, offset, back, ahead)
     _point(call, y=y, logs=logs, dy=dy, dq=dq, dk=dk, dv=dv, dbias=slopes)
     _run("weft_attention_backward", call, k.shape[0] * k.shape[2])
-    if slopes is None or bias is None:
-        return dq, dk, dv, q.new_empty(0)
-    return dq, dk, dv, slopes[..., BEYOND:-BEYOND].sum_to_size(bias.shape)
+    dbias = q.new_empty(0) if slopes is None or bias is None else slopes[..., BEYOND:-BEYOND].sum_to_size(bias.shape)
+    return dq.to(narrow), dk.to(narrow), dv.to(narrow), dbias
 
 
 def _backward_shapes(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None,
                      stop: Tensor | None, y: Tensor, logs: Tensor, learns: bool, *_: Any) -> tuple[Tensor, ...]:
     return (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape),
-            q.new_empty(bias.shape if learns and bias is not None else 0))
+            q.new_empty(bias.shape if learns and bias is not None else 0, dtype=torch.float32))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -169,6 +174,8 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor |
         allowed = allowed & (key >= start[..., None])
     if stop is not None:
         allowed = allowed & (key <= stop[..., None])
+    narrow = q.dtype
+    q, k, v = q.float(), k.float(), v.float()
     by_group = q.unflatten(2, (k.shape[2], -1))
     scores = torch.einsum("btkge,bske->bkgts", by_group, k).flatten(1, 2) * scale
     if bias is not None:
@@ -176,7 +183,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor |
     hidden = ~allowed[:, None]
     scores = scores.masked_fill(hidden, -torch.inf).masked_fill(hidden.all(-1, keepdim=True), 0.0)
     weights = scores.softmax(-1).masked_fill(hidden, 0.0).unflatten(1, (k.shape[2], -1))
-    return torch.einsum("bkgts,bskf->btkgf", weights, v).flatten(2, 3)
+    return torch.einsum("bkgts,bskf->btkgf", weights, v).flatten(2, 3).to(narrow)
 
 
 _FORWARD = operator("native_attention", _forward, _forward_shapes)
