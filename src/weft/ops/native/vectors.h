@@ -39,6 +39,14 @@ typedef int32_t loose_ints __attribute__((vector_size(4 * LANES), aligned(4), ma
 typedef float four __attribute__((vector_size(16)));
 typedef float loose_four __attribute__((vector_size(16), aligned(4), may_alias));
 
+/* Four numbers of two vectors, by their places; the second vector's are 4 to 7. */
+#if defined(__clang__)
+#define MIXED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MIXED(a, b, ...) __builtin_shuffle(a, b, (places){__VA_ARGS__})
+#endif
+typedef int32_t places __attribute__((vector_size(16)));
+
 INLINE vec load(const float *p) { return *(const loose *)p; }
 INLINE ints load_ints(const int32_t *p) { return *(const loose_ints *)p; }
 INLINE void store(float *p, vec x) { *(loose *)p = x; }
@@ -87,14 +95,14 @@ INLINE void transpose(const float *x, long stride, long rows, long columns, floa
             four p = *(const loose_four *)(at + c) * factor, q = *(const loose_four *)(at + stride + c) * factor;
             four s = *(const loose_four *)(at + 2 * stride + c) * factor;
             four t = *(const loose_four *)(at + 3 * stride + c) * factor;
-            four pq = __builtin_shufflevector(p, q, 0, 4, 1, 5), st = __builtin_shufflevector(s, t, 0, 4, 1, 5);
-            four pq_high = __builtin_shufflevector(p, q, 2, 6, 3, 7);
-            four st_high = __builtin_shufflevector(s, t, 2, 6, 3, 7);
+            four pq = MIXED(p, q, 0, 4, 1, 5), st = MIXED(s, t, 0, 4, 1, 5);
+            four pq_high = MIXED(p, q, 2, 6, 3, 7);
+            four st_high = MIXED(s, t, 2, 6, 3, 7);
             float *to = y + c * across + r;
-            *(loose_four *)to = __builtin_shufflevector(pq, st, 0, 1, 4, 5);
-            *(loose_four *)(to + across) = __builtin_shufflevector(pq, st, 2, 3, 6, 7);
-            *(loose_four *)(to + 2 * across) = __builtin_shufflevector(pq_high, st_high, 0, 1, 4, 5);
-            *(loose_four *)(to + 3 * across) = __builtin_shufflevector(pq_high, st_high, 2, 3, 6, 7);
+            *(loose_four *)to = MIXED(pq, st, 0, 1, 4, 5);
+            *(loose_four *)(to + across) = MIXED(pq, st, 2, 3, 6, 7);
+            *(loose_four *)(to + 2 * across) = MIXED(pq_high, st_high, 0, 1, 4, 5);
+            *(loose_four *)(to + 3 * across) = MIXED(pq_high, st_high, 2, 3, 6, 7);
         }
         for (; c < columns; c++)
             for (long i = 0; i < 4; i++) y[c * across + r + i] = at[i * stride + c] * factor;
