@@ -38,6 +38,7 @@ from weft.ops.banded_attention import ROWS
 from weft.ops.forms import OPERATIONS, forced
 from weft.ops.int8_linear import Int8Call, quantised
 from weft.ops.linear import LinearCall
+from weft.ops.native.library import why_not
 from weft.ops.processor import processor_name
 from weft.ops.rms_norm import RMSNormCall
 from weft.ops.thresholds import FILE
@@ -106,6 +107,14 @@ def biased() -> Iterator[tuple[int, AttentionCall]]:
         keys = Keys.of(span.ticks)
         yield steps, AttentionCall(x, x, x, 0.125, visible(Rule.of(Causal(), 4), keys, span),
                                    (PositionTerm(scheme, x, x, span.ticks, keys),))
+
+
+def short_rows() -> Iterator[tuple[int, AttentionCall]]:
+    """Causal attention of four rows and eight heads of 64 features, in rows that grow."""
+    for steps in (2, 4, 8, 16, 32, 64, 128, 256, 512):
+        x = torch.randn(4, steps, 8, 64, requires_grad=True)
+        span = WHOLE.resolve(None, x)
+        yield steps, AttentionCall(x, x, x, 0.125, visible(Rule.of(Causal(), 8), Keys.of(span.ticks), span))
 
 
 def trained(operation: str, form: str) -> Callable[[Any], None]:
@@ -194,6 +203,8 @@ def step(operation: str, form: str) -> Callable[[Steps], None]:
 THRESHOLDS: Mapping[str, Callable[[], float]] = {
     "attention.band": band,
     "attention.bias": lambda: crossing("attention", "sdpa", "banded", biased(), trained),
+    **({"attention.native": lambda: 1 + crossing("attention", "sdpa", "native", short_rows(), trained)}
+       if why_not() is None else {}),
     "expert_dispatch.few": lambda: crossing("expert_dispatch", "reference", "grouped", decoded_together(), step),
     "expert_dispatch.spared_bytes": lambda: crossing("expert_dispatch", "reference", "grouped", decoded(), step),
     "int8_linear.few": lambda: crossing("int8_linear", "packed", "reference", int8_maps()),

@@ -3,11 +3,11 @@
     python -m processors [WORKERS]      from tests; 2 processes at a time unless another number is given
 
 Libraries choose their kernels by the processor's instructions, and sums in another order end in other bits. Here torch,
-oneDNN and MKL are held to older instructions together, as on the processor that a setting stands for, each on another
-number of threads, and the folders whose results depend on arithmetic run under each; the whole suite runs once, on one
-thread, as it is. Where the suite asks for equal bits (a run resumed, a state saved and read, the same call twice), they
-must be equal under every setting; elsewhere tolerances hold. A setting can be narrowed by hand to one library:
-`ATEN_CPU_CAPABILITY=avx2 pytest tests/ops`.
+oneDNN, MKL and Weft's own code are held to older instructions together, as on the processor that a setting stands for,
+each on another number of threads, and the folders whose results depend on arithmetic run under each; the whole suite
+runs once, on one thread, as it is. Where the suite asks for equal bits (a run resumed, a state saved and read, the same
+call twice), they must be equal under every setting; elsewhere tolerances hold. A setting can be narrowed by hand to one
+library: `ATEN_CPU_CAPABILITY=avx2 pytest tests/ops`.
 
 Printed beside each setting: digits of a product in float32, of a linear map in bfloat16 and of an exponential, which
 show whether the setting reached the library. A setting beyond this processor's instructions is left out, and the output
@@ -38,10 +38,12 @@ CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")
 """What torch calls the instructions it uses, each with all before it."""
 
 SETTINGS: tuple[tuple[str, Mapping[str, str]], ...] = (
-    ("DEFAULT", {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}),
+    ("DEFAULT", {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+                 "WEFT_CPU_CAPABILITY": "baseline"}),
     ("AVX2", {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+              "WEFT_CPU_CAPABILITY": "avx2",
               "OMP_NUM_THREADS": "2", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE"}),
-    ("AVX512", {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
+    ("AVX512", {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "WEFT_CPU_CAPABILITY": "avx512",
                 "OMP_NUM_THREADS": "4", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE"}),
 )
 """What the processor must be able to do, and the variables of a setting: torch's own kernels without vector

@@ -21,6 +21,7 @@ from weft.analysis.matmul import Timing, copy_bandwidth, timed, usual_products
 from weft.core.strict_json import Record
 from weft.core.version import VERSION
 from weft.ops.forms import REFERENCE
+from weft.ops.native.library import describe
 
 PACKAGE = "weft"
 MISSING = "missing"
@@ -70,6 +71,7 @@ class Diagnosis(Record):
         copy: bytes per second, read and written, of a copy in memory; 0 if not measured.
         compiler: the C++ compiler that ``torch.compile`` needs on a CPU; None if there is none.
         python_headers: whether Python's C headers, which ``torch.compile`` also needs, are installed.
+        native: the instruction set of Weft's native code and its file, or why there is none.
         operations: the operations that have several forms, and the form that is chosen here.
         thresholds: where the thresholds between forms were measured.
         disk_free: free bytes in the working directory's file system.
@@ -89,6 +91,7 @@ class Diagnosis(Record):
     copy: float
     compiler: str | None
     python_headers: bool
+    native: str
     operations: tuple[KnownOperation, ...]
     thresholds: Thresholds
     disk_free: int
@@ -109,7 +112,7 @@ def doctor(*, measure: bool = True) -> Diagnosis:
                   **{name: _version(name) for name in required}},
         platform=platform.platform(), extras=optional, devices=_devices(), threads=torch.get_num_threads(),
         cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=_backends(), routes=measured,
-        copy=copy_bandwidth() if measure else 0.0, compiler=compiler, python_headers=headers,
+        copy=copy_bandwidth() if measure else 0.0, compiler=compiler, python_headers=headers, native=describe(),
         operations=known_operations(), thresholds=known_thresholds(),
         disk_free=shutil.disk_usage(Path.cwd()).free,
         disk_free_temporary=shutil.disk_usage(tempfile.gettempdir()).free,

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from weft.ops.banded_attention import banded_backward_skipped, banded_skipped
 from weft.ops.fft_convolution import fourier
 from weft.ops.forms import OPERATIONS, Formula
+from weft.ops.native_attention import native_backward_skipped, native_skipped
 
 
 def has_formula(operator: Any) -> bool:
@@ -112,6 +113,8 @@ CAUSAL_FLAG = {
 OUTSIDE: dict[str, Formula] = {
     "weft.banded_attention": banded_skipped,
     "weft.banded_attention_backward": banded_backward_skipped,
+    "weft.native_attention": native_skipped,
+    "weft.native_attention_backward": native_backward_skipped,
 }
 
 FOURIER = frozenset({"aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c", "weft.fft_convolution"})

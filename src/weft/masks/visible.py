@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from weft.core.clock import OWN, Keys, Ticks
@@ -16,6 +16,24 @@ from weft.masks.base import Mask
 from weft.masks.basic import Bidirectional, Documents
 from weft.masks.grid import Block, Grid, keys_at, ticks_at
 from weft.masks.terms import Band, Pattern
+
+
+class Interval(NamedTuple):
+    """Consecutive keys of each query, by index.
+
+    Attributes:
+        offset: the index of the first query's own key; those of the others follow.
+        back: how many keys before its own a query attends to; None: all.
+        ahead: how many after its own; None: all.
+        start: the first key that a query attends to, [#B,#T]; None: the first of all.
+        stop: the last one, likewise.
+    """
+
+    offset: int
+    back: int | None
+    ahead: int | None
+    start: Int64[Tensor, "#B #T"] | None = None
+    stop: Int64[Tensor, "#B #T"] | None = None
 
 
 class Visible(ABC):
@@ -34,6 +52,11 @@ class Visible(ABC):
         """Bounds on the keys that a query may attend to."""
         return Band()
 
+    def interval(self) -> Interval | None:
+        """The keys of every query where they are known to be consecutive and the same for all heads; None: they may
+        not be."""
+        return None
+
     @abstractmethod
     def dense(self) -> Bool[Tensor, "#B #H T S"] | None:
         """True where a query may attend to a key; None: everywhere."""
@@ -48,6 +71,9 @@ class Everything(Visible):
     """Every key."""
 
     everything = True
+
+    def interval(self) -> Interval:
+        return Interval(0, None, None)
 
     def dense(self) -> None:
         return None
@@ -132,6 +158,19 @@ class Ruled(Visible):
 
     def band(self) -> Band:
         return self.rule.band
+
+    def interval(self) -> Interval | None:
+        ticks, window, offset = self.ticks, self.rule.window, self.offset
+        if window is not None and offset is not None:
+            back = None if window.size is None else window.size - 1
+            if self._plain:
+                return Interval(offset, back, 0)
+            # From a document's first token to the query's own every key exists: padding and empty slots lie outside.
+            own = torch.arange(offset, offset + ticks.order.shape[1], device=ticks.order.device)
+            return Interval(offset, back, 0, own + ticks.begin - ticks.order)
+        if self.rule.everything and self.keys.layout == OWN and not ticks.packed and self.keys.valid is not None:
+            return Interval(0, None, None, stop=self.keys.valid.sum(1, keepdim=True) - 1)
+        return None
 
     def dense(self) -> Bool[Tensor, "#B #H T S"]:
         if self.keys.layout is None:

@@ -97,7 +97,7 @@ class AttentionConfig(MixerConfig):
         if self.d_value not in (None, size):
             raise dims.problem("d_value", f"{kind!r} adds vectors of the keys' size {size} to values of size "
                                f"{self.d_value}.", "Leave d_value out.")
-        if self.backend in ("sdpa", "grouped_rows", "banded"):
+        if self.backend in ("sdpa", "grouped_rows", "native", "banded"):
             raise dims.problem("backend", f"the form {self.backend!r} does not compute attention weights, which "
                                f"{kind!r} needs for its terms on values.", "Use 'auto' or 'reference'.")
 

@@ -75,7 +75,7 @@ def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
     except ConfigError:
         known = ["auto", *(form.name for form in ATTENTION.forms())]
         raise dims.problem("backend", f"attention has no form called {name!r}.", nearest(name, known)) from None
-    if softcap is not None and name in ("sdpa", "grouped_rows"):
+    if softcap is not None and name in ("sdpa", "grouped_rows", "native"):
         raise dims.problem("backend", f"the form {name!r} cannot express a softcap.", "Use 'auto' or 'reference'.")
 
 

@@ -24,6 +24,8 @@ from weft.masks.visible import Everything, Rule, Visible, visible
 from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.native.library import threads, why_not
+from weft.ops.native_attention import native, native_backward_flops, native_flops
 from weft.ops.score_terms import ScoreTerm, WrittenTerm, joined
 from weft.ops.thresholds import threshold
 from weft.ops.wide_linear import widens
@@ -143,6 +145,13 @@ def by_blocks(call: AttentionCall) -> Float[Tensor, "B T H F"]:
                   softcap=call.softcap, sinks=call.sinks, rate=call.dropout)
 
 
+def in_c(call: AttentionCall) -> Float[Tensor, "B T H F"]:
+    """Tiles in C; see `weft.ops.native_attention`."""
+    interval = call.visible.interval()
+    assert interval is not None, "the form serves calls whose queries attend to consecutive keys"
+    return native(call.q, call.k, call.v, interval=interval, scale=call.scale, terms=call.terms)
+
+
 def _allowed(call: AttentionCall) -> Tensor | None:
     if not call.visible.causal:
         return call.visible.dense()
@@ -206,6 +215,36 @@ def _beyond_blocks(call: AttentionCall) -> str | None:
     return "there are no queries" if call.q.shape[1] == 0 else None
 
 
+LARGEST = 256
+"""Features of a head for which a tile in C fits into a cache."""
+
+
+def _beyond_native(call: AttentionCall) -> str | None:
+    """Why the code in C cannot serve."""
+    if call.needs_weights():
+        return "it returns no weights"
+    if call.softcap is not None or call.sinks is not None or call.dropout:
+        return "it has no softcap, sinks, dropout"
+    if not all(term.by_distance for term in call.terms):
+        return "a bias depends on more than distance"
+    if max(call.q.shape[3], call.v.shape[3]) > LARGEST:
+        return f"a head has more than {LARGEST} features"
+    if not (call.q.numel() and call.k.numel() and call.v.numel()):
+        return "there are no queries or no keys"
+    if call.k.dtype != call.q.dtype or call.v.dtype != call.q.dtype:
+        return "its tensors are of several dtypes"
+    return "keys may not be consecutive" if call.visible.interval() is None else why_not()
+
+
+def _slow_native(call: AttentionCall) -> str | None:
+    """Why the code in C does not pay."""
+    if call.q.shape[1] < threshold("attention.native"):
+        return "too few queries"
+    if torch.is_grad_enabled() and call.k.shape[0] * call.k.shape[2] < threads():
+        return "it has fewer key heads than threads"
+    return None
+
+
 def _wide_band(call: AttentionCall) -> str | None:
     """Why blocks do not pay: they do for bands that hide most keys, and where the library's kernel does not serve."""
     steps, keys = call.q.shape[1], call.k.shape[1]
@@ -253,6 +292,11 @@ ATTENTION = OPERATIONS.add(Operation(
     Form(REFERENCE, reference, "every stage written out", known_as=("naive", "eager", "math")),
     Form("grouped_rows", grouped_rows, "each key read once for a group of query heads",
          devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
+    Form("native", in_c, "tiles in C, which stay in the cache", devices=frozenset({"cpu"}),
+         dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_beyond_native,
+         worth=_slow_native, flops={"weft.native_attention": native_flops,
+                                    "weft.native_attention_backward": native_backward_flops},
+         known_as=("c", "cpp", "kernel")),
     Form("banded", by_blocks, "blocks of queries, each with its band of keys", transformed=False,
          serves=_beyond_blocks, worth=_wide_band, flops={"weft.banded_attention": banded_flops,
                                                          "weft.banded_attention_backward": banded_backward_flops},

@@ -32,6 +32,10 @@ class ScoreTerm(ABC):
     def at(self, queries: slice, keys: Parts) -> Float[Tensor, "#B #H t s"]:
         """For some queries and some keys."""
 
+    def distances(self, least: int, count: int) -> Float[Tensor, "#B #H L"]:
+        """For differences of a key's position and a query's from ``least`` on; only of a term ``by_distance``."""
+        raise NotImplementedError(f"{type(self).__name__} is no term by distance")
+
     def same(self, grid: Grid) -> Float[Tensor, "#B #H rows width"] | None:
         """Laid on a grid, where it is the same for all blocks; None where it is not."""
         return None

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, final
 
+from weft.core.compiling import constant_to_compiler
 from weft.ops.processor import processor_name
 
 FILE = Path(__file__).with_suffix(".json")
@@ -52,12 +53,16 @@ def measured(processor: str | None = None) -> Measured:
     return Measured(**next((entry for entry in entries if entry["processor"] == name), entries[0]))
 
 
-@cache
+@constant_to_compiler
 def threshold(name: str) -> float:
     """A threshold of this processor, such as ``rms_norm.few``; that of the file's first where it was not measured, and
     the assumed one where it was measured on neither."""
-    values: Mapping[str, float] = {**_content()["assumed"], **measured("").values, **measured().values}
-    return values[name]
+    return _values()[name]
+
+
+@cache
+def _values() -> Mapping[str, float]:
+    return {**_content()["assumed"], **measured("").values, **measured().values}
 
 
 @cache

@@ -163,7 +163,7 @@ class PositionTerm(ScoreTerm):
     def dense(self) -> Tensor:
         steps, keys = self.q.shape[1], self.k.shape[1]
         if self.by_distance and steps > 1:
-            return slid(self._by_distance(1 - steps, steps + keys - 1), steps, keys)
+            return slid(self.distances(1 - steps, steps + keys - 1), steps, keys)
         return self.bias(self.q, self.k, self.ticks, self.keys)
 
     def at(self, queries: slice, keys: Parts) -> Tensor:
@@ -173,10 +173,9 @@ class PositionTerm(ScoreTerm):
     def same(self, grid: Grid) -> Tensor | None:
         if not self.by_distance or grid.first:
             return None
-        return slid(self._by_distance(2 - grid.size - grid.rows, grid.rows + grid.width - 1), grid.rows, grid.width)
+        return slid(self.distances(2 - grid.size - grid.rows, grid.rows + grid.width - 1), grid.rows, grid.width)
 
-    def _by_distance(self, least: int, count: int) -> Tensor:
-        """Return the bias [#B,H,L] for differences of key position minus query position from ``least`` on."""
+    def distances(self, least: int, count: int) -> Tensor:
         order = torch.arange(count, device=self.ticks.order.device)[None]
         zero = torch.zeros_like(order[:, :1])
         ticks = Ticks(zero - least, zero, zero, zero + count, None, None, packed=False)

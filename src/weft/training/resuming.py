@@ -14,6 +14,7 @@ from weft.core.errors import CheckpointError, ConfigError, DataError, Unsupporte
 from weft.core.model import Model
 from weft.core.strict_json import Record, build
 from weft.core.version import VERSION
+from weft.ops.native.library import instructions
 from weft.tasks import Material, Validation
 from weft.training.code import changes, code_of
 from weft.training.compute import RECORD, Compute
@@ -62,7 +63,9 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
         CheckpointError: the record is damaged.
         ConfigError: see `Compute.choose`.
     """
-    software = {"weft": VERSION, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+    native = instructions()
+    software = {"weft": VERSION, "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+                "native_code": native if isinstance(native, str) else "none"}
     dtype, code = DTYPES[config.training.dtype], code_of(config)
     choose = partial(Compute.choose, config.training.compute, dtype=dtype, device=device,
                      products=partial(products_of, config))
@@ -169,6 +172,7 @@ def _usable(folder: RunFolder) -> _Usable | None:
 
 def _changes(compute: Compute, before: Mapping[str, str], now: Mapping[str, str], device: torch.device) -> list[str]:
     """Why the weights would differ from those of an uninterrupted run; empty if they would not."""
+    before = {"native_code": "none", **before}  # earlier versions had none
     changed = [f"{name.replace('_', ' ')} {before.get(name)!r} (here {value!r})" for name, value in now.items()
                if before.get(name) != value]
     reasons = [f"the run began with {', '.join(changed)}, so it cannot go on to the same weights."] if changed else []

@@ -1,0 +1,225 @@
+"""Attention in C: softmax over the keys of an interval, forward and backward, in float32 on a processor. A call in
+bfloat16 is widened, and its results are rounded once.
+
+Scores are computed by tiles that stay in the processor's cache (Dao et al. 2022, algorithms 1 and 4), only where the
+interval of a query holds keys, so that time grows with the tokens times the width of a window. A bias by distance is
+one number for each distance and head, read where the tile lies. Besides the result the
+forward pass keeps one number for each query and head, the logarithm of the sum of its exponentials; the backward pass
+computes the weights again. The sources are `weft/ops/native/attention.c` and what it includes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.masks.visible import Interval
+from weft.ops.native.library import Incomplete, run
+from weft.ops.operator import again, differentiate, operator
+from weft.ops.score_terms import ScoreTerm
+
+BLOCK = 64
+"""Queries, and keys, of a tile."""
+BEYOND = 128
+"""Numbers on either side of a bias that a tile may read; as in native/attention.h."""
+
+
+class _Call(ctypes.Structure):
+    """`Attention` of native/attention.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
+        *((name, ctypes.c_long * 3) for name in ("q_at", "k_at", "v_at")),
+        *((name, ctypes.c_void_p) for name in ("y", "logs", "dy", "dq", "dk", "dv", "start", "stop", "bias", "dbias")),
+        ("bias_at", ctypes.c_long * 3),
+        *((name, ctypes.c_long) for name in ("batch", "queries", "keys", "heads", "groups", "size", "value_size",
+                                             "offset", "back", "ahead", "lengths")),
+        ("scale", ctypes.c_double), ("next", ctypes.c_long))
+
+
+def native(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Tensor, "B S K F"], *,
+           interval: Interval, scale: float, terms: tuple[ScoreTerm, ...] = ()) -> Float[Tensor, "B T H F"]:
+    """The attention of a call whose score terms depend on distance alone.
+
+    Args:
+        q, k, v: the call's.
+        interval: the keys that each query attends to.
+        scale: factor on q.k.
+        terms: added to the scaled scores; each is `ScoreTerm.by_distance`.
+    """
+    back, ahead = interval.offset + q.shape[1] - 1, k.shape[1] - 1
+    back, ahead = (most if bound is None else min(bound, most) for bound, most in
+                   ((interval.back, back), (interval.ahead, ahead)))
+    start, stop = (None if x is None else x.expand(q.shape[0], q.shape[1]).to(torch.int32).contiguous()
+                   for x in (interval.start, interval.stop))
+    y: Tensor = _FORWARD(q, k, v, _by_distance(terms, back, ahead), start, stop, scale, interval.offset, back, ahead)[0]
+    return y
+
+
+def _by_distance(terms: tuple[ScoreTerm, ...], back: int, ahead: int) -> Float[Tensor, "#B #H L"] | None:
+    """The sum of terms: for the distances from ``ahead`` keys after a query's own to ``back`` before it, in order."""
+    found = [term.distances(-back, back + ahead + 1) for term in terms]
+    return sum(found[1:], found[0]).float().flip(-1) if found else None
+
+
+def _call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None, stop: Tensor | None, scale: float,
+          offset: int, back: int, ahead: int) -> _Call:
+    """The arguments of the C functions; features of q, k and v are adjacent, and ``bias`` is `_widened`."""
+    call = _Call(batch=len(q), queries=q.shape[1], keys=k.shape[1], heads=q.shape[2], groups=k.shape[2],
+                 size=q.shape[3], value_size=v.shape[3], offset=offset, back=back, ahead=ahead, scale=scale)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        setattr(call, name, x.data_ptr())
+        setattr(call, f"{name}_at", (ctypes.c_long * 3)(*x.stride()[:3]))
+    if bias is not None:
+        call.bias, call.lengths = bias.data_ptr() + BEYOND * bias.element_size(), bias.shape[2]
+        steps = (stride if size > 1 else 0 for size, stride in zip(bias.shape[:2], bias.stride()[:2], strict=True))
+        call.bias_at[0], call.bias_at[2] = steps
+    _point(call, start=start, stop=stop)
+    return call
+
+
+def _widened(bias: Tensor | None) -> Tensor | None:
+    """A bias by distance in units of log 2, with room on both sides for tiles that reach beyond a query's interval."""
+    return None if bias is None else F.pad(bias.detach() * math.log2(math.e), (BEYOND, BEYOND))
+
+
+def _point(call: _Call, **tensors: Tensor | None) -> None:
+    for name, x in tensors.items():
+        setattr(call, name, None if x is None else x.data_ptr())
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float32, with adjacent features."""
+    wide = x.float()
+    return wide if wide.stride(-1) == 1 else wide.contiguous()
+
+
+def _run(name: str, call: _Call, items: int) -> None:
+    run(name, call)
+    if call.next < items:
+        raise Incomplete("attention in C could not reserve the memory of a tile. Give it fewer threads or a smaller "
+                         "batch.")
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None, stop: Tensor | None,
+             scale: float, offset: int, back: int, ahead: int) -> tuple[Tensor, Tensor]:
+    """The result, and for each row, head and query the binary logarithm of the sum of its exponentials."""
+    narrow, wide = q.dtype, _widened(bias)
+    q, k, v = _wide(q), _wide(k), _wide(v)
+    y, logs = q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
+    call = _call(q, k, v, wide, start, stop, scale, offset, back, ahead)
+    _point(call, y=y, logs=logs)
+    _run("weft_attention_forward", call, q.shape[0] * q.shape[2] * -(-q.shape[1] // BLOCK))
+    return y.to(narrow), logs
+
+
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    logs = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    return q.new_empty(*q.shape[:3], v.shape[3]), logs
+
+
+def _backward(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None,
+              stop: Tensor | None, y: Tensor, logs: Tensor, learns: bool, scale: float, offset: int, back: int,
+              ahead: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, and of a learned bias; else an empty one."""
+    narrow, wide = q.dtype, _widened(bias)
+    q, k, v, y, dy = _wide(q), _wide(k), _wide(v), y.float(), dy.float().contiguous()
+    dq, dk, dv = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
+    slopes = q.new_zeros(q.shape[0], q.shape[2], wide.shape[2]) if learns and wide is not None else None
+    call = _call(q, k, v, wide, start, stop, scale, offset, back, ahead)
+    _point(call, y=y, logs=logs, dy=dy, dq=dq, dk=dk, dv=dv, dbias=slopes)
+    _run("weft_attention_backward", call, k.shape[0] * k.shape[2])
+    dbias = q.new_empty(0) if slopes is None or bias is None else slopes[..., BEYOND:-BEYOND].sum_to_size(bias.shape)
+    return dq.to(narrow), dk.to(narrow), dv.to(narrow), dbias
+
+
+def _backward_shapes(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None,
+                     stop: Tensor | None, y: Tensor, logs: Tensor, learns: bool, *_: Any) -> tuple[Tensor, ...]:
+    return (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape),
+            q.new_empty(bias.shape if learns and bias is not None else 0, dtype=torch.float32))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*inputs[:6], *output)
+    ctx.rest = inputs[6:]
+
+
+def _gradient(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, bias, start, stop, y, logs = ctx.saved_tensors
+    rest: tuple[None, ...] = (None,) * (2 + len(ctx.rest))
+    if dy is None:
+        return None, None, None, None, *rest
+    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
+        return *again(_plain(q, k, v, bias, start, stop, *ctx.rest), (q, k, v, bias), dy), *rest
+    learns = ctx.needs_input_grad[3]
+    dq, dk, dv, dbias = _BACKWARD(dy, q, k, v, bias, start, stop, y, logs, learns, *ctx.rest)
+    return dq, dk, dv, dbias if learns else None, *rest
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None, stop: Tensor | None,
+           scale: float, offset: int, back: int, ahead: int) -> Tensor:
+    """The same by PyTorch's operators, with all scores."""
+    key = torch.arange(k.shape[1])
+    own = offset + torch.arange(q.shape[1])[:, None]
+    allowed = ((key >= own - back) & (key <= own + ahead))[None]
+    if start is not None:
+        allowed = allowed & (key >= start[..., None])
+    if stop is not None:
+        allowed = allowed & (key <= stop[..., None])
+    narrow = q.dtype
+    q, k, v = q.float(), k.float(), v.float()
+    by_group = q.unflatten(2, (k.shape[2], -1))
+    scores = torch.einsum("btkge,bske->bkgts", by_group, k).flatten(1, 2) * scale
+    if bias is not None:
+        scores = scores + bias[..., (own - key + ahead).clamp(0, back + ahead)]
+    hidden = ~allowed[:, None]
+    scores = scores.masked_fill(hidden, -torch.inf).masked_fill(hidden.all(-1, keepdim=True), 0.0)
+    weights = scores.softmax(-1).masked_fill(hidden, 0.0).unflatten(1, (k.shape[2], -1))
+    return torch.einsum("bkgts,bskf->btkgf", weights, v).flatten(2, 3).to(narrow)
+
+
+_FORWARD = operator("native_attention", _forward, _forward_shapes)
+_BACKWARD = operator("native_attention_backward", _backward, _backward_shapes)
+differentiate("native_attention", _gradient, _save)
+
+
+def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """q.k and weights.v, as if over all pairs."""
+    return _products(q, q.shape[1] * k.shape[1], q.shape[3] + v.shape[3])
+
+
+def native_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """Scores again, then gradients of v, weights, q and k, as if over all pairs."""
+    return _products(q, q.shape[1] * k.shape[1], 3 * q.shape[3] + 2 * v.shape[3])
+
+
+def native_skipped(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+    """Of these operations, those for keys outside the intervals of a block of queries, which are not done."""
+    return _products(q, _outside(q, k, *rest[-3:]), q.shape[3] + v.shape[3])
+
+
+def native_backward_skipped(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+    """Of the backward pass's operations, those for keys outside the intervals, which are not done."""
+    return _products(q, _outside(q, k, *rest[-3:]), 3 * q.shape[3] + 2 * v.shape[3])
+
+
+def _products(q: Tensor, pairs: int, width: int) -> int:
+    return 2 * q.shape[0] * q.shape[2] * width * pairs
+
+
+def _outside(q: Tensor, k: Tensor, offset: int, back: int, ahead: int) -> int:
+    """Pairs of a query and a key that is in no interval of the query's block, documents and padding aside."""
+    steps, keys, inside = q.shape[1], k.shape[1], 0
+    for first in range(0, steps, BLOCK):
+        rows = min(BLOCK, steps - first)
+        least, last = max(0, offset + first - back), min(keys - 1, offset + first + rows - 1 + ahead)
+        inside += rows * max(0, last - least + 1)
+    return steps * keys - inside
