@@ -66,12 +66,11 @@ def random_directions(count: int, size: int, generator: torch.Generator | None, 
     """
     if not orthogonal:
         return torch.randn(count, size, generator=generator)
-    blocks = []
-    for _ in range(math.ceil(count / size)):
-        q, r = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
-        rows = q * r.diagonal().sign()  # without the signs the distribution is not the same in all directions
-        blocks.append(rows.t() * torch.randn(size, size, generator=generator, dtype=torch.float64).norm(dim=1)[:, None])
-    return torch.cat(blocks)[:count].float()
+    shape = math.ceil(count / size), size, size
+    q, r = torch.linalg.qr(torch.randn(shape, generator=generator, dtype=torch.float64))
+    rows = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without the signs not all directions are as likely
+    lengths = torch.randn(shape, generator=generator, dtype=torch.float64).norm(dim=2, keepdim=True)
+    return (rows.mT * lengths).flatten(0, 1)[:count].float()
 
 
 def running_maximum(x: Float[Tensor, "B T K"], starts: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T K"]:

@@ -304,12 +304,20 @@ def products(sizes: tuple[int, int, int, int, int], steps: int, by_feature: bool
     rows, heads, group, e, f = sizes
     total = 0
     for first, end, size in pieces(steps):
-        if by_feature:
-            wide = 1 << (size - 1).bit_length()
-            scores = sum(wide // (2 * half) * half * half for half in _levels(size))
-        else:
-            scores = size * size
-        states = size * e * f * ((2 * group + 3) if slopes else (group + 1))
-        inner = group * scores * ((3 * e + 2 * f) if slopes else (e + f))
-        total += 2 * rows * heads * ((end - first) // size) * (states + inner)
+        states = [(e, f, size)]
+        states += ([(e, f, group * size), (group * size, e, f), (size, e, f), (size, f, e)] if slopes
+                   else [(group * size, f, e)])
+        total += _operations(states, rows * heads * ((end - first) // size))
+        wide = 1 << (size - 1).bit_length()
+        squares = [(half, wide // (2 * half)) for half in _levels(size)] if by_feature else [(size, 1)]
+        for each, blocks in squares:
+            inner = [(group * each, each, e)]
+            inner += [(group * each, each, f), (group * each, e, each), (each, e, group * each),
+                      (each, f, group * each)] if slopes else [(group * each, f, each)]
+            total += _operations(inner, rows * heads * blocks * ((end - first) // size))
     return total
+
+
+def _operations(shapes: list[tuple[int, int, int]], count: int) -> int:
+    """Of so many products M x K times K x N, (M, N, K) each; one with K = 1 is an element-wise product."""
+    return 2 * count * sum(m * n * k for m, n, k in shapes if k > 1)
