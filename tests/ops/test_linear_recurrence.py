@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.analysis.formulas import flops_of
+from weft.ops import linear_recurrence_chunks
 from weft.ops.linear_recurrence import LINEAR_RECURRENCE, LinearRecurrenceCall, linear_recurrence
 from weft.ops.linear_recurrence_chunks import CHUNK, backward, forward
 
@@ -45,6 +46,19 @@ def test_second_derivatives_are_those_of_the_steps(kind: str) -> None:
         y, after = LINEAR_RECURRENCE(x, form)
         first = torch.autograd.grad(y.square().sum() + after.square().sum(), given(x), create_graph=True)
         found.append(torch.autograd.grad(sum(each.square().sum() for each in first), given(x)))
+    for expected, got in zip(*found, strict=True):
+        assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_segments_are_no_more_than_a_limit_of_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three segments and a rest against the same tokens step by step."""
+    monkeypatch.setattr(linear_recurrence_chunks, "SEGMENT", 2 * CHUNK)
+    found = []
+    for form in ("reference", "operator"):
+        x = call(5 * CHUNK + 3, kind, strength=0.1)
+        y, after = LINEAR_RECURRENCE(x, form)
+        found.append([y, after, *torch.autograd.grad(y.sin().sum() + after.sin().sum(), given(x))])
     for expected, got in zip(*found, strict=True):
         assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
@@ -121,9 +135,10 @@ def test_the_backward_pass_keeps_its_arguments_and_no_states(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("steps", [1, 11, CHUNK, 3 * CHUNK + 7])
-def test_operations_are_those_of_the_products_that_run(kind: str, steps: int) -> None:
+@pytest.mark.parametrize("steps", [1, 11, CHUNK, 5 * CHUNK + 7])
+def test_operations_are_those_of_the_products_that_run(kind: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A formula for the operator, against the matrix products of its two passes as PyTorch counts them."""
+    monkeypatch.setattr(linear_recurrence_chunks, "SEGMENT", 2 * CHUNK)
     x = [each if each is None else each.detach() for each in call(steps, kind)]
     tensors: tuple[Any, ...] = tuple(x)
     with FlopCounterMode(display=False) as counter:

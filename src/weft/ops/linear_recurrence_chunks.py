@@ -4,8 +4,9 @@
 
 Inside a chunk queries meet keys in products of C x C scores; from chunk to chunk goes the state. Decays enter as sums of
 logarithms over the tokens between a key and its query, never as differences of sums from the first token on, so that a
-decay of zero (minus infinity) is exact and no exponential overflows. Nothing of the size of a state is kept for a token:
-memory beside the arguments is that of T C scores and T / C states (Yang et al. 2024, sections 3.2 and 4.2).
+decay of zero (minus infinity) is exact and no exponential overflows. Nothing of the size of a state is kept for a
+token: memory beside the arguments and results is that of a segment's scores and of its chunks' states (Yang et al.
+2024, sections 3.2 and 4.2).
 
 The backward pass reads the arguments alone and computes the states again. The gradient of a decay is that of all pairs
 of a query at or after its token and a key before it; in a chunk that is the sum, from the token on, of q dq - k dk, and
@@ -26,6 +27,9 @@ from torch.nn import functional as F
 
 CHUNK = 64
 """Tokens of a chunk: scores cost C (E + F) multiplications a token, and a state E F / C numbers."""
+
+SEGMENT = 32 * CHUNK
+"""Tokens whose chunks are computed together; scores and states are there for one segment at a time."""
 
 
 class Cut(NamedTuple):
@@ -57,9 +61,9 @@ Arguments = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 def pieces(steps: int) -> list[tuple[int, int, int]]:
-    """First token, end, and tokens of a chunk, of the whole chunks of a sequence and of the rest after them."""
+    """First token, end, and tokens of a chunk, of the segments of a sequence and of the rest after its whole chunks."""
     whole = steps - steps % CHUNK
-    found = [(0, whole, CHUNK)] if whole else []
+    found = [(first, min(first + SEGMENT, whole), CHUNK) for first in range(0, whole, SEGMENT)]
     return found + ([(whole, steps, steps - whole)] if whole < steps else [])
 
 
@@ -79,18 +83,20 @@ def forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: T
 def backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
              before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
     """Gradients of q, k, v, the logarithm of the decay and the state before, from those of `forward`'s results."""
-    work, states = [], [before]
-    for first, end, size in pieces(q.shape[1]):
-        cut = _cut((q, k, v, log_decay), first, end, size)
-        decays = _decays(cut)
-        entering, after = _states(cut, decays, states[-1])
-        states.append(after)
-        work.append((cut, decays, entering, after, _heads(grad[:, first:end], k.shape[2], size)))
+    arguments, places, states = (q, k, v, log_decay), pieces(q.shape[1]), [before]
+    for first, end, size in places[:-1]:
+        cut = _cut(arguments, first, end, size)
+        states.append(_states(cut, _decays(cut), states[-1])[1])
     found = []
-    for cut, decays, entering, after, above in reversed(work):
+    for (first, end, size), state in reversed(list(zip(places, states, strict=True))):
+        cut = _cut(arguments, first, end, size)
+        decays = _decays(cut)
+        entering, after = _states(cut, decays, state)
+        above = _heads(grad[:, first:end], k.shape[2], size)
         slopes, grad_after = _piece_backward(cut, decays, entering, after, above, grad_after)
         found.append(slopes)
-    columns = list(zip(*reversed(found), strict=True))
+    found.reverse()
+    columns = list(zip(*found, strict=True))
     dq, dk, dv = (torch.cat([_joined(each if each.dim() == 6 else each[:, :, :, None]) for each in column], 1)
                   for column in columns[:3])
     return dq, dk, dv, _decay_gradient(log_decay, columns[3]), grad_after
@@ -307,6 +313,8 @@ def products(sizes: tuple[int, int, int, int, int], steps: int, by_feature: bool
         states = [(e, f, size)]
         states += ([(e, f, group * size), (group * size, e, f), (size, e, f), (size, f, e)] if slopes
                    else [(group * size, f, e)])
+        if slopes and end < steps:
+            states.append((e, f, size))  # once for the state that the next segment begins with
         total += _operations(states, rows * heads * ((end - first) // size))
         wide = 1 << (size - 1).bit_length()
         squares = [(half, wide // (2 * half)) for half in _levels(size)] if by_feature else [(size, 1)]
