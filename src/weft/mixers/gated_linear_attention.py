@@ -51,7 +51,8 @@ class GatedLinearAttentionConfig(MixerConfig):
 
     def build(self, dims: Dims) -> GatedLinearAttention:
         sizes = []
-        for name, given, divisor in (("d_head", self.d_head, 2 * self.n_heads), ("d_value", self.d_value, self.n_heads)):
+        for name, given, divisor in (("d_head", self.d_head, 2 * self.n_heads),
+                                     ("d_value", self.d_value, self.n_heads)):
             if given is None and dims.d_model % divisor:
                 raise dims.problem(name, f"d_model {dims.d_model} does not divide by {divisor}, from which {name} "
                                    "follows.", f"Give {name}, or another number of heads.")
@@ -66,8 +67,8 @@ class GatedLinearAttentionConfig(MixerConfig):
 
 @final
 class GatedLinearAttention(GatedMemory):
-    """S_t = diag(a_t) S_{t-1} + k_t v_t^T with a_t = sigmoid(x_t W_1 W_2 + b)^(1 / tau) for each of the H d_head features
-    of keys, W_1 of ``rank`` columns; queries are scaled by 1 / sqrt(d_head)."""
+    """S_t = diag(a_t) S_{t-1} + k_t v_t^T with a_t = sigmoid(x_t W_1 W_2 + b)^(1 / tau) for each of the H d_head
+    features of keys, W_1 of ``rank`` columns; queries are scaled by 1 / sqrt(d_head)."""
 
     def __init__(self, config: GatedLinearAttentionConfig, sizes: HeadSizes, dims: Dims) -> None:
         super().__init__(sizes, 1 / math.sqrt(sizes.d_head), config.norm, True, dims)
@@ -79,4 +80,5 @@ class GatedLinearAttention(GatedMemory):
     def log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H E"]:
         logits = self.wide(self.narrow(x))
         with torch.autocast(x.device.type, enabled=False):
-            return F.logsigmoid(widen(logits)).unflatten(-1, (self.sizes.heads, -1)) / self.config.temperature
+            log_decay: Tensor = F.logsigmoid(widen(logits)) / self.config.temperature
+            return torch.unflatten(log_decay, -1, (self.sizes.heads, -1))

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -143,7 +143,7 @@ class KernelAttention(Layer, ABC):
 
     A position scheme rotates what the feature map returns, in the numerator alone (Su et al. 2021, equation 19): a
     rotated feature may be negative, and a sum of such features could be 0. State: S and z of every key head,
-    K M (d_value + 1) numbers for M features, in float32 or better. Sums, too, are in float32 whatever the model's dtype.
+    K M (d_value + 1) numbers for M features, in float32 or better; so are all sums, whatever the model's dtype.
 
     Args:
         config: of the mixer.
@@ -236,7 +236,8 @@ class KernelAttention(Layer, ABC):
         else:
             both = None if before is None or earlier is None else torch.cat([before, earlier], -1)
             together, after = self._summed(q, k, torch.cat([v, ones], -1), features, both, marks)
-            (y, weight), (sums, normaliser) = (each.split_with_sizes([v.shape[-1], 1], -1) for each in (together, after))
+            y, weight = together.split_with_sizes([v.shape[-1], 1], -1)
+            sums, normaliser = after.split_with_sizes([v.shape[-1], 1], -1)
         return y / _positive(weight, marks.valid), sums.contiguous(), normaliser[..., 0].contiguous()
 
     def _summed(self, q: Tensor, k: Tensor, v: Tensor, features: Features, before: Tensor | None,

@@ -64,8 +64,8 @@ class RetentionConfig(MixerConfig):
 
 @final
 class Retention(GatedMemory):
-    """S_t = g_h S_{t-1} + k_t v_t^T with the decay g_h = 1 - 2^(-5-h) of head h = 0, 1, ..., H - 1, and queries and keys
-    rotated by their positions; k is scaled by 1 / sqrt(d_head), here as a factor on q.
+    """S_t = g_h S_{t-1} + k_t v_t^T with the decay g_h = 1 - 2^(-5-h) of head h = 0, 1, ..., H - 1, and queries and
+    keys rotated by their positions; k is scaled by 1 / sqrt(d_head), here as a factor on q.
 
     The published code also divides scores by factors that depend on the token and that the norm cancels but for its
     epsilon, and in the recurrent form by others; here is neither, so that steps equal the whole. Its angles are

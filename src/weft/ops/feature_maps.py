@@ -70,7 +70,8 @@ def random_directions(count: int, size: int, generator: torch.Generator | None, 
     q, r = torch.linalg.qr(torch.randn(shape, generator=generator, dtype=torch.float64))
     rows = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without the signs not all directions are as likely
     lengths = torch.randn(shape, generator=generator, dtype=torch.float64).norm(dim=2, keepdim=True)
-    return (rows.mT * lengths).flatten(0, 1)[:count].float()
+    scaled: Tensor = rows.mT * lengths
+    return scaled.flatten(0, 1)[:count].float()
 
 
 def running_maximum(x: Float[Tensor, "B T K"], starts: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T K"]:

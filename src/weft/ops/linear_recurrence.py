@@ -92,7 +92,7 @@ def bidirectional_sums(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"],
         back = linear_recurrence(q.flip(1), k.flip(1), v.flip(1), None, None, ends,
                                  None if valid is None else valid.flip(1))[0].flip(1)
         grouped = q.unflatten(2, (k.shape[2], -1))
-        own = (grouped * k[:, :, :, None]).sum(-1, keepdim=True) * v[:, :, :, None]
+        own: Tensor = (grouped * k[:, :, :, None]).sum(-1, keepdim=True) * v[:, :, :, None]
         return there + back - own.flatten(2, 3)
     if valid is not None:
         k = k.masked_fill(~valid[..., None, None], 0)

@@ -2,8 +2,8 @@
 
     S_t = diag(a_t) S_{t-1} + k_t v_t^T,   o_t = q_t S_t          (a_t = exp of the logarithm of the decay)
 
-Inside a chunk queries meet keys in products of C x C scores; from chunk to chunk goes the state. Decays enter as sums of
-logarithms over the tokens between a key and its query, never as differences of sums from the first token on, so that a
+Inside a chunk queries meet keys in products of C x C scores; from chunk to chunk goes the state. Decays enter as sums
+of logarithms over the tokens between a key and its query, never as differences of sums from the first token on: so a
 decay of zero (minus infinity) is exact and no exponential overflows. Nothing of the size of a state is kept for a
 token: memory beside the arguments and results is that of a segment's scores and of its chunks' states (Yang et al.
 2024, sections 3.2 and 4.2).
@@ -253,7 +253,7 @@ class _Halves(NamedTuple):
 
 def _halves(cut: Cut, half: int) -> _Halves:
     assert cut.log_decay is not None, "blocks are for decays by feature"
-    q, k, v, log_decay = (each.unflatten(-2, (-1, 2, half)) for each in cut)
+    q, k, v, log_decay = (each.unflatten(-2, (-1, 2, half)) for each in (cut.q, cut.k, cut.v, cut.log_decay))
     into, out = _prefix(log_decay[..., 1, :, :]), _suffix(log_decay[..., 0, :, :])
     return _Halves(q[..., 1, :, :] * into[:, :, :, None], k[..., 0, :, :] * out, v[..., 0, :, :], into, out)
 
@@ -261,7 +261,10 @@ def _halves(cut: Cut, half: int) -> _Halves:
 def _padded(cut: Cut) -> Cut:
     """A chunk of a power of two of tokens; the further ones change nothing."""
     more = (1 << (cut.k.shape[-2] - 1).bit_length()) - cut.k.shape[-2]
-    return cut if more == 0 else Cut(*(None if each is None else F.pad(each, (0, 0, 0, more)) for each in cut))
+    if more == 0 or cut.log_decay is None:
+        return cut
+    q, k, v, log_decay = (F.pad(each, (0, 0, 0, more)) for each in (cut.q, cut.k, cut.v, cut.log_decay))
+    return Cut(q, k, v, log_decay)
 
 
 def _spread(part: Tensor, later: bool, size: int) -> Tensor:
