@@ -15,7 +15,8 @@ HOLDERS = {
     "feedforward.moe.4": {Trait.DISCRETE_CHOICE},
     "feedforward.moe.5": {Trait.DISCRETE_CHOICE},
     "mixer.attention.3": {Trait.PREFIX_FIRST},
-    "mixer.attention.4": {Trait.BIDIRECTIONAL},
+    **{f"mixer.{name}": {Trait.BIDIRECTIONAL} for name in (
+        "attention.4", "linear_attention.4", "linear_attention.5", "performer.3", "performer.4")},
     **{f"head.{name}": {Trait.BIDIRECTIONAL} for name in (
         "masked_token.0", "masked_token.1", "per_token.0", "per_token.1", "pooled.0", "pooled.1", "pooled.2")},
     **{f"model.feedforward.{index}": {Trait.TOKENS_ONLY} for index in range(3)},

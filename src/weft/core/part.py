@@ -54,6 +54,16 @@ class Part(Direct, Declarations, ABC):
         step of an optimiser is smaller than the spacing of bfloat16. They must not widen what the part returns."""
         return ()
 
+    def begin_step(self, step: int, seed: int) -> None:
+        """Prepare for a step of training, before its first batch: training calls it, evaluation and decoding never do.
+        It may change buffers that checkpoints hold, such as random features, as a pure function of its arguments, so
+        that a resumed run goes on exactly.
+
+        Args:
+            step: of the run, from 0.
+            seed: for random numbers, another one for every run's seed, step and part of the model.
+        """
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Override the method that `to`, `bfloat16`, `half` and `cuda` call."""
         kept = kept_dtypes(self)

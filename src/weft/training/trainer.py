@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.errors import ConfigError, DivergedError
-from weft.core.layer import traits_of, with_boundaries
+from weft.core.layer import Part, traits_of, with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
@@ -85,6 +85,7 @@ class Trainer:
         self.batches = self.task.batches(examples)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
+        self._prepared = prepared_parts(self.precision.working)
         forward = forward_of(self.task, self.precision.working)
         self._forward = compiled(forward) if self.compute.compile else forward
         self.step, self.seconds = 0, 0.0
@@ -108,6 +109,8 @@ class Trainer:
         first = self.step * settings.accumulation
         batches = [self.batches.batch(first + i, rank=world.rank, world=world.size)
                    for i in range(settings.accumulation)]
+        for place, part in self._prepared:
+            part.begin_step(self.step, derived_seed(self.config.seed, place, self.step))
         self.precision.working.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
@@ -160,10 +163,22 @@ def seed_step(seed: int, step: int, rank: int = 0, *, device: torch.device) -> N
     """Seed torch for one step of one rank, so that dropout does not depend on where a run was interrupted, and is not
     the same on every rank. Only the CPU and ``device`` are seeded: `torch.manual_seed` goes through every kind of
     device, which takes as long as a small layer."""
-    chosen = int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint32)[0])
+    chosen = derived_seed(seed, step, rank)
     torch.default_generator.manual_seed(chosen)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed_all(chosen)
+
+
+def derived_seed(*numbers: int) -> int:
+    """A seed for each sequence of numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint32)[0])
+
+
+def prepared_parts(model: Model) -> list[tuple[int, Part]]:
+    """The parts of a model that do something before each step (`Part.begin_step`), each with its place among all
+    modules."""
+    return [(place, part) for place, part in enumerate(model.modules())
+            if isinstance(part, Part) and type(part).begin_step is not Part.begin_step]
 
 
 def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> None:

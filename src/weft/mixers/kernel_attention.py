@@ -1,0 +1,256 @@
+"""`KernelAttention`, the base of attention in linear time: phi(q).phi(k) takes the place of exp(q.k).
+
+    y_t = phi(q_t) S_t / phi(q_t) z_t,   S_t = sum over s of phi(k_s) v_s^T,   z_t = sum over s of phi(k_s)
+
+The sums are over the tokens up to t, or, under a bidirectional mask, over all of the document. The causal sums are a
+state of fixed size, whatever the length of the sequence (Katharopoulos et al. 2020, section 3.3).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Literal, NamedTuple, Self
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from weft.core.clock import Clock, Ticks
+from weft.core.config import PartField, rule
+from weft.core.errors import UnsupportedError
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.part_config import Dims
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.core.traits import Trait
+from weft.linear.linear import Linear
+from weft.masks import Bidirectional, Causal, Mask, MaskField
+from weft.mixers.base import MixerConfig
+from weft.mixers.heads import HeadSizes, head_sizes
+from weft.ops.linear_recurrence import bidirectional_sums, linear_recurrence
+from weft.ops.linear_recurrence_chunks import CHUNK
+from weft.ops.operator import widen
+from weft.positions.base import PositionConfig, PositionScheme
+from weft.positions.none import NoPositionConfig
+
+
+class KernelAttentionConfig(MixerConfig):
+    """Options of all attention in linear time.
+
+    Attributes:
+        n_heads: query heads H.
+        n_kv_heads: key and value heads K, each shared by H / K query heads and with a state of its own; None: H.
+        d_head: size of queries and keys before the feature map; None: d_model / n_heads.
+        d_value: size of values; None: d_head.
+        mask: ``causal`` or ``bidirectional``; no other is a sum that tokens share.
+        position: a scheme that rotates queries and keys, as `KernelAttention` says, or none.
+        bias: whether the projections of queries, keys and values have a bias, the output's, or all.
+    """
+
+    n_heads: int = Field(default=4, gt=0)
+    n_kv_heads: int | None = Field(default=None, gt=0)
+    d_head: int | None = Field(default=None, gt=0)
+    d_value: int | None = Field(default=None, gt=0)
+    mask: Annotated[Mask, MaskField()] = Causal()
+    position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
+    bias: Literal["none", "qkv", "output", "all"] = "none"
+
+    @model_validator(mode="after")
+    def _require_shared_sums(self) -> Self:
+        if self.mask not in (Causal(), Bidirectional()):
+            raise rule("mask", f"{self.mask!r} gives tokens sums of different keys, and attention in linear time has "
+                       "one sum for all.", "Give 'causal' or 'bidirectional', or use the mixer 'attention'.")
+        return self
+
+    def sizes(self, dims: Dims) -> HeadSizes:
+        """The sizes of the heads."""
+        return head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
+
+
+def rotation(position: PositionConfig, dims: Dims, heads: int, size: int) -> PositionScheme:
+    """The scheme of a mixer that computes no scores, for vectors of ``size`` features.
+
+    Raises:
+        ConfigError: the scheme acts on anything but queries and keys.
+    """
+    scheme = position.build_for_heads(dims.at("position"), heads, size)
+    elsewhere = scheme.acts_on - {"queries_keys"}
+    if "embeddings" in elsewhere:
+        raise dims.problem("position", f"{position.kind!r} acts on embeddings, not inside a mixer.",
+                           "Put it in the model's `position`.")
+    if elsewhere:
+        raise dims.problem("position", f"{position.kind!r} acts on {' and '.join(sorted(elsewhere))}, and this mixer "
+                           "computes no score of a query and a key.",
+                           "Give one that acts on queries and keys, such as 'rope', or use the mixer 'attention'.")
+    return scheme
+
+
+@dataclass(frozen=True)
+class MatrixState(LayerState):
+    """The sum of phi(k) v^T over the current document's tokens so far; in float32 or better for any dtype of the model.
+    """
+
+    sums: Float[Tensor, "B K E F"] = tensor_field(keeps_dtype=True)
+
+
+@dataclass(frozen=True)
+class NormalisedState(MatrixState):
+    """Also the sum of phi(k), by which outputs are divided."""
+
+    normaliser: Float[Tensor, "B K E"] = tensor_field(keeps_dtype=True)
+
+
+class Features(NamedTuple):
+    """Queries and keys after the feature map, in float32 or better.
+
+    Attributes:
+        q: [B,T,H,M].
+        k: [B,T,K,M]; zeros beyond each row's count.
+        log_decay: [B,T,K,1], the logarithm of the factor by which a token scales the sums before it; None for 1.
+        peak: [B,K], what the state stores beside the sums; None for nothing.
+    """
+
+    q: Tensor
+    k: Tensor
+    log_decay: Tensor | None = None
+    peak: Tensor | None = None
+
+
+class Marks(NamedTuple):
+    """Which tokens of a chunk begin a document and which count, [B,T]; None: none begins inside, all count."""
+
+    starts: Bool[Tensor, "B T"] | None
+    valid: Bool[Tensor, "B T"] | None
+
+    @staticmethod
+    def of(span: Span, rows: int) -> Marks:
+        """Those of a resolved span."""
+        valid = span.ticks.valid
+        starts = span.ticks.starts().expand(rows, -1) if span.packed else None
+        return Marks(starts if starts is None or valid is None else starts & valid, valid)
+
+
+PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
+
+
+class KernelAttention(Layer, ABC):
+    """Attention with a feature map in place of the exponential, in time and memory O(T).
+
+    A position scheme rotates what the feature map returns, in the numerator alone (Su et al. 2021, equation 19): a
+    rotated feature may be negative, and a sum of such features could be 0. State: S and z of every key head,
+    K M (d_value + 1) numbers for M features, in float32 or better; so are all sums, whatever the model's dtype.
+
+    Args:
+        config: of the mixer.
+        features: M.
+        dims: of the model.
+        normalise: whether outputs are divided by phi(q) z.
+        rotate_first: whether positions rotate queries and keys before the feature map, so that all is positive and the
+            denominator is rotated too.
+    """
+
+    role = "attention sums"
+    state_type: type[MatrixState] = NormalisedState
+
+    def __init__(self, config: KernelAttentionConfig, features: int, dims: Dims, *, normalise: bool = True,
+                 rotate_first: bool = False) -> None:
+        super().__init__()
+        self.sizes = sizes = config.sizes(dims)
+        self.causal, self.normalise, self.features = config.mask == Causal(), normalise, features
+        self.position = rotation(config.position, dims, sizes.heads, sizes.d_head if rotate_first else features)
+        self.rotates, self.rotate_first = "queries_keys" in self.position.acts_on and not rotate_first, rotate_first
+        self.widths = sizes.split()
+        self.qkv = Linear(dims.d_model, sum(self.widths), bias=config.bias in ("qkv", "all"))
+        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=config.bias in ("output", "all"))
+
+    @abstractmethod
+    def mapped(self, q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"], state: LayerState | None,
+               marks: Marks) -> Features:
+        """The features of queries and keys."""
+
+    def own_traits(self) -> frozenset[Trait]:
+        return frozenset() if self.causal else frozenset({Trait.BIDIRECTIONAL})
+
+    def borders(self) -> tuple[int, ...]:
+        return (CHUNK,)
+
+    def child_roles(self) -> Mapping[str, str]:
+        return PROJECTIONS
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MatrixState:
+        if not self.causal:
+            raise UnsupportedError("under a bidirectional mask tokens attend to later ones, so attention has no state.",
+                                   where="init_state", remedy="Call it without a state, on the whole sequence.")
+        exact, device = torch.promote_types(dtype, torch.float32), clock.seen.device
+        shape = (clock.seen.shape[0], self.sizes.kv_heads, self.features, self.sizes.d_value)
+        sums = torch.zeros(shape, dtype=exact, device=device)
+        if not self.normalise:
+            return MatrixState(clock, sums)
+        return self.started(clock, sums, torch.zeros(shape[:3], dtype=exact, device=device))
+
+    def started(self, clock: Clock, sums: Tensor, normaliser: Tensor) -> MatrixState:
+        """The state before the first token of attention that is normalised."""
+        return NormalisedState(clock, sums, normaliser)
+
+    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
+        if x.shape[1] == 0:
+            return Output(x, state)
+        assert state is None or isinstance(state, MatrixState), "checked by Layer.forward"
+        sizes, marks = self.sizes, Marks.of(span, x.shape[0])
+        qkv = self.qkv(x)
+        with torch.autocast(x.device.type, enabled=False):
+            q, k, v = (part.unflatten(-1, (heads, -1)) for part, heads in zip(
+                widen(qkv).split_with_sizes(self.widths, -1), (sizes.heads, sizes.kv_heads, sizes.kv_heads),
+                strict=True))
+            if self.rotate_first:
+                q, k = self.position.rotate(q, span.ticks), self.position.rotate(k, span.ticks)
+            features = self.mapped(q, k, state, marks)
+            y, sums, normaliser = self._attended(features, v, state, marks, span.ticks)
+        out = self.output(y.flatten(2).to(qkv.dtype))
+        return Output(out, None if state is None else self.after(state, span, sums, normaliser, features))
+
+    def after(self, state: MatrixState, span: Span, sums: Tensor, normaliser: Tensor | None,
+              features: Features) -> MatrixState:
+        """The state after the chunk."""
+        if normaliser is None:
+            return MatrixState(span.after, sums.to(state.sums.dtype))
+        return NormalisedState(span.after, sums.to(state.sums.dtype), normaliser.to(state.sums.dtype))
+
+    def _attended(self, features: Features, v: Tensor, state: MatrixState | None, marks: Marks,
+                  ticks: Ticks) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Outputs [B,T,H,F], and S and z after the chunk, which are meaningless under a bidirectional mask."""
+        q, k = features.q, features.k
+        before = None if state is None else state.sums
+        earlier = state.normaliser[..., None] if isinstance(state, NormalisedState) else None
+        if not self.normalise:
+            return *self._summed(self._turned(q, ticks), self._turned(k, ticks), v, features, before, marks), None
+        ones = v.new_ones(*v.shape[:3], 1)
+        if self.rotates:
+            y, sums = self._summed(self._turned(q, ticks), self._turned(k, ticks), v, features, before, marks)
+            weight, normaliser = self._summed(q, k, ones, features, earlier, marks)
+        else:
+            both = None if before is None or earlier is None else torch.cat([before, earlier], -1)
+            together, after = self._summed(q, k, torch.cat([v, ones], -1), features, both, marks)
+            y, weight = together.split_with_sizes([v.shape[-1], 1], -1)
+            sums, normaliser = after.split_with_sizes([v.shape[-1], 1], -1)
+        return y / _positive(weight, marks.valid), sums.contiguous(), normaliser[..., 0].contiguous()
+
+    def _summed(self, q: Tensor, k: Tensor, v: Tensor, features: Features, before: Tensor | None,
+                marks: Marks) -> tuple[Tensor, Tensor]:
+        if self.causal:
+            return linear_recurrence(q, k, v, features.log_decay, before, marks.starts, marks.valid)
+        return bidirectional_sums(q, k, v, marks.starts, marks.valid), v
+
+    def _turned(self, x: Tensor, ticks: Ticks) -> Tensor:
+        return self.position.rotate(x, ticks) if self.rotates else x
+
+
+def _positive(weight: Float[Tensor, "B T H 1"], valid: Bool[Tensor, "B T"] | None) -> Tensor:
+    """Normalisers, at least the smallest normal number: a query whose products with all keys underflow has output 0."""
+    floor = torch.finfo(weight.dtype).tiny
+    return (weight if valid is None else weight.masked_fill(~valid[..., None, None], 1)).clamp(min=floor)

@@ -1,0 +1,211 @@
+"""The recurrence of linear attention, with and without decay, over a chunk of tokens and from a state.
+
+    S_t = diag(a_t) S_{t-1} + k_t v_t^T,   o_t = q_t S_t          S [E,F] for each key head
+
+without decay (a = 1; Katharopoulos et al. 2020, equations 18 to 20), with one constant for each head (retention, Sun et
+al. 2023, equation 6), with one for each head and token (Dao & Gu 2024, section 3.4), or with one for each feature of a
+key and token (gated linear attention, Yang et al. 2024, equation 3). A normaliser z_t = a_t z_{t-1} + k_t is one more
+feature of the values, which is 1. All of it is computed in float32 or better: a sum over a long document adds small
+numbers to large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.linear_recurrence_chunks import CHUNK, backward, forward, products
+from weft.ops.operator import Kernel, differentiate, operator, widen
+
+Recurred = tuple[Tensor, Tensor]
+"""Outputs [B,T,H,F] and the state after the last token, [B,K,E,F]."""
+
+
+class LinearRecurrenceCall(NamedTuple):
+    """One call of at least one token.
+
+    Attributes:
+        q: queries; consecutive ones, H / K in number, share a key head.
+        k: keys; zeros for a token that must not enter the state.
+        v: values.
+        log_decay: the logarithm of a_t: None for 1, [1,1,K,1] for a constant, [B,T,K,1] or [B,T,K,E]; minus infinity
+            for a token before which the state is cleared.
+        before: the state before the first token.
+    """
+
+    q: Float[Tensor, "B T H E"]
+    k: Float[Tensor, "B T K E"]
+    v: Float[Tensor, "B T K F"]
+    log_decay: Float[Tensor, "#B #T K #E"] | None
+    before: Float[Tensor, "B K E F"]
+
+
+def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"], v: Float[Tensor, "B T K F"],
+                      log_decay: Float[Tensor, "#B #T K #E"] | None = None,
+                      before: Float[Tensor, "B K E F"] | None = None, starts: Bool[Tensor, "B T"] | None = None,
+                      valid: Bool[Tensor, "B T"] | None = None) -> Recurred:
+    """The outputs and the state after the chunk, in float32 or better.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        log_decay: the logarithm of the decay, at most 0, as in `LinearRecurrenceCall`; None: no decay.
+        before: the state before the first token; None: zero.
+        starts: where a document begins, before which the state is cleared; None: nowhere.
+        valid: False for tokens that the state does not take, after a row's last; None: all are taken.
+    """
+    q, k, v = widen(q), widen(k), widen(v)
+    if before is None:
+        before = v.new_zeros(v.shape[0], v.shape[2], k.shape[3], v.shape[3])
+    if valid is not None:
+        k = k.masked_fill(~valid[..., None, None], 0)
+    return LINEAR_RECURRENCE(LinearRecurrenceCall(q, k, v, _by_token(k, log_decay, starts, valid), before.to(v.dtype)))
+
+
+def _by_token(k: Tensor, log_decay: Tensor | None, starts: Tensor | None, valid: Tensor | None) -> Tensor | None:
+    """The logarithm of the decay with minus infinity where a document begins, and 0 for tokens that are not taken."""
+    known = None if log_decay is None else log_decay.to(k.dtype)
+    if starts is None and (valid is None or known is None):
+        return known
+    by_token = k.new_zeros(*k.shape[:3], 1) if known is None else known.expand(*k.shape[:3], -1)
+    if starts is not None:
+        by_token = by_token.masked_fill(starts[..., None, None], float("-inf"))
+    return by_token if valid is None else by_token.masked_fill(~valid[..., None, None], 0)
+
+
+def bidirectional_sums(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"], v: Float[Tensor, "B T K F"],
+                       starts: Bool[Tensor, "B T"] | None, valid: Bool[Tensor, "B T"] | None) -> Tensor:
+    """q_t sum_s k_s v_s^T over all tokens s of t's document, [B,T,H,F], in float32 or better.
+
+    Within packed documents it is the recurrence in both directions, less the token itself, which both have counted.
+    """
+    q, k, v = widen(q), widen(k), widen(v)
+    if starts is not None:
+        ends = torch.cat([starts[:, 1:], starts[:, :1]], 1).flip(1)
+        there = linear_recurrence(q, k, v, None, None, starts, valid)[0]
+        back = linear_recurrence(q.flip(1), k.flip(1), v.flip(1), None, None, ends,
+                                 None if valid is None else valid.flip(1))[0].flip(1)
+        grouped = q.unflatten(2, (k.shape[2], -1))
+        own: Tensor = (grouped * k[:, :, :, None]).sum(-1, keepdim=True) * v[:, :, :, None]
+        return there + back - own.flatten(2, 3)
+    if valid is not None:
+        k = k.masked_fill(~valid[..., None, None], 0)
+    sums = torch.einsum("btke,btkf->bkef", k, v)
+    return torch.einsum("btkge,bkef->btkgf", q.unflatten(2, (k.shape[2], -1)), sums).flatten(2, 3)
+
+
+def _recurrence(call: LinearRecurrenceCall) -> Recurred:
+    q, k, v, log_decay, state = call
+    steps, heads = q.shape[1], k.shape[2]
+    decays = [None] * steps if log_decay is None else log_decay.exp().expand(-1, steps, -1, -1).unbind(1)
+    outputs = []
+    for query, key, value, decay in zip(q.unbind(1), k.unbind(1), v.unbind(1), decays, strict=True):
+        state = state if decay is None else state * decay[..., None]
+        state = state + key[..., None] * value[..., None, :]
+        outputs.append((query.unflatten(1, (heads, -1)) @ state).flatten(1, 2))
+    return torch.stack(outputs, 1), state
+
+
+def _step(call: LinearRecurrenceCall) -> Recurred:
+    q, k, v, log_decay, state = call
+    key, value = k[:, 0, :, :, None], v[:, 0, :, None]
+    kept = state if log_decay is None else state * log_decay[:, 0].exp()[..., None]
+    after = torch.addcmul(kept, key, value)
+    return (q.view(q.shape[0], k.shape[2], -1, q.shape[3]) @ after).view(q.shape[0], 1, -1, v.shape[3]), after
+
+
+def _chunks(call: LinearRecurrenceCall) -> Recurred:
+    return forward(*call)
+
+
+def _operator(call: LinearRecurrenceCall) -> Recurred:
+    found: Recurred = _forward(*call)
+    return found
+
+
+def _run(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
+    y, after = forward(q, k, v, log_decay, before)
+    return y.contiguous(), after.contiguous()
+
+
+def _run_shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
+    return q.new_empty(*q.shape[:3], v.shape[3]), before.new_empty(before.shape)
+
+
+def _run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
+                  before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv, dg, dbefore = backward(grad, grad_after, q, k, v, log_decay, before)
+    return (dq.contiguous(), dk.contiguous(), dv.contiguous(), dq.new_empty(0) if dg is None else dg.contiguous(),
+            dbefore.contiguous())
+
+
+def _backward_shapes(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
+                     before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    decay = q.new_empty(0) if log_decay is None else q.new_empty(log_decay.shape)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), decay, before.new_empty(before.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs)
+
+
+def _gradient(ctx: Any, grad: Tensor | None, grad_after: Tensor | None) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
+    q, _, v, log_decay, before = saved
+    grad = q.new_zeros(*q.shape[:3], v.shape[3]) if grad is None else grad
+    grad_after = torch.zeros_like(before) if grad_after is None else grad_after
+    work: Kernel = _run_backward if torch.is_grad_enabled() else _backward
+    dq, dk, dv, dg, dbefore = work(grad, grad_after, *saved)
+    return dq, dk, dv, None if log_decay is None else dg, dbefore
+
+
+_forward = operator("linear_recurrence", _run, _run_shapes)
+_backward = operator("linear_recurrence_backward", _run_backward, _backward_shapes)
+differentiate("linear_recurrence", _gradient, _save)
+
+
+def _flops(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> int:
+    sizes = (q.shape[0], k.shape[2], q.shape[2] // k.shape[2], k.shape[3], v.shape[3])
+    return products(sizes, q.shape[1], _by_feature(log_decay), slopes=False)
+
+
+def _backward_flops(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
+                    before: Tensor) -> int:
+    sizes = (q.shape[0], k.shape[2], q.shape[2] // k.shape[2], k.shape[3], v.shape[3])
+    return products(sizes, q.shape[1], _by_feature(log_decay), slopes=True)
+
+
+def _by_feature(log_decay: Tensor | None) -> bool:
+    return log_decay is not None and log_decay.shape[3] > 1
+
+
+def _one(call: LinearRecurrenceCall) -> str | None:
+    return None if call.q.shape[1] == 1 else "several tokens"
+
+
+def _examples(make: Make) -> Iterator[LinearRecurrenceCall]:
+    for steps in (1, 7, CHUNK + 5, 2 * CHUNK):
+        starts = (torch.arange(steps) % 5 == 2).expand(2, steps)[..., None, None]
+        q, k, v, before = make(2, steps, 4, 3), make(2, steps, 2, 3), make(2, steps, 2, 5), make(2, 2, 3, 5)
+        constant = -make(1, 1, 2, 1).square()
+        for log_decay in (None, constant, -make(2, steps, 2, 1).square(), -make(2, steps, 2, 3).square()):
+            yield LinearRecurrenceCall(q, k, v, log_decay, before)
+            if log_decay is not None and log_decay.shape[1] == steps:
+                yield LinearRecurrenceCall(q, k, v, log_decay.masked_fill(starts, float("-inf")), before)
+
+
+LINEAR_RECURRENCE = OPERATIONS.add(Operation(
+    "linear_recurrence", "linear attention with and without decay over a chunk",
+    Form(REFERENCE, _recurrence, "step by step", known_as=("steps",)),
+    Form("step", _step, "one token", serves=_one),
+    Form("chunks", _chunks, "chunks of 64 tokens by matrix products"),
+    Form("operator", _operator, "chunks of 64 tokens, as one operator", transformed=False,
+         flops={"weft.linear_recurrence": _flops, "weft.linear_recurrence_backward": _backward_flops}),
+    subject="q", examples=_examples, known_as=("linear_attention", "retention", "gla", "ssd", "fast_weights")))
