@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.errors import ConfigError, DivergedError
-from weft.core.layer import traits_of, with_boundaries
+from weft.core.layer import Part, traits_of, with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
@@ -120,7 +120,8 @@ class Trainer:
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
         set_lr(self.optimizer, lr)
         self.optimizer.step()
-        self.precision.refresh()
+        moved = [part.after_step(world.total) for part in self.model.modules() if isinstance(part, Part)]
+        self.precision.refresh(buffers=any(moved))
         self.step += 1
         self.seconds += time.perf_counter() - begun
         return StepReport(sums, lr, norm)
