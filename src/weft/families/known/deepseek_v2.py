@@ -118,14 +118,15 @@ def read_groups(raw: Raw, facts: Facts) -> Facts:
     found = {fact: typed(key, raw.get(key), int) for fact, key in (("groups", "n_group"), ("top_groups", "topk_group"))}
     if None in found.values():
         raise KeyProblem(f"{METHOD}: {LIMITED!r} needs n_group and topk_group.")
-    return found
+    return {"groups": 1, "top_groups": None} if found["groups"] == found["top_groups"] else found
 
 
 def write_groups(facts: Facts) -> dict[str, Any]:
-    """The method, and the numbers of groups."""
-    groups = facts["groups"]
-    opened = groups if facts["top_groups"] is None else facts["top_groups"]
-    return {METHOD: LIMITED if opened < groups else GREEDY, "n_group": groups, "topk_group": opened}
+    """The method, and the numbers of groups; it makes no difference what groups are where all are open."""
+    groups, opened = facts["groups"], facts["top_groups"]
+    if opened in (None, groups):
+        return {METHOD: GREEDY, "n_group": 1, "topk_group": 1}
+    return {METHOD: LIMITED, "n_group": groups, "topk_group": opened}
 
 
 def latent_keys(*, q_latent: int | None, context: int, vocab_size: int, d_model: int, d_ff: int, n_layers: int,
