@@ -1,4 +1,4 @@
-"""What DeepSeek's keys can say, and cannot: experts and their groups, scales with YaRN, 8-bit weights, further layers."""
+"""What DeepSeek's keys can say, and cannot: experts and their groups, scales with YaRN, 8-bit weights."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_configuration_is_written_as_it_is_read_and_for_its_own_class(name: st
 
 @pytest.mark.parametrize(("name", "values", "message"), [
     ("deepseek_v2", {"num_key_value_heads": 1}, "num_key_value_heads: 1, but all 3 heads read the one latent"),
-    ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method: 'noaux_tc', but only 'greedy' or 'group_limited_greedy'"),
+    ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method: 'noaux_tc', but only 'greedy' or 'group_limited_"),
     ("deepseek_v2", {"n_group": None}, "topk_method: 'group_limited_greedy' needs n_group and topk_group."),
     ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: True, but only False or None can be read. With it the "
                                               "released code"),
@@ -100,13 +100,14 @@ def dense_at(model: Any, layer: int) -> bool:
 
 
 def test_the_layer_that_predicts_further_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tensors = write(tmp_path, "deepseek_v3")
+    folder = tmp_path / "theirs"
+    tensors = write(folder, "deepseek_v3")
     extra = {"model.layers.61.eh_proj.weight": torch.zeros(3, 3), "model.layers.61.enorm.weight": torch.zeros(3)}
-    save_file({**tensors, **extra}, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    (tmp_path / "config.json").write_text(json.dumps(raw("deepseek_v3", num_nextn_predict_layers=1)))
-    api.load(tmp_path)
+    save_file({**tensors, **extra}, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(raw("deepseek_v3", num_nextn_predict_layers=1)))
+    api.load(folder)
     assert "num_nextn_predict_layers: layers that predict further tokens" in caplog.text
-    api.convert(tmp_path, tmp_path / "back", to="hf")
+    api.convert(folder, tmp_path / "back", to="hf")
     assert json.loads((tmp_path / "back" / "config.json").read_text())["num_nextn_predict_layers"] == 0
 
 

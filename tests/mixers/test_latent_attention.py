@@ -184,7 +184,7 @@ def test_the_plan_counts_those_bytes() -> None:
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"d_rope": 3}, "d_rope: 3 features do not make pairs that can be turned. Give an even number."),
-    ({"position": "sinusoidal"}, "position: 'sinusoidal' acts on embeddings, not inside attention. Put it in the model's"),
+    ({"position": "sinusoidal"}, "position: 'sinusoidal' acts on embeddings, not inside attention. Put it in"),
     ({"position": "shaw"}, "position: 'shaw' reads the keys or values of every head, which latent attention does not "
                            "keep. Use rope, which turns d_rope features"),
     ({"position": "transformer_xl"}, "position: 'transformer_xl' reads the keys or values of every head"),

@@ -101,5 +101,6 @@ def _decoder(part: Data, model: Data) -> Data:
 
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
-    "attention": _attention, "latent_attention": _latent_attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _decoder})
+    "attention": _attention, "latent_attention": _latent_attention, "mlp": _mlp, "glu": _glu,
+    "learned": _learned, "decoder": _decoder})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

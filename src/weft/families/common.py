@@ -10,19 +10,18 @@ from weft.families.template import Facts
 from weft.families.weights import Junk
 
 
-
 def require_unquantised(raw: Raw) -> Facts:
     """Nothing; a folder of quantised weights cannot be read."""
     given = raw.get("quantization_config")
     if given is None:
         return {}
     if isinstance(given, Mapping) and given.get("quant_method") == "fp8":
-        raise KeyProblem("quantization_config: its matrices are 8-bit floats with a scale for each block. Multiply them "
-                         "out first: load the folder in transformers with dtype=bfloat16 and "
+        raise KeyProblem("quantization_config: its matrices are 8-bit floats with a scale for each block. Multiply "
+                         "them out first: load the folder in transformers with dtype=bfloat16 and "
                          "FineGrainedFP8Config(dequantize=True) and save it, or use the release's own script "
                          "(DeepSeek's is fp8_cast_bf16.py); or take a bfloat16 version.")
-    raise KeyProblem(f"quantization_config: {given!r}, but only None can be read. Its weights are quantised: convert an "
-                     "unquantised version.")
+    raise KeyProblem(f"quantization_config: {given!r}, but only None can be read. Its weights are quantised: convert "
+                     "an unquantised version.")
 
 
 RUNNING = ("use_cache", "output_attentions", "output_hidden_states", "output_scores", "return_dict",

@@ -66,8 +66,8 @@ class LatentAttentionConfig(MixerConfig):
         mask: which keys a query may attend to.
         position: turns the R features alone. Schemes on scores are possible where they depend on the distance alone.
         bias: whether the maps to the latents, and the output, have a bias; the maps from the latents have none.
-        scores: of all N + R features, whose default scale is 1/sqrt(N + R). DeepSeek's models with YaRN multiply that by
-            (0.1 mscale_all_dim ln(factor) + 1)^2: give the product as ``scale``.
+        scores: of all N + R features, whose default scale is 1/sqrt(N + R). DeepSeek's models with YaRN multiply that
+            by (0.1 mscale_all_dim ln(factor) + 1)^2: give the product as ``scale``.
         backend: the form of attention.
     """
 

@@ -77,7 +77,7 @@ def _more_products(call: LatentCall) -> str | None:
     """Why the queries are not brought to the latents: it would take more products."""
     if call.matrix is None:
         return None
-    steps, heads, size = call.content.shape[1:]
+    steps, heads = call.content.shape[1:3]
     keys, wide = call.kept.shape[1], call.kept.shape[-1]
     turned = call.turned.shape[-1]
     latent, both = wide - turned, call.matrix.shape[0] // heads

@@ -86,8 +86,7 @@ def temperature(scaling: Any) -> float:
 
 def own_scale(facts: Facts) -> float:
     """The scale of scores that the keys imply: with YaRN the square of its temperature comes on top."""
-    size: int = facts["d_nope"] + facts["d_head"]
-    return size ** -0.5 * temperature(facts["rope_scaling"]) ** 2
+    return float((facts["d_nope"] + facts["d_head"]) ** -0.5) * temperature(facts["rope_scaling"]) ** 2
 
 
 def read_scale(raw: Raw, facts: Facts) -> Facts:
@@ -195,7 +194,7 @@ DEEPSEEK_V2 = Family(
               Fixed("norm_topk_prob", (False, None), default=False, why="With it the released code divides gates by "
                     "their sum and does not scale them, and transformers ignores it."),
               Fixed("scoring_func", ("softmax", None), why="Gates are a softmax."),
-              Fixed("mlp_bias", (False, None), default=False, why="Experts have no biases, and no released model has.")),
+              Fixed("mlp_bias", (False, None), default=False, why="Experts have none, and no released model has.")),
         weights=weights, prefix="model.", tied=LM_HEAD),
     sizes=(
         Size("deepseek-v2-lite", {
