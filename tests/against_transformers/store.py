@@ -16,9 +16,10 @@ from interop.huggingface.tiny_folders import STORED, weights
 LLAMA = {"vocab_size": 13, "hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 2, "num_attention_heads": 3,
          "max_position_embeddings": 32}
 LATENT = {"num_key_value_heads": 3, "kv_lora_rank": 6, "q_lora_rank": 5, "qk_nope_head_dim": 2,
-          "qk_rope_head_dim": 4, "v_head_dim": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 4, "n_shared_experts": 2, "first_k_dense_replace": 1,
-          "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "mscale": 0.7,
-                              "original_max_position_embeddings": 8, "mscale_all_dim": 1.0}}
+          "qk_rope_head_dim": 4, "v_head_dim": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 4,
+          "n_shared_experts": 2, "first_k_dense_replace": 1, "rope_parameters": {
+              "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "mscale": 0.7,
+              "original_max_position_embeddings": 8, "mscale_all_dim": 1.0}}
 CASES = {
     "llama": Case("", "LlamaConfig", "LlamaForCausalLM", {**LLAMA, "num_key_value_heads": 1,
                                                           "tie_word_embeddings": True}),
