@@ -15,6 +15,11 @@ from interop.huggingface.tiny_folders import STORED, weights
 
 LLAMA = {"vocab_size": 13, "hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 2, "num_attention_heads": 3,
          "max_position_embeddings": 32}
+LATENT = {"num_key_value_heads": 3, "kv_lora_rank": 6, "q_lora_rank": 5, "qk_nope_head_dim": 2,
+          "qk_rope_head_dim": 4, "v_head_dim": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 4,
+          "n_shared_experts": 2, "first_k_dense_replace": 1, "rope_parameters": {
+              "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "mscale": 0.7,
+              "original_max_position_embeddings": 8, "mscale_all_dim": 1.0}}
 CASES = {
     "llama": Case("", "LlamaConfig", "LlamaForCausalLM", {**LLAMA, "num_key_value_heads": 1,
                                                           "tie_word_embeddings": True}),
@@ -80,6 +85,12 @@ CASES = {
         **LLAMA, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": None}),
     "gpt_bigcode": Case("", "GPTBigCodeConfig", "GPTBigCodeForCausalLM", {
         "vocab_size": 13, "n_positions": 16, "n_embd": 15, "n_layer": 2, "n_head": 3}),
+    "deepseek_v2": Case("", "DeepseekV2Config", "DeepseekV2ForCausalLM", {
+        **LLAMA, **LATENT, "n_routed_experts": 4, "topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1,
+        "routed_scaling_factor": 1.5}),
+    "deepseek_v3": Case("", "DeepseekV3Config", "DeepseekV3ForCausalLM", {
+        **LLAMA, **LATENT, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "q_lora_rank": None,
+        "n_shared_experts": 1}),
 }
 ROW = [5, 1, 12, 0, 7, 7, 3]
 KEPT = 2

@@ -67,6 +67,9 @@ def build(case: Case, seed: int = 0) -> Any:
             normed = "norm" in name or ".ln_" in name  # around what its class starts it at: 1, or Gemma's 0
             middle = float(parameter.mean().round()) if normed else 0.0
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + middle)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):  # learned, though not by gradients
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.2)
     return model
 
 

@@ -19,7 +19,8 @@ from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.feedforward.glu import GLUConfig
 from weft.feedforward.mlp import MLPConfig
-from weft.feedforward.moe import MixtureOfExperts, MixtureOfExpertsConfig, route
+from weft.feedforward.moe import MixtureOfExperts, MixtureOfExpertsConfig
+from weft.feedforward.routing import RoutingSettings, gates, rank
 
 B, T, D, F, N = 2, 5, 6, 4, 5
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -199,9 +200,10 @@ def test_no_expert_has_a_capacity(dispatch: str) -> None:
 
 
 def test_ties_go_to_the_lower_expert() -> None:
-    chosen, gates = route(torch.tensor([[0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]), 2, renormalise=False)
+    logits, plain = torch.tensor([[0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]), RoutingSettings()
+    chosen = rank(logits, plain).experts[:, :2]
     assert chosen.tolist() == [[1, 2], [0, 1]]
-    assert_close(gates[1], torch.tensor([0.25, 0.25]))
+    assert_close(gates(logits, chosen, plain, renormalise=False)[1], torch.tensor([0.25, 0.25]))
 
 
 def test_bfloat16_routes_in_float32() -> None:

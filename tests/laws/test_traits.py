@@ -12,11 +12,11 @@ HOLDERS = {
     "encoder.encoder.1": {Trait.BIDIRECTIONAL},
     **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(3)},
     "feedforward.moe.3": {Trait.DISCRETE_CHOICE, Trait.HOST_CHOICE},
-    "feedforward.moe.4": {Trait.DISCRETE_CHOICE},
-    "feedforward.moe.5": {Trait.DISCRETE_CHOICE},
+    **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(4, 9)},
     "mixer.attention.3": {Trait.PREFIX_FIRST},
     **{f"mixer.{name}": {Trait.BIDIRECTIONAL} for name in (
-        "attention.4", "linear_attention.4", "linear_attention.5", "performer.3", "performer.4")},
+        "attention.4", "latent_attention.4", "linear_attention.4", "linear_attention.5", "performer.3", "performer.4")},
+    "mixer.latent_attention.3": {Trait.PREFIX_FIRST},
     **{f"head.{name}": {Trait.BIDIRECTIONAL} for name in (
         "masked_token.0", "masked_token.1", "per_token.0", "per_token.1", "pooled.0", "pooled.1", "pooled.2")},
     **{f"model.feedforward.{index}": {Trait.TOKENS_ONLY} for index in range(3)},

@@ -9,15 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 from by_hand import randomise, require_agreement
 from oracles import attention as oracle
 from oracles import norms
 from weft.core.config import parse
 from weft.core.errors import ConfigError, InputError
+from weft.core.model import EncoderInputs, parse_model
 from weft.core.part_config import Dims
 from weft.core.span import Memory, Span
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
+from weft.models.encoder_decoder import EncoderDecoderConfig
 
 D, T, S = 6, 4, 5
 
@@ -150,3 +153,44 @@ def test_pairs_that_do_not_fit(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(CrossAttentionConfig, {"n_heads": 2, **fields}).build(Dims(D, path="mixer"))
     assert caught.value.problems == (message,)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_decoding_projects_the_memory_once(steps: int) -> None:
+    """By the products of matrices that read the source: one when the state starts, none in a step of any length. The
+    reference form, since not every fused kernel is counted."""
+    decoder = build(backend="reference")
+    memory, rows = Memory(random(1, S, D)), []
+
+    def count(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        rows.append(inputs[0].shape[1])
+
+    for projection in (decoder.q, decoder.kv, decoder.output):
+        projection.register_forward_pre_hook(count)
+    with torch.no_grad():
+        state = decoder.init_state(1, memory=memory)
+        assert rows == [S]
+        keys, values = state.keys, state.values
+        for _ in range(4):
+            rows.clear()
+            with FlopCounterMode(display=False) as flops:
+                state = decoder(random(1, steps, D), state).state
+            assert rows == [steps, steps], "queries and outputs alone"
+            assert state.keys is keys and state.values is values
+            projections, pairs = 2 * 2 * steps * D * D, 2 * 2 * steps * S * D
+            assert flops.get_total_flops() == projections + pairs
+
+
+def test_a_whole_decoder_projects_each_source_once_in_each_layer() -> None:
+    """A row of eight tokens, one by one: the encoder runs once, and each layer multiplies the memory once."""
+    model = parse_model(EncoderDecoderConfig.examples()[0].dump()).build().double().eval()
+    calls: list[str] = []
+    crossing = {name: part for name, part in model.named_modules() if isinstance(part, CrossAttention)}
+    for name, part in crossing.items():
+        part.kv.register_forward_pre_hook(lambda module, inputs, name=name: calls.append(name))
+    with torch.no_grad():
+        memory = model.encode(EncoderInputs(tokens=torch.arange(5)[None] % model.source_vocab_size))
+        state = model.init_state(1, memory=memory)
+        for token in range(8):
+            state = model(torch.tensor([[token % model.vocab_size]]), state).state
+    assert crossing and sorted(calls) == sorted(crossing)

@@ -36,6 +36,39 @@ def route(logits: Array, k: int, renormalise: bool = True) -> tuple[list[list[in
     return chosen, gates
 
 
+def grouped_route(
+    logits: Array,
+    k: int,
+    *,
+    sigmoid: bool,
+    groups: int,
+    top_groups: int,
+    best_two: bool,
+    correction: Array | None = None,
+    renormalise: bool = True,
+    factor: float = 1.0,
+) -> tuple[list[list[int]], Array]:
+    """The k experts of each token among those of its best groups, and the gates[T, N].
+
+    DeepSeek-AI 2024, arXiv:2405.04434, section 2.2.2: softmax, a group is as good as its best expert; arXiv:2412.19437,
+    equations 12 to 16: sigmoid, a correction added for the choice alone, a group is worth its two best together.
+    Compared with transformers' DeepseekV2TopkRouter and DeepseekV3TopkRouter through whole models.
+    """
+    scores = 1.0 / (1.0 + np.exp(-logits)) if sigmoid else softmax(logits)
+    gates, chosen, size = np.zeros(logits.shape), [], logits.shape[1] // groups
+    for t, row in enumerate(scores):
+        worth = row if correction is None else row + correction
+        parts = [sorted(worth[g * size : (g + 1) * size], reverse=True)[: 2 if best_two else 1] for g in range(groups)]
+        open_groups = sorted(range(groups), key=lambda g, parts=parts: -sum(parts[g]))[:top_groups]
+        open_experts = [n for n in range(len(row)) if n // size in open_groups]
+        best = sorted(open_experts, key=lambda n, worth=worth: -worth[n])[:k]
+        total = sum(row[n] for n in best) if renormalise else 1.0
+        for n in best:
+            gates[t, n] = factor * row[n] / total
+        chosen.append(best)
+    return chosen, gates
+
+
 def mixture(
     x: Array, router: Array, experts: Sequence[Callable[[Array], Array]], k: int, renormalise: bool = True
 ) -> Array:

@@ -44,6 +44,11 @@ class Part(Direct, Declarations, ABC):
         decay would pull them to other dynamics, not to simpler ones, so optimisers do not apply it to them."""
         return ()
 
+    def after_step(self, total: Callable[..., list[float]]) -> bool:
+        """Change what training changes otherwise than by gradients, once after every step of the optimiser; return
+        whether anything was. ``total(*values)`` sums each value over all processes, which must all call it alike."""
+        return False
+
     def exact(self) -> tuple[Tensor, ...]:
         """Its parameters and buffers that a cast to narrower floats leaves in float32 or wider, because the computation
         magnifies their rounding error: the angle of a mode is multiplied by the number of tokens."""

@@ -58,12 +58,25 @@ def _attention(part: Data, model: Data) -> Data:
     d_head = part["d_head"] or model["d_model"] // part["n_heads"]
     found = {"d_head": d_head, "n_kv_heads": part["n_kv_heads"] or part["n_heads"],
              "d_value": part["d_value"] or d_head}
-    position, scores = part["position"], part["scores"]
+    return {**found, **_turned(part, d_head, d_head)}
+
+
+def _turned(part: Data, turned: int, size: int) -> Data:
+    """Position and scores of attention with ``turned`` rotary of ``size`` features in a head."""
+    found, position, scores = {}, part["position"], part["scores"]
     if position.get("kind") == "rope" and position["rot"] is None:
-        found["position"] = {**position, "rot": d_head}
-    if scores["scale"] == d_head ** -0.5:
+        found["position"] = {**position, "rot": turned}
+    if scores["scale"] == size ** -0.5:
         found["scores"] = {**scores, "scale": None}
     return found
+
+
+def _latent_attention(part: Data, model: Data) -> Data:
+    content = part["d_nope"] or model["d_model"] // part["n_heads"]
+    turned = part["d_rope"] or 2 * -(-content // 4)
+    found = {"d_nope": content, "d_rope": turned, "d_value": part["d_value"] or content,
+             "d_latent": part["d_latent"] or 4 * content}
+    return {**found, **_turned(part, turned, content + turned)}
 
 
 def _mlp(part: Data, model: Data) -> Data:
@@ -88,5 +101,6 @@ def _decoder(part: Data, model: Data) -> Data:
 
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
-    "attention": _attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _decoder})
+    "attention": _attention, "latent_attention": _latent_attention, "mlp": _mlp, "glu": _glu,
+    "learned": _learned, "decoder": _decoder})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from weft.families.keys import Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Together, words
 from weft.families.template import Facts
 from weft.families.weights import Junk
+
+
+def require_unquantised(raw: Raw) -> Facts:
+    """Nothing; a folder of quantised weights cannot be read."""
+    given = raw.get("quantization_config")
+    if given is None:
+        return {}
+    if isinstance(given, Mapping) and given.get("quant_method") == "fp8":
+        raise KeyProblem("quantization_config: its matrices are 8-bit floats with a scale for each block. Multiply "
+                         "them out first: load the folder in transformers with dtype=bfloat16 and "
+                         "FineGrainedFP8Config(dequantize=True) and save it, or use the release's own script "
+                         "(DeepSeek's is fp8_cast_bf16.py); or take a bfloat16 version.")
+    raise KeyProblem(f"quantization_config: {given!r}, but only None can be read. Its weights are quantised: convert "
+                     "an unquantised version.")
+
 
 RUNNING = ("use_cache", "output_attentions", "output_hidden_states", "output_scores", "return_dict",
            "return_dict_in_generate", "torchscript", "use_bfloat16", "gradient_checkpointing",
@@ -37,7 +53,7 @@ COMMON: tuple[KeyRule, ...] = (
     Fixed("cross_attention_hidden_size", (None,), why="A decoder reads no source."),
     Ignored(("is_decoder", "tie_encoder_decoder"), "a decoder-only model is one in any case"),
     Fixed("pruned_heads", ({}, None), default={}, why="Pruned heads have been removed from its weights."),
-    Fixed("quantization_config", (None,), why="Its weights are quantised: convert an unquantised version."),
+    Together(("quantization_config",), lambda raw, facts: require_unquantised(raw), lambda facts: {}),
     Fixed("compression_config", (None,), why="Its weights are compressed: convert an uncompressed version."),
 )
 """The rules that are added to those of each decoder family."""

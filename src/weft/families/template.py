@@ -25,7 +25,7 @@ Facts: TypeAlias = dict[str, Any]
 N_LAYERS = "n_layers"
 """The fact that is the number of blocks of `Layers`."""
 
-NO_EFFECT = frozenset({"dropout", "std", "backend", "dispatch", "balance_loss", "z_loss"})
+NO_EFFECT = frozenset({"dropout", "std", "backend", "dispatch", "balance_loss", "z_loss", "correction_rate"})
 """Fields that affect training or speed and never a model's output, and need not match."""
 
 ABSENT = object()

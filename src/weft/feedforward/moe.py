@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -19,6 +20,7 @@ from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLUConfig
+from weft.feedforward.routing import RoutingSettings, Tally, gates, margin, probabilities, rank
 from weft.linear.linear import Linear
 from weft.linear.untouched import untouched
 from weft.ops.expert_dispatch import EXPERT_DISPATCH, DispatchCall, Expert, one_hot
@@ -28,6 +30,8 @@ Dispatch = Literal["auto", "grouped", "dense"]
 FORMS: dict[Dispatch, str | None] = {"auto": None, "grouped": "grouped", "dense": REFERENCE}
 """Of the operation ``expert_dispatch``."""
 
+DEFAULT = RoutingSettings()
+
 
 class MixtureOfExperts(Chooser):
     """A dropless mixture of experts (Shazeer et al. 2017, equation 1; Mixtral, Jiang et al. 2024, section 2.1).
@@ -35,6 +39,7 @@ class MixtureOfExperts(Chooser):
         l = W_router x in R^N        y = sum over the k largest l_n of g_n expert_n(x)
         g = softmax of the k chosen logits                 (``renormalise``)
         g = the chosen entries of softmax(l)               (otherwise; Switch for k = 1)
+        other scores, groups of experts, a correction      (``routing``, see `weft.feedforward.routing`)
         y + s(x), or y + sigmoid(w.x) s(x)                 with a shared expert s (DeepSeekMoE; Qwen 2's is gated)
 
     x, y [B,T,D]; ``router.weight`` [N,D], no bias; ``experts`` are N feed-forwards of one configuration, each with its
@@ -46,10 +51,15 @@ class MixtureOfExperts(Chooser):
 
     Losses, over the real tokens of the call only, each times its coefficient (none for the coefficient 0):
 
-        load_balance   N sum_n f_n P_n, f_n the share of all choices that fell on n, P_n its mean probability
+        load_balance   N sum_n f_n P_n, f_n the share of all choices that fell on n, P_n its mean probability (of
+                       sigmoids: each divided by their sum)
                        (Fedus et al. 2022, equations 4 to 6); 1 when balanced. Mixtral's released code counts choices
                        per token, which is k times this.
         router_z       mean (log sum_n exp l_n)^2          (Zoph et al. 2022, equation 5)
+
+    ``correction`` [N], where routing has one, is a buffer that gradients never reach. In training each call counts its
+    choices, and `after_step` moves the buffer after every step of the optimiser, by the counts of all processes: within
+    a step all calls choose alike, so that activations may be computed again, and the laws hold in training too.
 
     ``dispatch``: ``grouped`` runs each expert on its own tokens and reads the group sizes on the host, which
     ``torch.compile(fullgraph=True)`` and CUDA graphs cannot do; ``dense`` runs every expert on every token, N/k times
@@ -60,11 +70,16 @@ class MixtureOfExperts(Chooser):
     """
 
     points = ("choices", "gates")
+    correction: Tensor | None
 
     def __init__(self, d_model: int, experts: list[Pointwise], top_k: int, *, renormalise: bool = True,
                  balance_loss: float = 0.01, z_loss: float = 0.001, dispatch: Dispatch = "auto",
-                 shared: Pointwise | None = None, gated: bool = False) -> None:
+                 shared: Pointwise | None = None, gated: bool = False,
+                 routing: RoutingSettings = DEFAULT) -> None:
         super().__init__()
+        self.routing = routing
+        self.register_buffer("correction", torch.zeros(len(experts)) if routing.correction else None)
+        self.tally = Tally(len(experts)) if routing.correction and routing.correction_rate else None
         self.top_k, self.renormalise, self.dispatch = top_k, renormalise, dispatch
         self.balance_loss, self.z_loss = balance_loss, z_loss
         self.router = Linear(d_model, len(experts), bias=False, allows=frozenset({"adapt"}))
@@ -86,11 +101,14 @@ class MixtureOfExperts(Chooser):
         rows = x.flatten(0, 1)
         valid = None if span.ticks.valid is None else span.ticks.valid.flatten()
         logits = self._logits(rows)
-        chosen, gates = route(logits, self.top_k, renormalise=self.renormalise)
+        chosen = rank(logits, self.routing, self.correction).experts[:, :self.top_k]
+        weights = gates(logits, chosen, self.routing, renormalise=self.renormalise)
+        if self.tally is not None and self.training and torch.is_grad_enabled():
+            self.tally.add(chosen, valid)
         if self.asked is not None:
             self.asked.give("choices", chosen.unflatten(0, x.shape[:2]))
-            self.asked.give("gates", gates.unflatten(0, x.shape[:2]))
-        y = self._dispatch(rows, chosen, gates, valid).reshape(x.shape)
+            self.asked.give("gates", weights.unflatten(0, x.shape[:2]))
+        y = self._dispatch(rows, chosen, weights, valid).reshape(x.shape)
         y = y if self.shared is None else y + self._shared(x, self.shared)
         return Output(y, advance(state, span), self._losses(logits, chosen, valid))
 
@@ -100,13 +118,23 @@ class MixtureOfExperts(Chooser):
         return y if self.shared_gate is None else self.shared_gate(x).sigmoid() * y
 
     def choose(self, x: Float[Tensor, "B T D"]) -> Choice:
-        logits = self._logits(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-        ranked = logits.sort(dim=-1, descending=True, stable=True)
-        if self.top_k == logits.shape[-1]:
-            return Choice(ranked.indices, logits.new_full(x.shape[:2], torch.inf))
-        gap = ranked.values[..., self.top_k - 1] - ranked.values[..., self.top_k]
-        largest = logits.abs().max() if logits.numel() else 1.0
-        return Choice(ranked.indices[..., :self.top_k], gap / largest)
+        ranked = rank(self._logits(x.flatten(0, 1)), self.routing, self.correction)
+        chosen, gap = ranked.experts[:, :self.top_k], margin(ranked, self.top_k, self.routing)
+        return Choice(chosen.unflatten(0, x.shape[:2]), gap.unflatten(0, x.shape[:2]))
+
+    def exact(self) -> tuple[Tensor, ...]:
+        """The correction: a step of training moves it by less than bfloat16 can add to it."""
+        return () if self.correction is None else (self.correction,)
+
+    @torch.no_grad()
+    def after_step(self, total: Callable[..., list[float]]) -> bool:
+        if self.tally is None or self.correction is None:
+            return False
+        counts = torch.tensor(total(*self.tally.numbers.tolist()), dtype=torch.float64)
+        moved = self.routing.correction_rate * (counts.mean() - counts).sign()
+        self.correction.add_(moved.to(self.correction))
+        self.tally.numbers.zero_()
+        return True
 
     def _logits(self, rows: Tensor) -> Float[Tensor, "rows N"]:
         wide = torch.promote_types(rows.dtype, torch.float32)
@@ -116,14 +144,15 @@ class MixtureOfExperts(Chooser):
         with torch.autocast(rows.device.type, enabled=False):
             return rows.to(wide) @ self.router.weight.to(wide).T
 
-    def _dispatch(self, rows: Tensor, chosen: Tensor, gates: Tensor, valid: Tensor | None) -> Tensor:
+    def _dispatch(self, rows: Tensor, chosen: Tensor, weights: Tensor, valid: Tensor | None) -> Tensor:
         experts = [_single(expert) for expert in self.experts]
-        return EXPERT_DISPATCH(DispatchCall(rows, experts, chosen, gates, valid), FORMS[self.dispatch])
+        return EXPERT_DISPATCH(DispatchCall(rows, experts, chosen, weights, valid), FORMS[self.dispatch])
 
     def _losses(self, logits: Tensor, chosen: Tensor, valid: Tensor | None) -> tuple[Loss, ...]:
         losses = []
         if self.balance_loss:
-            losses.append(Loss("load_balance", self.balance_loss * load_balancing_loss(logits, chosen, valid)))
+            losses.append(Loss("load_balance", self.balance_loss * load_balancing_loss(
+                probabilities(logits, self.routing), chosen, valid)))
         if self.z_loss:
             losses.append(Loss("router_z", self.z_loss * router_z_loss(logits, valid)))
         return tuple(losses)
@@ -138,24 +167,12 @@ def _single(expert: nn.Module) -> Expert:
     return apply
 
 
-def route(logits: Float[Tensor, "rows N"], k: int, *, renormalise: bool) -> tuple[
-        Int64[Tensor, "rows k"], Float[Tensor, "rows k"]]:
-    """The k experts of each row, largest logit first and ties to the lower index, and their gates."""
-    chosen = logits.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]
-    # Not a gather, nor the sorted values: Inductor (torch 2.13, CPU) loses their gradient beside the router's losses.
-    picked = one_hot(chosen, logits.shape[1])
-    best = torch.where(picked, logits[:, None], torch.zeros((), dtype=logits.dtype, device=logits.device)).sum(-1)
-    if renormalise:
-        return chosen, best.softmax(-1)
-    return chosen, (best - logits.logsumexp(-1, keepdim=True)).exp()
-
-
-def load_balancing_loss(logits: Float[Tensor, "rows N"], chosen: Int64[Tensor, "rows k"],
+def load_balancing_loss(shares: Float[Tensor, "rows N"], chosen: Int64[Tensor, "rows k"],
                         valid: Bool[Tensor, " rows"] | None) -> Float[Tensor, ""]:
     """N sum_n f_n P_n over the real rows; 0 when there are none. The gradient flows through P alone."""
-    n_experts = logits.shape[1]
-    picks = one_hot(chosen, n_experts).to(logits.dtype).mean(1)
-    share, probability = _mean(picks, valid), _mean(logits.softmax(-1), valid)
+    n_experts = shares.shape[1]
+    picks = one_hot(chosen, n_experts).to(shares.dtype).mean(1)
+    share, probability = _mean(picks, valid), _mean(shares, valid)
     return n_experts * (share * probability).sum()
 
 
@@ -179,10 +196,10 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
     ``shared_gate``: its output is multiplied by a sigmoid of a linear map of the token (Qwen 2)."""
 
     kind: ClassVar[str] = "moe"
-    added_later: ClassVar[frozenset[str]] = frozenset({"shared_expert", "shared_gate"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"shared_expert", "shared_gate", "routing"})
     source: ClassVar[str] = ("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 "
                              "(arXiv:2401.04088), section 2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 "
-                             "(shared)")
+                             "(shared); DeepSeek-AI 2024 (arXiv:2412.19437), section 2.1.2 (corrected routing)")
 
     expert: Annotated[FeedForwardConfig, PartField("feedforward")] = GLUConfig()
     shared_expert: Annotated[FeedForwardConfig, PartField("feedforward")] | None = None
@@ -193,6 +210,7 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
     balance_loss: float = Field(default=0.01, ge=0)
     z_loss: float = Field(default=0.001, ge=0)
     dispatch: Dispatch = "auto"
+    routing: RoutingSettings = DEFAULT
 
     @model_validator(mode="after")
     def _experts_can_be_chosen(self) -> MixtureOfExpertsConfig:
@@ -202,6 +220,9 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
         if isinstance(self.expert, Shared):
             raise rule("expert", f"the shared part {self.expert.shared!r} would be the same weights in every expert.",
                        "Write the expert's configuration here.")
+        unfit = self.routing.problem(self.n_experts, self.top_k)
+        if unfit is not None:
+            raise rule(f"routing.{unfit[0]}", *unfit[1:])
         if self.shared_gate and self.shared_expert is None:
             raise rule("shared_gate", "true, but there is no shared expert whose output it would gate.",
                        "Give a shared_expert, or set shared_gate to false.")
@@ -213,7 +234,7 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
         shared = None if every is None else self._expert(every, dims.at("shared_expert"))
         return MixtureOfExperts(dims.d_model, experts, self.top_k, renormalise=self.renormalise,
                                 balance_loss=self.balance_loss, z_loss=self.z_loss, dispatch=self.dispatch,
-                                shared=shared, gated=self.shared_gate)
+                                shared=shared, gated=self.shared_gate, routing=self.routing)
 
     def _expert(self, config: FeedForwardConfig, dims: Dims) -> Pointwise:
         expert = config.build(dims)
@@ -229,4 +250,10 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
                 cls(expert=small, n_experts=3, balance_loss=0.5, z_loss=0.5, dispatch="dense"),
                 cls(expert=small, n_experts=2, balance_loss=0.0, dispatch="grouped"),
                 cls(expert=small, n_experts=3, shared_expert=GLUConfig(d_ff=5), shared_gate=True),
-                cls(expert=small, n_experts=3, shared_expert=small)]
+                cls(expert=small, n_experts=3, shared_expert=small),
+                cls(expert=small, n_experts=6, shared_expert=small, renormalise=False, routing=RoutingSettings(
+                    groups=3, top_groups=2, factor=2.5)),
+                cls(expert=small, n_experts=8, routing=RoutingSettings(
+                    scores="sigmoid", groups=4, top_groups=2, group_score="best_two", correction=True)),
+                cls(expert=small, n_experts=4, renormalise=False, routing=RoutingSettings(
+                    scores="sigmoid", correction=True, correction_rate=0.0))]

@@ -27,7 +27,8 @@ def pool_heads(model: LanguageModel, n_kv_heads: int) -> LanguageModel:
     """
     found = {name: part for name, part in model.named_modules() if isinstance(part, Attention)}
     _require_groups(found, n_kv_heads)
-    config = parse_part(("model",), _with_heads(model.config.dump(), n_kv_heads))
+    kinds = {part.config.kind for part in found.values()}
+    config = parse_part(("model",), _with_heads(model.config.dump(), kinds, n_kv_heads))
     assert isinstance(config, ModelConfig), "the group model holds model configurations"
     pooled = meta_model(config)
     tensors: dict[str, Tensor] = {}
@@ -63,8 +64,9 @@ def _require_groups(found: Mapping[str, nn.Module], n_kv_heads: int) -> None:
                              "norm.", where="n_kv_heads", remedy="Leave n_kv_heads out.")
 
 
-def _with_heads(data: Any, n_kv_heads: int) -> Any:
+def _with_heads(data: Any, kinds: set[str], n_kv_heads: int) -> Any:
+    """Plain data of a configuration in which every part of these kinds has so many key/value heads."""
     if isinstance(data, Mapping):
-        own = {"n_kv_heads": n_kv_heads} if data.get("kind") == "attention" else {}
-        return {key: _with_heads(value, n_kv_heads) for key, value in data.items()} | own
-    return [_with_heads(item, n_kv_heads) for item in data] if isinstance(data, list) else data
+        own = {"n_kv_heads": n_kv_heads} if data.get("kind") in kinds else {}
+        return {key: _with_heads(value, kinds, n_kv_heads) for key, value in data.items()} | own
+    return [_with_heads(item, kinds, n_kv_heads) for item in data] if isinstance(data, list) else data

@@ -13,23 +13,19 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from weft.core.clock import Clock, Keys, Ticks
+from weft.core.clock import Ticks
 from weft.core.config import PartField
-from weft.core.errors import UnsupportedError
-from weft.core.history import Lookback
-from weft.core.layer import Layer, LayerState
+from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Memory, Span
-from weft.core.traits import Trait
+from weft.core.span import Span
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
-from weft.masks.visible import Rule, Visible, visible
 from weft.mixers.base import MixerConfig
-from weft.mixers.heads import HeadSizes, ScoreSettings, attend, head_sizes, named_form, require_form
-from weft.mixers.key_value import KeyValueShape, KeyValueState, Stored, start_growing, store_growing
-from weft.mixers.rolling import RollingState, start_rolling, store_rolling
+from weft.mixers.heads import HeadSizes, ScoreSettings, attend, head_sizes, require_form
+from weft.mixers.key_value import KeyValueShape, Stored
+from weft.mixers.self_attention import SelfAttention
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.rematerialize import apart
@@ -123,21 +119,14 @@ PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention proje
 """The role of each linear map of attention, by child module."""
 
 
-class Attention(Layer):
+class Attention(SelfAttention):
     """Self-attention. Stages: `project` (projection, clip, norm, rotation), `store`, `call` (which describes scale,
-    visible keys, score terms, softcap and value terms), the operation itself, and `mix`.
-
-    The state is the keys and values so far, or a rolling buffer of W slots if no query may attend to keys W or more
-    tokens before it. If the mask additionally allows a document's first tokens, these stay in the state until the
-    document ends.
-    """
-
-    points = ("weights",)
-    role = "attention scores"
+    visible keys, score terms, softcap and value terms), the operation itself, and `mix`. What the state keeps is said
+    in `SelfAttention`."""
 
     def __init__(self, config: AttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
-        super().__init__()
-        self.config, self.sizes, self.mask, self.position = config, sizes, config.mask, position
+        super().__init__(config.mask, sizes.heads, position, config.scores.dropout, config.backend)
+        self.config, self.sizes = config, sizes
         bias, self.widths = config.bias, sizes.split()
         self.qkv = Linear(dims.d_model, sum(self.widths), bias=bias in ("qkv", "all"))
         self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
@@ -148,42 +137,9 @@ class Attention(Layer):
         self.k_norm: Norm | None = None if norm is None else norm.build_size(normed[1])
         prescribed = position.scale(sizes.d_head) if config.scores.scale is None else config.scores.scale
         self.scale = 1.0 / math.sqrt(sizes.d_head) if prescribed is None else prescribed
-        self.rule = Rule.of(self.mask, sizes.heads)
-        band = self.rule.band
-        self.reach, self.first = (band.size, band.first) if self.mask.causal() else (None, 0)
-        self.form = named_form(config.backend)
-        self.state_type = KeyValueState if self.reach is None else RollingState
-        self.dropout_rate = config.scores.dropout
-
-    def own_traits(self) -> frozenset[Trait]:
-        return {"none": frozenset[Trait](), "prefix": frozenset({Trait.PREFIX_FIRST}),
-                "any": frozenset({Trait.BIDIRECTIONAL})}[self.mask.lookahead()]
-
-    def borders(self) -> tuple[int, ...]:
-        return self.mask.borders()
-
-    def lookback(self) -> Lookback | None:
-        asks = self.position.acts_on & {"scores", "values"} and self.mask.lookahead() != "any"
-        return Lookback(self.reach, self.first) if asks else None
-
-    def facts(self) -> Mapping[str, int | None]:
-        # A document's first tokens stay visible at any distance, so their facts are needed without limit.
-        return dict.fromkeys(self.mask.reads(), None if self.first else self.reach)
 
     def child_roles(self) -> Mapping[str, str]:
         return PROJECTIONS
-
-    def attended(self) -> Mask:
-        return self.mask
-
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
-        if self.mask.lookahead() == "any":
-            raise UnsupportedError(f"under the mask {self.mask!r} tokens attend to later ones, so attention has no "
-                                   "state.", where="init_state",
-                                   remedy="Call it without a state, on the whole sequence.")
-        if self.reach is None:
-            return start_growing(clock, self.stored_sizes(), capacity, dtype)
-        return start_rolling(clock, self.stored_sizes(), self.reach, dtype, self.first)
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
         q, k, v = self.project(x, span.ticks)
@@ -240,14 +196,6 @@ class Attention(Layer):
         whole: Tensor = norm(x.flatten(-2))
         return whole.view(x.shape)
 
-    def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
-        """Store the chunk's keys and values in the state, and return those that its queries may read."""
-        if isinstance(state, RollingState):
-            return store_rolling(state, k, v, span)
-        if isinstance(state, KeyValueState):
-            return store_growing(state, k, v, span)
-        return Stored(k, v, Keys.of(span.ticks), None)
-
     def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
         """Return the symbolic description of the attention operation, from which a form is chosen."""
         scores, keys = self.config.scores, stored.keys
@@ -258,10 +206,6 @@ class Attention(Layer):
             dropout=self.dropout_rate if self.training else 0.0,
             value_terms=(partial(position.value_terms, ticks=span.ticks, keys=keys)
                          if "values" in position.acts_on else None))
-
-    def visible(self, keys: Keys, span: Span) -> Visible:
-        """Return which keys the queries may attend to."""
-        return visible(self.rule, keys, span)
 
     def terms(self, q: Tensor, stored: Stored, span: Span) -> tuple[ScoreTerm, ...]:
         """Return the terms that are added to the scaled scores."""

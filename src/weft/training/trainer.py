@@ -123,7 +123,8 @@ class Trainer:
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
         set_lr(self.optimizer, lr)
         self.optimizer.step()
-        self.precision.refresh()
+        moved = [part.after_step(world.total) for part in self.model.modules() if isinstance(part, Part)]
+        self.precision.refresh(buffers=any(moved))
         self.step += 1
         self.seconds += time.perf_counter() - begun
         return StepReport(sums, lr, norm)

@@ -1,0 +1,174 @@
+"""How a router's logits become the experts of each token and their gates.
+
+    a = logits, or sigmoid(logits)             p_n = a_n + b_n, with a correction b that takes part in the choice alone
+    of groups of neighbouring experts, those of the largest group scores are open: max p_n, or the two largest p_n added
+    the k open experts of the largest p are chosen;  gates g_n = factor s_n / (1, or the sum of the chosen s)
+    s = softmax(logits), or sigmoid(logits)
+
+Mixtral and Qwen take the softmax without groups. DeepSeek-V2 (arXiv:2405.04434, section 2.2.2) scores groups by their
+best expert; DeepSeek-V3 (arXiv:2412.19437, equations 12 to 16) takes the sigmoid, a correction and the sum of two.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, final
+
+import torch
+from jaxtyping import Float, Int64
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from weft.core.config import rule
+from weft.core.part_config import Settings
+from weft.ops.expert_dispatch import one_hot
+from weft.positions.constants import Constant
+
+SMALLEST = 1e-20
+"""Added to the sum of the chosen sigmoids, which may all be 0 in float32; as in the released code."""
+
+
+class RoutingSettings(Settings):
+    """How experts are chosen and weighted.
+
+    Attributes:
+        scores: the softmax of the logits, or the sigmoid of each by itself.
+        groups: groups of as many neighbouring experts each, of which a token may use few (one device holds a group).
+        top_groups: groups that are open to a token; None: all.
+        group_score: a group's score: that of its ``best`` expert (DeepSeek-V2), or of the ``best_two`` added (V3).
+        factor: on the gates.
+        correction: each expert has a number that is added to its score in the choice, and not in the gates. Training
+            moves it without gradients, so that experts are used alike without a loss that asks for it.
+        correction_rate: by how much every step moves it: down where an expert was chosen more often than the average of
+            the batch's tokens, up where less often (Wang et al. 2024, arXiv:2408.15664, algorithm 1); 0: never.
+    """
+
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    groups: int = Field(default=1, gt=0)
+    top_groups: int | None = Field(default=None, gt=0)
+    group_score: Literal["best", "best_two"] = "best"
+    factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    correction: bool = False
+    correction_rate: float = Field(default=0.001, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _groups_can_be_chosen(self) -> RoutingSettings:
+        if self.top_groups is not None and self.top_groups > self.groups:
+            raise rule("top_groups", f"{self.top_groups} groups for a token, but there are only {self.groups}.",
+                       "Lower top_groups or raise groups.")
+        return self
+
+    def problem(self, n_experts: int, top_k: int) -> tuple[str, str, str] | None:
+        """Field, fault and remedy where this does not fit so many experts; None where it does."""
+        each, left = divmod(n_experts, self.groups)
+        if left:
+            return "groups", f"{n_experts} experts do not divide into {self.groups} groups.", "Choose a divisor."
+        if self.group_score == "best_two" and each < 2:
+            return ("group_score", f"'best_two' of groups with {each} expert each.",
+                    "Use 'best', or fewer groups.")
+        if self.open * each < top_k:
+            return ("top_groups", f"{self.open} of {self.groups} groups have {self.open * each} experts, and {top_k} "
+                    "are chosen for each token.", "Raise top_groups, or lower top_k.")
+        return None
+
+    @property
+    def open(self) -> int:
+        """The number of groups that are open to a token."""
+        return self.groups if self.top_groups is None else self.top_groups
+
+
+class Ranked(NamedTuple):
+    """The open experts of each row, best first, and of equals the lower one first.
+
+    Attributes:
+        experts: their numbers; closed ones come last.
+        scores: by which they are ranked; -inf where they are closed.
+        groups: scores of the groups, best first; None where all are open.
+    """
+
+    experts: Int64[Tensor, "rows N"]
+    scores: Float[Tensor, "rows N"]
+    groups: Float[Tensor, "rows groups"] | None
+
+
+def rank(logits: Float[Tensor, "rows N"], settings: RoutingSettings,
+         correction: Float[Tensor, " N"] | None = None) -> Ranked:
+    """Rank the experts of each row of logits, from which no gradient flows."""
+    preference, groups = _preference(logits.detach(), settings, correction), None
+    if settings.open < settings.groups:
+        preference, groups = _closed(preference, settings)
+    scores, experts = preference.sort(dim=-1, descending=True, stable=True)
+    return Ranked(experts, scores, groups)
+
+
+def margin(ranked: Ranked, k: int, settings: RoutingSettings) -> Float[Tensor, " rows"]:
+    """How far the choice of k experts is from another: from the last chosen expert to the best open one that was not,
+    or, if it is less, from the last open group to the best closed one; relative to the largest score."""
+    gap = _gap(ranked.scores, k)
+    if ranked.groups is not None:
+        gap = gap.minimum(_gap(ranked.groups, settings.open))
+    finite = ranked.scores[ranked.scores.isfinite()]
+    return gap / finite.abs().max() if finite.numel() else gap
+
+
+def gates(logits: Float[Tensor, "rows N"], chosen: Int64[Tensor, "rows k"], settings: RoutingSettings, *,
+          renormalise: bool) -> Float[Tensor, "rows k"]:
+    """The weights of the chosen experts."""
+    # Not a gather, nor the sorted values: Inductor (torch 2.13, CPU) loses their gradient beside the router's losses.
+    picked = one_hot(chosen, logits.shape[1])
+    best = torch.where(picked, logits[:, None], torch.zeros((), dtype=logits.dtype, device=logits.device)).sum(-1)
+    if settings.scores == "sigmoid":
+        found = best.sigmoid()
+        found = found / (found.sum(-1, keepdim=True) + SMALLEST) if renormalise else found
+    elif renormalise:
+        found = best.softmax(-1)
+    else:
+        found = (best - logits.logsumexp(-1, keepdim=True)).exp()
+    return found if settings.factor == 1.0 else found * settings.factor
+
+
+def probabilities(logits: Float[Tensor, "rows N"], settings: RoutingSettings) -> Float[Tensor, "rows N"]:
+    """Scores that add up to 1, of which the balancing loss takes the mean (DeepSeek-V3, equation 19, for sigmoids)."""
+    if settings.scores == "softmax":
+        return logits.softmax(-1)
+    scores = logits.sigmoid()
+    return scores / (scores.sum(-1, keepdim=True) + SMALLEST)
+
+
+def _preference(logits: Tensor, settings: RoutingSettings, correction: Tensor | None) -> Tensor:
+    """By what experts are chosen. Both kinds of scores rise with the logits, which differ where scores round to 1."""
+    if correction is None and settings.group_score == "best":
+        return logits
+    scores = logits.softmax(-1) if settings.scores == "softmax" else logits.sigmoid()
+    return scores if correction is None else scores + correction.to(scores.dtype)
+
+
+def _closed(preference: Tensor, settings: RoutingSettings) -> tuple[Tensor, Tensor]:
+    """The preferences with -inf in groups that are closed to the row, and the scores of groups, best first."""
+    grouped = preference.unflatten(1, (settings.groups, -1))
+    best = grouped.sort(dim=-1, descending=True).values[..., :1 if settings.group_score == "best" else 2].sum(-1)
+    scores, groups = best.sort(dim=-1, descending=True, stable=True)
+    kept = one_hot(groups[:, :settings.open], settings.groups).any(1)
+    return grouped.masked_fill(~kept[..., None], -torch.inf).flatten(1), scores
+
+
+def _gap(ranked: Tensor, k: int) -> Tensor:
+    """Of each row, the k-th largest less the next; infinity where there is none."""
+    if k == ranked.shape[1]:
+        return ranked.new_full(ranked.shape[:1], torch.inf)
+    return ranked[:, k - 1] - ranked[:, k]
+
+
+@final
+class Tally(Constant):
+    """How often each expert was chosen since the last step of training: zeros between steps, so that they are neither
+    saved nor cast, and written anew where a model is moved."""
+
+    def __init__(self, n_experts: int) -> None:
+        super().__init__([0.0] * n_experts)
+
+    @torch.no_grad()
+    def add(self, chosen: Int64[Tensor, "rows k"], valid: Tensor | None) -> None:
+        """Count the choices of the real rows."""
+        picks = one_hot(chosen, self.numbers.shape[0]).sum(1)
+        picks = picks if valid is None else picks.masked_fill(~valid[:, None], 0)
+        self.numbers.add_(picks.sum(0).to(self.numbers.dtype))
