@@ -37,7 +37,7 @@ class MixtureOfExperts(Chooser):
         g = the chosen entries of softmax(l)               (otherwise; Switch for k = 1)
         y + s(x), or y + sigmoid(w.x) s(x)                 with a shared expert s (DeepSeekMoE; Qwen 2's is gated)
 
-    x, y [B,T,D]; ``router.weight`` [N,D], no bias; ``experts`` are N feed-forwards of one configuration, each with its
+    x, y [B,T,D]; ``router.weight`` [N,D], without a bias unless ``router_bias``; ``experts`` are N feed-forwards of one configuration, each with its
     own weights. No expert has a capacity: no token is dropped, so a row never depends on its neighbours (up to the last
     bits, where a matrix product's rounding depends on its number of rows). Of equal logits the lower expert is chosen.
     ``shared`` sees every token, beside the k; ``shared_gate`` holds w as a matrix [1,D].
@@ -63,11 +63,11 @@ class MixtureOfExperts(Chooser):
 
     def __init__(self, d_model: int, experts: list[Pointwise], top_k: int, *, renormalise: bool = True,
                  balance_loss: float = 0.01, z_loss: float = 0.001, dispatch: Dispatch = "auto",
-                 shared: Pointwise | None = None, gated: bool = False) -> None:
+                 shared: Pointwise | None = None, gated: bool = False, router_bias: bool = False) -> None:
         super().__init__()
         self.top_k, self.renormalise, self.dispatch = top_k, renormalise, dispatch
         self.balance_loss, self.z_loss = balance_loss, z_loss
-        self.router = Linear(d_model, len(experts), bias=False, allows=frozenset({"adapt"}))
+        self.router = Linear(d_model, len(experts), bias=router_bias, allows=frozenset({"adapt"}))
         self.experts = nn.ModuleList(experts)
         self.shared = shared
         self.shared_gate = Linear(d_model, 1, bias=False) if gated else None
@@ -114,7 +114,8 @@ class MixtureOfExperts(Chooser):
             logits: Tensor = self.router(rows)
             return logits.to(wide)
         with torch.autocast(rows.device.type, enabled=False):
-            return rows.to(wide) @ self.router.weight.to(wide).T
+            scores = rows.to(wide) @ self.router.weight.to(wide).T
+            return scores if self.router.bias is None else scores + self.router.bias.to(wide)
 
     def _dispatch(self, rows: Tensor, chosen: Tensor, gates: Tensor, valid: Tensor | None) -> Tensor:
         experts = [_single(expert) for expert in self.experts]
@@ -176,10 +177,11 @@ def _mean(values: Tensor, valid: Tensor | None) -> Tensor:
 @register
 class MixtureOfExpertsConfig(FeedForwardConfig):
     """Dropless mixture of experts with top-k routing. ``shared_expert``: one more, which sees every token;
-    ``shared_gate``: its output is multiplied by a sigmoid of a linear map of the token (Qwen 2)."""
+    ``shared_gate``: its output is multiplied by a sigmoid of a linear map of the token (Qwen 2). ``router_bias``: each
+    expert's logit has a learned number of its own (gpt-oss)."""
 
     kind: ClassVar[str] = "moe"
-    added_later: ClassVar[frozenset[str]] = frozenset({"shared_expert", "shared_gate"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"shared_expert", "shared_gate", "router_bias"})
     source: ClassVar[str] = ("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 "
                              "(arXiv:2401.04088), section 2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 "
                              "(shared)")
@@ -187,6 +189,7 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
     expert: Annotated[FeedForwardConfig, PartField("feedforward")] = GLUConfig()
     shared_expert: Annotated[FeedForwardConfig, PartField("feedforward")] | None = None
     shared_gate: bool = False
+    router_bias: bool = False
     n_experts: int = Field(default=8, gt=0)
     top_k: int = Field(default=2, gt=0)
     renormalise: bool = True
@@ -213,7 +216,7 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
         shared = None if every is None else self._expert(every, dims.at("shared_expert"))
         return MixtureOfExperts(dims.d_model, experts, self.top_k, renormalise=self.renormalise,
                                 balance_loss=self.balance_loss, z_loss=self.z_loss, dispatch=self.dispatch,
-                                shared=shared, gated=self.shared_gate)
+                                shared=shared, gated=self.shared_gate, router_bias=self.router_bias)
 
     def _expert(self, config: FeedForwardConfig, dims: Dims) -> Pointwise:
         expert = config.build(dims)
@@ -228,5 +231,6 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
         return [cls(expert=small, n_experts=4), cls(expert=small, n_experts=3, top_k=1, renormalise=False, z_loss=0.0),
                 cls(expert=small, n_experts=3, balance_loss=0.5, z_loss=0.5, dispatch="dense"),
                 cls(expert=small, n_experts=2, balance_loss=0.0, dispatch="grouped"),
+                cls(expert=small, n_experts=3, router_bias=True),
                 cls(expert=small, n_experts=3, shared_expert=GLUConfig(d_ff=5), shared_gate=True),
                 cls(expert=small, n_experts=3, shared_expert=small)]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.clock import Clock, Keys, Ticks
 from weft.core.config import PartField
@@ -45,13 +45,15 @@ class AttentionConfig(MixerConfig):
     n_kv_heads = n_heads is multi-head, 1 is multi-query, anything between grouped-query attention. Heads times d_head
     need not equal d_model. With ``clip`` c, queries, keys and values are clamped to [-c, c] as soon as they are
     projected (MPT). ``qk_norm`` normalises every head of queries and keys by itself, or with ``qk_norm_over: heads``
-    all heads of a token's queries together, and all of its keys (OLMo 2).
+    all heads of a token's queries together, and all of its keys (OLMo 2). With ``sinks`` every head has a learned
+    number s that joins the scores of each softmax, and whose weight goes nowhere, so that a head may attend to nothing:
+    exp(s_ij) / (exp(s) + sum_j exp(s_ij)) (gpt-oss). It is neither scaled, capped nor masked, and it starts at 0.
     """
 
     kind: ClassVar[str] = "attention"
-    added_later: ClassVar[frozenset[str]] = frozenset({"qk_norm_over"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"qk_norm_over", "sinks"})
     source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
-                             "Ainslie et al. 2023 (grouped-query)")
+                             "Ainslie et al. 2023 (grouped-query); Agarwal et al. 2025, section 2.1 (learned sinks)")
     state_size: ClassVar[str] = ("n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens, with "
                                  "global(0, ..., n - 1) beside it n more")
 
@@ -65,6 +67,7 @@ class AttentionConfig(MixerConfig):
     qk_norm_over: Literal["head", "heads"] = "head"
     bias: Literal["none", "qkv", "output", "all"] = "none"
     clip: float | None = Field(default=None, gt=0)
+    sinks: bool = False
     scores: ScoreSettings = ScoreSettings()
     backend: str = "auto"
 
@@ -76,6 +79,9 @@ class AttentionConfig(MixerConfig):
         """Return the sizes of the heads, checked against the other fields."""
         sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
         require_form(self.backend, self.scores.softcap, dims)
+        if self.sinks and self.backend in ("sdpa", "grouped_rows"):
+            raise dims.problem("backend", f"the form {self.backend!r} has no sinks.", "Use 'auto', 'banded' or "
+                               "'reference'.")
         if sizes.heads % self.mask.heads():
             raise dims.problem("mask", f"{self.mask!r} distinguishes {self.mask.heads()} heads, which does not divide "
                                f"{sizes.heads} heads.", "Choose n_heads among its multiples.")
@@ -116,6 +122,8 @@ class AttentionConfig(MixerConfig):
                                 "qk_norm_over": "heads"}),
             cls.model_validate({"n_heads": 2, "d_head": 3, "position": "alibi",
                                 "mask": "causal & (window(3) | global(0, 1))"}),
+            cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "sinks": True,
+                                "mask": "causal & window(4)"}),
         ]
 
 
@@ -154,6 +162,7 @@ class Attention(Layer):
         self.form = named_form(config.backend)
         self.state_type = KeyValueState if self.reach is None else RollingState
         self.dropout_rate = config.scores.dropout
+        self.sinks = nn.Parameter(torch.zeros(sizes.heads)) if config.sinks else None
 
     def own_traits(self) -> frozenset[Trait]:
         return {"none": frozenset[Trait](), "prefix": frozenset({Trait.PREFIX_FIRST}),
@@ -254,7 +263,7 @@ class Attention(Layer):
         position: Any = self._modules["position"]
         return AttentionCall(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
-            terms=self.terms(q, stored, span), softcap=scores.softcap,
+            terms=self.terms(q, stored, span), softcap=scores.softcap, sinks=self.sinks,
             dropout=self.dropout_rate if self.training else 0.0,
             value_terms=(partial(position.value_terms, ticks=span.ticks, keys=keys)
                          if "values" in position.acts_on else None))
