@@ -87,6 +87,10 @@ class AttentionConfig(MixerConfig):
                                f"{sizes.heads} heads.", "Choose n_heads among its multiples.")
         return sizes
 
+    def attended(self) -> Mask:
+        """Return who attends to whom, where fields besides ``mask`` say it too."""
+        return self.mask
+
     def scheme(self, heads: int, size: int, dims: Dims) -> PositionScheme:
         """Build the position scheme for heads with ``size`` features that carry positions."""
         scheme = self.position.build_for_heads(dims.at("position"), heads, size)
@@ -145,7 +149,7 @@ class Attention(Layer):
 
     def __init__(self, config: AttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
         super().__init__()
-        self.config, self.sizes, self.mask, self.position = config, sizes, config.mask, position
+        self.config, self.sizes, self.mask, self.position = config, sizes, config.attended(), position
         bias, self.widths = config.bias, sizes.split()
         self.qkv = Linear(dims.d_model, sum(self.widths), bias=bias in ("qkv", "all"))
         self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
@@ -210,9 +214,12 @@ class Attention(Layer):
     def project(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B,T,H,E] and keys [B,T,K,E], normalised per head if configured and rotated, and values
         [B,T,K,F]."""
-        sizes, children = self.sizes, self._modules  # as attributes they would go through Module.__getattr__, in Python
-        projection: Any = children["qkv"]
-        position: Any = children["position"]
+        return self.projected(self._modules["qkv"], x, ticks)  # an attribute would go through Module.__getattr__
+
+    def projected(self, projection: Any, x: Float[Tensor, "B T D"], ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values by this projection to all three."""
+        sizes = self.sizes
+        position: Any = self._modules["position"]
         qkv = projection(x)
         if self.config.clip is not None:
             qkv = qkv.clamp(-self.config.clip, self.config.clip)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.families.family import Family, Native, Size
-from weft.families.keys import Fixed, Ignored, KeyRule, Raw, Read, Together, words
+from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, words
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
@@ -37,6 +37,14 @@ YARN = MappingProxyType({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
 GAINS = words({1.702: "quick_gelu", 1.0: "silu"})
 """x sigmoid(a x), by its a."""
 
+def write_limit(value: float | None) -> float:
+    """The limit, which the class always has."""
+    if value is None:
+        raise KeyProblem("experts have no limit; its class cuts their factors off at one.")
+    return value
+
+
+LIMIT = Codec(write=write_limit)
 ROTARY = Rotary(base=150000.0)
 
 
@@ -57,7 +65,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read("attention_bias", "attention_bias", bool, True, codec=BIASED), windows_by_type(128, 2),
     Read("num_local_experts", "n_experts", default=128, alias=("num_experts",)),
     Read("num_experts_per_tok", "top_k", default=4, old=("experts_per_token",)),
-    Read("swiglu_alpha", "activation", float, 1.702, codec=GAINS), Read("swiglu_limit", "limit", float, 7.0),
+    Read("swiglu_alpha", "activation", float, 1.702, codec=GAINS), Read("swiglu_limit", "limit", float, 7.0, codec=LIMIT),
     Together((COEFFICIENT,), read_balance, write_balance),
     Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "
             "balancing loss; Weft trains with the loss wherever its coefficient is not 0"),
