@@ -82,7 +82,7 @@ def test_bfloat16_files_are_read_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"limit": None}, "swiglu_limit: experts have no limit; its class cuts their factors off at one."),
-    ({"activation": "gelu"}, "swiglu_alpha: cannot express 'gelu'; its values are 1.702, 1.0."),
+    ({"activation": "gelu"}, "swiglu_alpha: cannot express 'gelu'; its values are 'quick_gelu', 'silu'."),
 ])
 def test_units_that_the_class_does_not_have_are_refused(changes: dict[str, Any], message: str) -> None:
     facts = {**GPT_OSS.read(raw())[1], **changes}

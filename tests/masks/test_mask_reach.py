@@ -78,7 +78,8 @@ def walked(masks: list[Mask], steps: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("texts", [["causal & window(3)"], ["strided(3)"], ["block(3)", "fixed(3, 1)"],
                                    ["fixed(3, 1)", "block(3)"], ["per_head(window(2), strided(3))"],
-                                   ["symmetric_window(1, 0)", "symmetric_window(0, 2)"], ["dilated(2, 2)", "window(2)"]])
+                                   ["symmetric_window(1, 0)", "symmetric_window(0, 2)"],
+                                   ["dilated(2, 2)", "window(2)"]])
 def test_products_of_masks_count_the_layers_of_the_shortest_walk(texts: list[str]) -> None:
     masks = [parse_mask(text) for text in texts]
     assert torch.equal(reach(masks, 8).layers, walked(masks, 8))
@@ -132,5 +133,5 @@ def test_nothing_is_refused(masks: list[Mask] | Mask, steps: int) -> None:
 
 
 def test_a_query_outside_the_image_is_refused() -> None:
-    with pytest.raises(InputError, match="query 36 of an image of 6 x 6 pixels. Give an index from 0 to 35."):
+    with pytest.raises(InputError, match=r"query 36 of an image of 6 x 6 pixels\. Give an index from 0 to 35\."):
         as_image(Causal(), 36, 6, 6)

@@ -68,8 +68,9 @@ def numbers(counts: Int64[Tensor, "T S"]) -> str:
 def graded(counts: Int64[Tensor, "T S"], title: str) -> str:
     """Counts as SVG: the smaller the darker, 0 as hidden; every other cell names its count."""
     most = max(int(counts.max()), 1)
-    cells = [_square(column * SIDE, line, _between(OWN, SEEN, (count - 1) / max(most - 1, 1)) if count else HIDDEN,
-                     str(count or "")) for line, values in enumerate(counts.tolist()) for column, count in enumerate(values)]
+    shades = [HIDDEN, *(_between(OWN, SEEN, step / max(most - 1, 1)) for step in range(most))]
+    cells = [_square(column * SIDE, line, shades[count], str(count or ""))
+             for line, values in enumerate(counts.tolist()) for column, count in enumerate(values)]
     return _page(max(counts.shape[1] * SIDE, LETTER * len(title)), counts.shape[0], title, cells)
 
 

@@ -41,8 +41,8 @@ class GlobalAttentionConfig(AttentionConfig):
     """Attention under ``mask``, in which some tokens are global: they attend to all keys and all attend to them, and
     for their own queries they have projections of their own.
 
-        y_i = sum_j softmax_j(s q_i.k_j) v_j        j in mask(i) or global,   i not global;   q, k, v = W_q x, W_k x, W_v x
-        y_i = sum_j softmax_j(s q'_i.k'_j) v'_j     every j,                  i global;       q', k', v' = W'_q x, ...
+        y_i = sum_j softmax_j(s q_i.k_j) v_j        j in mask(i) or global, where i is not;     q, k, v = W_q x, W_k x, W_v x
+        y_i = sum_j softmax_j(s q'_i.k'_j) v'_j     every j, where i is global;                 q', k', v' = W'_q x, ...
 
     ``tokens`` are the indices of the global tokens in every document; left out, a call marks them (an encoder's input
     ``globals_``, the fact ``globals`` of a span), as a task chooses them: the first token to classify, those of a
@@ -50,15 +50,15 @@ class GlobalAttentionConfig(AttentionConfig):
     (``per_head(window(8), dilated(8, 2))``). Under a causal mask global tokens too attend to no later key.
 
     Both softmaxes of the paper's released code count a global key inside the window once, as here. Its
-    ``attention_window`` w is ``symmetric_window(w/2, w/2)``; here no row is padded to a multiple of the window. W' start
-    as copies of W. Norms, positions, scale and sinks are those of the other tokens.
+    ``attention_window`` w is ``symmetric_window(w/2, w/2)``; here no row is padded to a multiple of the window. W'
+    start as copies of W. Norms, positions, scale and sinks are those of the other tokens.
     """
 
     kind: ClassVar[str] = "global_attention"
     also_called: ClassVar[tuple[str, ...]] = ("longformer", "longformer_attention")
     source: ClassVar[str] = "Beltagy et al. 2020 (Longformer), section 3.1 (global attention, linear projections)"
-    state_size: ClassVar[str] = ("2 n_kv_heads (d_head + d_value) numbers a token; with ``tokens`` up to n - 1, a causal "
-                                 "window w keeps n + w tokens")
+    state_size: ClassVar[str] = ("2 n_kv_heads (d_head + d_value) numbers a token; with ``tokens`` up to n - 1, a "
+                                 "causal window w keeps n + w tokens")
 
     mask: Annotated[Mask, MaskField()] = SymmetricWindow(256, 256)
     tokens: tuple[int, ...] | None = None

@@ -65,7 +65,8 @@ KEYS: tuple[KeyRule, ...] = (
     Read("attention_bias", "attention_bias", bool, True, codec=BIASED), windows_by_type(128, 2),
     Read("num_local_experts", "n_experts", default=128, alias=("num_experts",)),
     Read("num_experts_per_tok", "top_k", default=4, old=("experts_per_token",)),
-    Read("swiglu_alpha", "activation", float, 1.702, codec=GAINS), Read("swiglu_limit", "limit", float, 7.0, codec=LIMIT),
+    Read("swiglu_alpha", "activation", float, 1.702, codec=GAINS),
+    Read("swiglu_limit", "limit", float, 7.0, codec=LIMIT),
     Together((COEFFICIENT,), read_balance, write_balance),
     Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "
             "balancing loss; Weft trains with the loss wherever its coefficient is not 0"),
