@@ -71,7 +71,8 @@ class FusedGLU(Pointwise):
         self.gate_up = Linear.of(nn.Parameter(weight), bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        gate, up = bounded(*self.gate_up(x).split_with_sizes([self.d_ff] * 2, -1), self.limit, self.shift)
+        gate, up = self.gate_up(x).split_with_sizes([self.d_ff] * 2, -1)
+        gate, up = bounded(gate, up, self.limit, self.shift)
         y: Tensor = self.down(self.activation(gate) * up)
         return y
 

@@ -38,9 +38,9 @@ class MixtureOfExperts(Chooser):
         y + s(x), or y + sigmoid(w.x) s(x)                 with a shared expert s (DeepSeekMoE; Qwen 2's is gated)
 
     x, y [B,T,D]; ``router.weight`` [N,D], no bias unless ``router_bias``; ``experts`` are N feed-forwards
-    of one configuration, each with its own weights. No expert has a capacity: no token is dropped, so a row never depends on its neighbours (up to the last
-    bits, where a matrix product's rounding depends on its number of rows). Of equal logits the lower expert is chosen.
-    ``shared`` sees every token, beside the k; ``shared_gate`` holds w as a matrix [1,D].
+    of one configuration, each with its own weights. No expert has a capacity: no token is dropped, so a row never
+    depends on its neighbours (up to the last bits, where a matrix product's rounding depends on its number of rows). Of
+    equal logits the lower expert is chosen. ``shared`` sees every token, beside the k; ``shared_gate`` holds w as a matrix [1,D].
     Routing and gates are computed in float32 or wider; an adapted router is called as it is, in its own dtype. The
     state is the clock alone.
 

@@ -41,8 +41,8 @@ class GlobalAttentionConfig(AttentionConfig):
     """Attention under ``mask``, in which some tokens are global: they attend to all keys and all attend to them, and
     for their own queries they have projections of their own.
 
-        y_i = sum_j softmax_j(s q_i.k_j) v_j        j in mask(i) or global, where i is not;     q, k, v = W_q x, W_k x, W_v x
-        y_i = sum_j softmax_j(s q'_i.k'_j) v'_j     every j, where i is global;                 q', k', v' = W'_q x, ...
+        y_i = sum_j softmax_j(s q_i.k_j) v_j        j in mask(i) or global, where i is not;    q, k, v = W_q x, ...
+        y_i = sum_j softmax_j(s q'_i.k'_j) v'_j     every j, where i is global;                q', k', v' = W'_q x, ...
 
     ``tokens`` are the indices of the global tokens in every document; left out, a call marks them (an encoder's input
     ``globals_``, the fact ``globals`` of a span), as a task chooses them: the first token to classify, those of a
@@ -141,7 +141,6 @@ class GlobalAttention(Attention):
         if self.asked is None or "weights" not in self.asked:
             return torch.where(chosen[..., None, None], ATTENTION(own, self.form), ATTENTION(others, self.form))
         weights: list[Tensor] = []
-        y = torch.where(chosen[..., None, None], *(ATTENTION(replace(call, record=weights.append))
-                                                   for call in (own, others)))
-        self.asked.give("weights", torch.where(chosen[:, None, :, None], *weights))
-        return y
+        ours, theirs = (ATTENTION(replace(call, record=weights.append)) for call in (own, others))
+        self.asked.give("weights", torch.where(chosen[:, None, :, None], weights[0], weights[1]))
+        return torch.where(chosen[..., None, None], ours, theirs)

@@ -115,7 +115,7 @@ class UnprojectedAttention(Attention):
         if not self.merged:
             q, k, v = super().project(x, ticks)
             return q, k.flatten(2)[:, :, None], (x if self.inputs else v.flatten(2))[:, :, None]
-        projected = self.qkv(x)
+        projected: Tensor = self.qkv(x)
         if self.config.clip is not None:
             projected = projected.clamp(-self.config.clip, self.config.clip)
         q, v = projected.split_with_sizes([self.widths[0], self.widths[2]], -1)
@@ -131,4 +131,5 @@ class UnprojectedAttention(Attention):
         return stored._replace(k=k, v=v)
 
     def _by_head(self, x: Float[Tensor, "B S 1 _"], size: int) -> Tensor:
-        return x[:, :, 0].unflatten(-1, (self.sizes.kv_heads, size))
+        apart: Tensor = x[:, :, 0].unflatten(-1, (self.sizes.kv_heads, size))
+        return apart
