@@ -33,14 +33,15 @@ class MixtureOfExperts(Chooser):
     """A dropless mixture of experts (Shazeer et al. 2017, equation 1; Mixtral, Jiang et al. 2024, section 2.1).
 
         l = W_router x in R^N        y = sum over the k largest l_n of g_n expert_n(x)
+        l = W_router x + b                                 (``router_bias``; gpt-oss)
         g = softmax of the k chosen logits                 (``renormalise``)
         g = the chosen entries of softmax(l)               (otherwise; Switch for k = 1)
         y + s(x), or y + sigmoid(w.x) s(x)                 with a shared expert s (DeepSeekMoE; Qwen 2's is gated)
 
-    x, y [B,T,D]; ``router.weight`` [N,D], no bias unless ``router_bias``; ``experts`` are N feed-forwards
-    of one configuration, each with its own weights. No expert has a capacity: no token is dropped, so a row never
-    depends on its neighbours (up to the last bits, where a matrix product's rounding depends on its number of rows). Of
-    equal logits the lower expert is chosen. ``shared`` sees every token, beside the k; ``shared_gate`` holds w as a matrix [1,D].
+    x, y [B,T,D]; ``router.weight`` [N,D]; ``experts`` are N feed-forwards of one configuration, each with its
+    own weights. No expert has a capacity: no token is dropped, so a row never depends on its neighbours (up to the last
+    bits, where a matrix product's rounding depends on its number of rows). Of equal logits the lower expert is chosen.
+    ``shared`` sees every token, beside the k; ``shared_gate`` holds w as a matrix [1,D].
     Routing and gates are computed in float32 or wider; an adapted router is called as it is, in its own dtype. The
     state is the clock alone.
 
