@@ -1,12 +1,11 @@
-"""A mixer from outside Weft: attention with a learned sink in each head. It overrides one stage of attention."""
+"""A mixer from outside Weft: attention whose softmax has one more term, 1. It overrides one stage of attention."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.part_config import Dims
 from weft.core.registry import register
@@ -18,10 +17,11 @@ from weft.ops.attention import AttentionCall
 
 @register
 class SinkAttentionConfig(AttentionConfig):
-    """softmax over the scores and one more number of each head, whose weight goes nowhere: a head may look away."""
+    """exp(s_ij) / (1 + sum_j exp(s_ij)): a softmax over the scores and a 0, whose weight goes nowhere, so that a head
+    may look away. The field ``sinks`` of attention learns that number."""
 
     kind: ClassVar[str] = "sink_attention"
-    source: ClassVar[str] = "Agarwal et al. 2025 (gpt-oss), section 2.1; Xiao et al. 2024, section 3"
+    source: ClassVar[str] = "Miller 2023 (Attention is off by one); Xiao et al. 2024, section 3.3 (zero sink)"
 
     def build(self, dims: Dims) -> SinkAttention:
         sizes = self.sizes(dims)
@@ -34,11 +34,7 @@ class SinkAttentionConfig(AttentionConfig):
 
 
 class SinkAttention(Attention):
-    """Attention with sinks."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.sinks = nn.Parameter(torch.zeros(self.sizes.heads))
+    """Attention with a sink of 0 in every head."""
 
     def call(self, q: Tensor, stored: Stored, span: Span) -> AttentionCall:
-        return replace(super().call(q, stored, span), sinks=self.sinks)
+        return replace(super().call(q, stored, span), sinks=q.new_zeros(self.sizes.heads))

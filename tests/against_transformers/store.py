@@ -83,6 +83,9 @@ CASES = {
         **LLAMA, "num_key_value_heads": 1, "use_parallel_residual": True, "partial_rotary_factor": 0.5}),
     "glm4": Case("", "Glm4Config", "Glm4ForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": None}),
+    "gpt_oss": Case("", "GptOssConfig", "GptOssForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "head_dim": 6, "num_local_experts": 3, "num_experts_per_tok": 2,
+        "intermediate_size": 8, "sliding_window": 3, "swiglu_limit": 0.7}),
     "gpt_bigcode": Case("", "GPTBigCodeConfig", "GPTBigCodeForCausalLM", {
         "vocab_size": 13, "n_positions": 16, "n_embd": 15, "n_layer": 2, "n_head": 3}),
     "deepseek_v2": Case("", "DeepseekV2Config", "DeepseekV2ForCausalLM", {

@@ -20,12 +20,14 @@ TEXTS = {
                                                      for i in range(200)) for part in ("train", "valid", "test")},
     "jsonl.yaml": {"records/a.jsonl": "".join(json.dumps({"body": f"record {i}, which tells of {i * i}"}) + "\n"
                                               for i in range(200))},
+    "alternating.yaml": {"book.txt": "".join(f"chapter {i}, in which {i * i} things happen\n" for i in range(900))},
     "classify.yaml": {"reviews.csv": "review,stars\n" + "".join(f"review {i} is {'long ' * (i % 4)}done,{i % 3}\n"
                                                                for i in range(200))},
     "answers.yaml": {"questions.jsonl": "".join(json.dumps({"question": f"what is {i}? ", "answer": f"it is {i * i}"})
                                                 + "\n" for i in range(200))}}
 SMALL = ["training.tokens=null", "training.steps=1", "training.batch_size=2", "report.eval_batches=1"]
 SIZES = {"words.yaml": [], "articles.yaml": ["tokenizer.vocab_size=300"], "jsonl.yaml": ["tokenizer.vocab_size=300"],
+         "alternating.yaml": ["tokenizer.vocab_size=300"],
          "classify.yaml": ["tokenizer.vocab_size=280"], "answers.yaml": ["tokenizer.vocab_size=280"]}
 
 

@@ -95,6 +95,31 @@ def test_an_expert_for_every_token_is_added(dispatch: str, gated: bool) -> None:
                            n_directions=1)
 
 
+@DISPATCH
+def test_a_bias_of_the_router_is_one_more_feature_that_is_always_1(dispatch: str) -> None:
+    layer = mixture(dispatch=dispatch, routing=RoutingSettings(bias=True))
+    x = tokens(B, T).requires_grad_()
+    with torch.no_grad():
+        layer.router.bias.copy_(torch.tensor([0.9, -0.3, 0.4, -1.1, 0.2]))
+    arguments = [x, *layer.parameters()]
+    assert [name for name, _ in layer.named_parameters()][:2] == ["router.weight", "router.bias"]
+
+    def reference(rows, router, bias, *weights):
+        experts = [lambda row, w=weights[3 * n:3 * n + 3]: feedforward.swiglu(row[:, :D], *w) for n in range(N)]
+        wide = np.hstack([rows.reshape(-1, D), np.ones((B * T, 1))])
+        wide_experts = [lambda row, f=f: np.hstack([f(row), np.zeros((1, 1))]) for f in experts]
+        y = oracle.mixture(wide, np.hstack([router, bias[:, None]]), wide_experts, 2)
+        return y[:, :D].reshape(rows.shape)
+
+    numbers = [a.detach().numpy() for a in arguments]
+    y = layer(x).y
+    assert_close(y.detach(), torch.from_numpy(reference(*numbers)), **EXACT)
+    weight = torch.randn_like(y)
+    gradients = [g.numpy() for g in torch.autograd.grad((y * weight).sum(), arguments)]
+    assert gradient_agrees(reference, numbers, gradients, np.random.default_rng(0), cotangent=weight.numpy(),
+                           n_directions=1)
+
+
 def test_a_gate_without_an_expert_is_refused() -> None:
     with pytest.raises(ConfigError, match="shared_gate: true, but there is no shared expert whose output it would"):
         parse_part(("feedforward",), {"kind": "moe", "shared_gate": True})

@@ -14,7 +14,7 @@ from weft.core.config import parse_part
 from weft.core.errors import ConfigError
 from weft.core.layer import Pointwise
 from weft.core.part_config import Dims
-from weft.feedforward.glu import GLU, GLUConfig
+from weft.feedforward.glu import GLU, GLUConfig, bounded
 from weft.feedforward.mlp import MLP, MLPConfig
 from weft.ops.activations import ACTIVATIONS, ActivationName
 
@@ -64,6 +64,28 @@ def test_glu_is_the_oracle(name: ActivationName) -> None:
     torch.manual_seed(2)
     assert agrees(GLU(D, F, name, bias=True).double(), GATED + BIASES,
                   lambda x, g, u, d, *b: oracle.glu(x, g, u, d, name, *b))
+
+
+@pytest.mark.parametrize(("limit", "shift"), [(0.5, 1.0), (0.3, 0.0), (None, -0.7)])
+def test_a_clamped_unit_is_the_oracle(limit: float | None, shift: float) -> None:
+    torch.manual_seed(3)
+    layer = GLU(D, F, "quick_gelu", bias=True, limit=limit, shift=shift).double()
+    assert agrees(layer, GATED + BIASES, lambda x, g, u, d, *b: oracle.glu(
+        x, g, u, d, "quick_gelu", *b, limit=np.inf if limit is None else limit, shift=shift))
+    x = torch.randn(2, 9, D, dtype=torch.float64) * 3
+    with torch.no_grad():
+        assert_close(layer.inference()(x).y, layer(x).y, rtol=1e-12, atol=1e-13)
+
+
+def test_a_limit_cuts_the_gate_above_alone_and_the_other_factor_at_both_ends() -> None:
+    gate, up = bounded(torch.tensor([-9.0, 9.0]), torch.tensor([-9.0, 9.0]), 2.0, 1.0)
+    assert (gate.tolist(), up.tolist()) == ([-9.0, 2.0], [-1.0, 3.0])
+
+
+def test_a_limit_is_positive_and_neutral_values_are_not_written() -> None:
+    with pytest.raises(ConfigError, match="limit: Input should be greater than 0, got 0"):
+        parse_part(("feedforward",), {"kind": "glu", "limit": 0})
+    assert not {"limit", "shift"} & set(GLUConfig().dump())
 
 
 def test_widths_left_out() -> None:

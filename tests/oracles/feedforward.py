@@ -54,8 +54,12 @@ def glu(
     b_gate: Array | None = None,
     b_up: Array | None = None,
     b_down: Array | None = None,
+    limit: float = np.inf,
+    shift: float = 0.0,
 ) -> Array:
     """y = W_down (f(W_gate x + b_gate) (W_up x + b_up)) + b_down for each token alone; Shazeer 2020, eq. 5 and 6.
+
+    gpt-oss: what f is given is cut off above `limit`, the other factor at -limit and limit, then `shift` is added.
 
     x[T, D], w_gate[F, D], w_up[F, D], w_down[D, F]; Mixtral's w1, w3 and w2. f identity gives the bilinear layer.
     Compared with torch (linear, silu, gelu).
@@ -63,9 +67,9 @@ def glu(
     f = ACTIVATIONS[activation]
     out = np.zeros((len(x), len(w_down)))
     for t, token in enumerate(x):
-        gate = f(w_gate @ token + (0.0 if b_gate is None else b_gate))
-        up = w_up @ token + (0.0 if b_up is None else b_up)
-        out[t] = w_down @ (gate * up) + (0.0 if b_down is None else b_down)
+        gate = f(np.minimum(w_gate @ token + (0.0 if b_gate is None else b_gate), limit))
+        up = np.maximum(np.minimum(w_up @ token + (0.0 if b_up is None else b_up), limit), -limit)
+        out[t] = w_down @ (gate * (up + shift)) + (0.0 if b_down is None else b_down)
     return out
 
 

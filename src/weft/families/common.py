@@ -20,6 +20,10 @@ def require_unquantised(raw: Raw) -> Facts:
                          "them out first: load the folder in transformers with dtype=bfloat16 and "
                          "FineGrainedFP8Config(dequantize=True) and save it, or use the release's own script "
                          "(DeepSeek's is fp8_cast_bf16.py); or take a bfloat16 version.")
+    if isinstance(given, Mapping) and given.get("quant_method") == "mxfp4":
+        raise KeyProblem("quantization_config: its experts are 4-bit floats with a scale for each block. Multiply them "
+                         "out first: load the folder in transformers with dtype=torch.bfloat16 and "
+                         "Mxfp4Config(dequantize=True), and write it with save_pretrained.")
     raise KeyProblem(f"quantization_config: {given!r}, but only None can be read. Its weights are quantised: convert "
                      "an unquantised version.")
 

@@ -27,20 +27,34 @@ class GLU(Pointwise):
     x, y [B,T,D]; ``gate.weight`` and ``up.weight`` [F,D], ``down.weight`` [D,F]; the biases are optional. Gate and up
     are two matrices, as in Llama's files (Mixtral calls the three w1, w3 and w2); files that fuse them hold the rows
     of both in one. Its state is the clock alone.
+
+    With ``limit`` L the gate is cut off above L and the other factor beyond -L and L, before f; ``shift`` c is added to
+    that factor (gpt-oss: L 7, c 1, and quick_gelu, whose factor in the sigmoid is 1.702):
+
+        y = W_down (f(min(W_gate x + b_gate, L)) * (clamp(W_up x + b_up, -L, L) + c)) + b_down
     """
 
-    def __init__(self, d_model: int, d_ff: int, activation: ActivationName = "silu", *, bias: bool = False) -> None:
+    def __init__(self, d_model: int, d_ff: int, activation: ActivationName = "silu", *, bias: bool = False,
+                 limit: float | None = None, shift: float = 0.0) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        self.activation, self.limit, self.shift = ACTIVATIONS[activation], limit, shift
         self.gate, self.up = Linear(d_model, d_ff, bias), Linear(d_model, d_ff, bias)
         self.down = Linear(d_ff, d_model, bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        y: Tensor = self.down(gated_product(self.gate(x), self.up(x), self.activation))
+        gate, up = bounded(self.gate(x), self.up(x), self.limit, self.shift)
+        y: Tensor = self.down(gated_product(gate, up, self.activation))
         return y
 
     def inference(self) -> Pointwise:
         return FusedGLU(self) if all("fuse" in allowed(part) for part in (self.gate, self.up)) else self
+
+
+def bounded(gate: Tensor, up: Tensor, limit: float | None, shift: float) -> tuple[Tensor, Tensor]:
+    """Both factors of a gated unit, cut off at the limit, and the shift added to the second."""
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate, up + shift if shift else up
 
 
 @final
@@ -49,7 +63,7 @@ class FusedGLU(Pointwise):
 
     def __init__(self, glu: GLU) -> None:
         super().__init__()
-        self.activation, self.down = glu.activation, glu.down
+        self.activation, self.down, self.limit, self.shift = glu.activation, glu.down, glu.limit, glu.shift
         self.d_ff = glu.gate.out_features
         parts = (glu.gate, glu.up)
         weight = torch.cat([part.weight for part in parts]).detach()
@@ -58,6 +72,7 @@ class FusedGLU(Pointwise):
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         gate, up = self.gate_up(x).split_with_sizes([self.d_ff] * 2, -1)
+        gate, up = bounded(gate, up, self.limit, self.shift)
         y: Tensor = self.down(self.activation(gate) * up)
         return y
 
@@ -65,20 +80,26 @@ class FusedGLU(Pointwise):
 @register
 class GLUConfig(FeedForwardConfig):
     """Gated linear unit. ``d_ff``: hidden width; left out, 8/3 d_model rounded up to a multiple of 8, which has about
-    the parameters of a two-layer perceptron of width 4 d_model."""
+    the parameters of a two-layer perceptron of width 4 d_model. ``limit`` L cuts the gate off above L and the other
+    factor beyond -L and L; ``shift`` is added to the other factor (gpt-oss)."""
 
     kind: ClassVar[str] = "glu"
-    source: ClassVar[str] = "Shazeer 2020 (arXiv:2002.05202), equations 5 and 6"
+    added_later: ClassVar[frozenset[str]] = frozenset({"limit", "shift"})
+    source: ClassVar[str] = ("Shazeer 2020 (arXiv:2002.05202), equations 5 and 6; Agarwal et al. 2025 "
+                             "(arXiv:2508.10925), section 2.1 (limit and shift)")
 
     d_ff: int | None = Field(default=None, gt=0)
     activation: Activation = "silu"
     bias: bool = False
+    limit: float | None = Field(default=None, gt=0)
+    shift: float = 0.0
 
     def build(self, dims: Dims) -> GLU:
         width = -(-dims.d_model // 3) * 8 if self.d_ff is None else self.d_ff
-        return GLU(dims.d_model, width, self.activation, bias=self.bias)
+        return GLU(dims.d_model, width, self.activation, bias=self.bias, limit=self.limit, shift=self.shift)
 
     @classmethod
     def examples(cls) -> list[GLUConfig]:
         return [cls(), cls(d_ff=7, activation="gelu"), cls(d_ff=5, activation="gelu_tanh", bias=True),
-                cls(d_ff=6, activation="relu"), cls(d_ff=6, activation="sigmoid"), cls(d_ff=6, activation="identity")]
+                cls(d_ff=6, activation="relu"), cls(d_ff=6, activation="sigmoid"), cls(d_ff=6, activation="identity"),
+                cls(d_ff=6, activation="quick_gelu", bias=True, limit=0.5, shift=1.0)]

@@ -37,12 +37,13 @@ class MixtureOfExperts(Chooser):
     """A dropless mixture of experts (Shazeer et al. 2017, equation 1; Mixtral, Jiang et al. 2024, section 2.1).
 
         l = W_router x in R^N        y = sum over the k largest l_n of g_n expert_n(x)
+        l = W_router x + b                                 (``routing.bias``; gpt-oss)
         g = softmax of the k chosen logits                 (``renormalise``)
         g = the chosen entries of softmax(l)               (otherwise; Switch for k = 1)
         other scores, groups of experts, a correction      (``routing``, see `weft.feedforward.routing`)
         y + s(x), or y + sigmoid(w.x) s(x)                 with a shared expert s (DeepSeekMoE; Qwen 2's is gated)
 
-    x, y [B,T,D]; ``router.weight`` [N,D], no bias; ``experts`` are N feed-forwards of one configuration, each with its
+    x, y [B,T,D]; ``router.weight`` [N,D]; ``experts`` are N feed-forwards of one configuration, each with its
     own weights. No expert has a capacity: no token is dropped, so a row never depends on its neighbours (up to the last
     bits, where a matrix product's rounding depends on its number of rows). Of equal logits the lower expert is chosen.
     ``shared`` sees every token, beside the k; ``shared_gate`` holds w as a matrix [1,D].
@@ -82,7 +83,7 @@ class MixtureOfExperts(Chooser):
         self.tally = Tally(len(experts)) if routing.correction and routing.correction_rate else None
         self.top_k, self.renormalise, self.dispatch = top_k, renormalise, dispatch
         self.balance_loss, self.z_loss = balance_loss, z_loss
-        self.router = Linear(d_model, len(experts), bias=False, allows=frozenset({"adapt"}))
+        self.router = Linear(d_model, len(experts), bias=routing.bias, allows=frozenset({"adapt"}))
         self.experts = nn.ModuleList(experts)
         self.shared = shared
         self.shared_gate = Linear(d_model, 1, bias=False) if gated else None
@@ -142,7 +143,8 @@ class MixtureOfExperts(Chooser):
             logits: Tensor = self.router(rows)
             return logits.to(wide)
         with torch.autocast(rows.device.type, enabled=False):
-            return rows.to(wide) @ self.router.weight.to(wide).T
+            scores = rows.to(wide) @ self.router.weight.to(wide).T
+            return scores if self.router.bias is None else scores + self.router.bias.to(wide)
 
     def _dispatch(self, rows: Tensor, chosen: Tensor, weights: Tensor, valid: Tensor | None) -> Tensor:
         experts = [_single(expert) for expert in self.experts]
@@ -249,6 +251,7 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
         return [cls(expert=small, n_experts=4), cls(expert=small, n_experts=3, top_k=1, renormalise=False, z_loss=0.0),
                 cls(expert=small, n_experts=3, balance_loss=0.5, z_loss=0.5, dispatch="dense"),
                 cls(expert=small, n_experts=2, balance_loss=0.0, dispatch="grouped"),
+                cls(expert=small, n_experts=3, routing=RoutingSettings(bias=True)),
                 cls(expert=small, n_experts=3, shared_expert=GLUConfig(d_ff=5), shared_gate=True),
                 cls(expert=small, n_experts=3, shared_expert=small),
                 cls(expert=small, n_experts=6, shared_expert=small, renormalise=False, routing=RoutingSettings(

@@ -40,6 +40,7 @@ class RoutingSettings(Settings):
             moves it without gradients, so that experts are used alike without a loss that asks for it.
         correction_rate: by how much every step moves it: down where an expert was chosen more often than the average of
             the batch's tokens, up where less often (Wang et al. 2024, arXiv:2408.15664, algorithm 1); 0: never.
+        bias: each expert's logit has a learned number added (gpt-oss).
     """
 
     scores: Literal["softmax", "sigmoid"] = "softmax"
@@ -49,6 +50,7 @@ class RoutingSettings(Settings):
     factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     correction: bool = False
     correction_rate: float = Field(default=0.001, ge=0, allow_inf_nan=False)
+    bias: bool = False
 
     @model_validator(mode="after")
     def _groups_can_be_chosen(self) -> RoutingSettings:

@@ -7,6 +7,7 @@ from weft.masks.basic import Bidirectional, Causal, Documents, Padding, Prefix
 from weft.masks.expression import MaskField, parse_mask
 from weft.masks.facts import Globals, SameType
 from weft.masks.heads import PerHead
+from weft.masks.reach import Reach, as_image, reach
 from weft.masks.registry import known_masks, register_mask
 from weft.masks.segments import Segments
 from weft.masks.sparse import Block, Fixed, GlobalTokens, Strided
@@ -35,12 +36,15 @@ __all__ = [
     "PerHead",
     "Prefix",
     "Query",
+    "Reach",
     "SameType",
     "Segments",
     "Strided",
     "SymmetricWindow",
     "Window",
+    "as_image",
     "known_masks",
     "parse_mask",
+    "reach",
     "register_mask",
 ]

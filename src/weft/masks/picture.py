@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from weft.core.clock import Keys, Ticks, resolve_call
@@ -40,10 +40,44 @@ def lay_out(queries: int, keys: int | None, *, begins: Tensor | None, count: Ten
 
 def text(mask: Bool[Tensor, "B H T S"]) -> str:
     """The first row of the batch: ``#`` allowed, ``.`` not."""
-    heads = ["\n".join(" ".join("#" if seen else "." for seen in line) for line in head) for head in mask[0].tolist()]
+    return _by_head([[["#" if seen else "." for seen in line] for line in head] for head in mask[0].tolist()])
+
+
+def pixels(heads: Bool[Tensor, "H rows columns"], own: tuple[int, int]) -> str:
+    """The keys of the query at ``own`` as an image: ``@`` its own place, ``#`` allowed, ``.`` not."""
+    cells = [[["#" if seen else "." for seen in line] for line in head] for head in heads.tolist()]
+    for head in cells:
+        head[own[0]][own[1]] = "@"
+    return _by_head(cells)
+
+
+def _by_head(cells: list[list[list[str]]]) -> str:
+    heads = ["\n".join(" ".join(line) for line in head) for head in cells]
     if len(heads) == 1:
         return heads[0]
     return "\n\n".join(f"head {index}\n{head}" for index, head in enumerate(heads))
+
+
+def numbers(counts: Int64[Tensor, "T S"]) -> str:
+    """Counts in columns of one width, ``.`` for 0."""
+    width = len(str(int(counts.max())))
+    return "\n".join(" ".join((str(count) if count else ".").rjust(width) for count in line)
+                     for line in counts.tolist())
+
+
+def graded(counts: Int64[Tensor, "T S"], title: str) -> str:
+    """Counts as SVG: the smaller the darker, 0 as hidden; every other cell names its count."""
+    most = max(int(counts.max()), 1)
+    shades = [HIDDEN, *(_between(OWN, SEEN, step / max(most - 1, 1)) for step in range(most))]
+    cells = [_square(column * SIDE, line, shades[count], str(count or ""))
+             for line, values in enumerate(counts.tolist()) for column, count in enumerate(values)]
+    return _page(max(counts.shape[1] * SIDE, LETTER * len(title)), counts.shape[0], title, cells)
+
+
+def _between(dark: str, light: str, share: float) -> str:
+    """The colour at ``share`` of the way from one to the other."""
+    pairs = zip(*(bytes.fromhex(colour[1:]) for colour in (dark, light)), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
 def svg(mask: Bool[Tensor, "B H T S"], title: str) -> str:
@@ -54,6 +88,10 @@ def svg(mask: Bool[Tensor, "B H T S"], title: str) -> str:
     cells = [_cell(index * (columns * SIDE + GAP), line, column, seen, own=column == line + columns - rows)
              for index, head in enumerate(heads) for line, values in enumerate(head)
              for column, seen in enumerate(values)]
+    return _page(width, rows, title, cells)
+
+
+def _page(width: int, rows: int, title: str, cells: list[str]) -> str:
     name = title.replace("&", "&amp;").replace("<", "&lt;")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{TITLE + rows * SIDE}">'
     caption = f'<title>{name}</title><text x="0" y="14" font-family="monospace" font-size="12">{name}</text>'
@@ -61,6 +99,10 @@ def svg(mask: Bool[Tensor, "B H T S"], title: str) -> str:
 
 
 def _cell(left: int, line: int, column: int, seen: bool, *, own: bool) -> str:
-    colour = (OWN if own else SEEN) if seen else HIDDEN
-    return (f'<rect x="{left + column * SIDE}" y="{TITLE + line * SIDE}" width="{SIDE - 1}" height="{SIDE - 1}" '
-            f'fill="{colour}"/>')
+    return _square(left + column * SIDE, line, (OWN if own else SEEN) if seen else HIDDEN)
+
+
+def _square(x: int, line: int, colour: str, count: str = "") -> str:
+    inside = f"><title>{count}</title></rect>" if count else "/>"
+    return (f'<rect x="{x}" y="{TITLE + line * SIDE}" width="{SIDE - 1}" height="{SIDE - 1}" '
+            f'fill="{colour}"{inside}')

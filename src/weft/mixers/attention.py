@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.clock import Ticks
 from weft.core.config import PartField
@@ -41,13 +41,15 @@ class AttentionConfig(MixerConfig):
     n_kv_heads = n_heads is multi-head, 1 is multi-query, anything between grouped-query attention. Heads times d_head
     need not equal d_model. With ``clip`` c, queries, keys and values are clamped to [-c, c] as soon as they are
     projected (MPT). ``qk_norm`` normalises every head of queries and keys by itself, or with ``qk_norm_over: heads``
-    all heads of a token's queries together, and all of its keys (OLMo 2).
+    all heads of a token's queries together, and all of its keys (OLMo 2). With ``sinks`` every head has a learned
+    number s that joins the scores of each softmax, and whose weight goes nowhere, so that a head may attend to nothing:
+    exp(s_ij) / (exp(s) + sum_j exp(s_ij)) (gpt-oss). It is neither scaled, capped nor masked, and it starts at 0.
     """
 
     kind: ClassVar[str] = "attention"
-    added_later: ClassVar[frozenset[str]] = frozenset({"qk_norm_over"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"qk_norm_over", "sinks"})
     source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
-                             "Ainslie et al. 2023 (grouped-query)")
+                             "Ainslie et al. 2023 (grouped-query); Agarwal et al. 2025, section 2.1 (learned sinks)")
     state_size: ClassVar[str] = ("n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens, with "
                                  "global(0, ..., n - 1) beside it n more")
 
@@ -61,6 +63,7 @@ class AttentionConfig(MixerConfig):
     qk_norm_over: Literal["head", "heads"] = "head"
     bias: Literal["none", "qkv", "output", "all"] = "none"
     clip: float | None = Field(default=None, gt=0)
+    sinks: bool = False
     scores: ScoreSettings = ScoreSettings()
     backend: str = "auto"
 
@@ -72,10 +75,17 @@ class AttentionConfig(MixerConfig):
         """Return the sizes of the heads, checked against the other fields."""
         sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
         require_form(self.backend, self.scores.softcap, dims)
+        if self.sinks and self.backend in ("sdpa", "grouped_rows"):
+            raise dims.problem("backend", f"the form {self.backend!r} has no sinks.", "Use 'auto', 'banded' or "
+                               "'reference'.")
         if sizes.heads % self.mask.heads():
             raise dims.problem("mask", f"{self.mask!r} distinguishes {self.mask.heads()} heads, which does not divide "
                                f"{sizes.heads} heads.", "Choose n_heads among its multiples.")
         return sizes
+
+    def attended(self) -> Mask:
+        """Return who attends to whom, where fields besides ``mask`` say it too."""
+        return self.mask
 
     def scheme(self, heads: int, size: int, dims: Dims) -> PositionScheme:
         """Build the position scheme for heads with ``size`` features that carry positions."""
@@ -112,6 +122,8 @@ class AttentionConfig(MixerConfig):
                                 "qk_norm_over": "heads"}),
             cls.model_validate({"n_heads": 2, "d_head": 3, "position": "alibi",
                                 "mask": "causal & (window(3) | global(0, 1))"}),
+            cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "sinks": True,
+                                "mask": "causal & window(4)"}),
         ]
 
 
@@ -125,7 +137,7 @@ class Attention(SelfAttention):
     in `SelfAttention`."""
 
     def __init__(self, config: AttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
-        super().__init__(config.mask, sizes.heads, position, config.scores.dropout, config.backend)
+        super().__init__(config.attended(), sizes.heads, position, config.scores.dropout, config.backend)
         self.config, self.sizes = config, sizes
         bias, self.widths = config.bias, sizes.split()
         self.qkv = Linear(dims.d_model, sum(self.widths), bias=bias in ("qkv", "all"))
@@ -137,6 +149,7 @@ class Attention(SelfAttention):
         self.k_norm: Norm | None = None if norm is None else norm.build_size(normed[1])
         prescribed = position.scale(sizes.d_head) if config.scores.scale is None else config.scores.scale
         self.scale = 1.0 / math.sqrt(sizes.d_head) if prescribed is None else prescribed
+        self.sinks = nn.Parameter(torch.zeros(sizes.heads)) if config.sinks else None
 
     def child_roles(self) -> Mapping[str, str]:
         return PROJECTIONS
@@ -157,9 +170,12 @@ class Attention(SelfAttention):
     def project(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B,T,H,E] and keys [B,T,K,E], normalised per head if configured and rotated, and values
         [B,T,K,F]."""
-        sizes, children = self.sizes, self._modules  # as attributes they would go through Module.__getattr__, in Python
-        projection: Any = children["qkv"]
-        position: Any = children["position"]
+        return self.projected(self._modules["qkv"], x, ticks)  # an attribute would go through Module.__getattr__
+
+    def projected(self, projection: Any, x: Float[Tensor, "B T D"], ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values by this projection to all three."""
+        sizes = self.sizes
+        position: Any = self._modules["position"]
         qkv = projection(x)
         if self.config.clip is not None:
             qkv = qkv.clamp(-self.config.clip, self.config.clip)
@@ -202,7 +218,7 @@ class Attention(SelfAttention):
         position: Any = self._modules["position"]
         return AttentionCall(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
-            terms=self.terms(q, stored, span), softcap=scores.softcap,
+            terms=self.terms(q, stored, span), softcap=scores.softcap, sinks=self.sinks,
             dropout=self.dropout_rate if self.training else 0.0,
             value_terms=(partial(position.value_terms, ticks=span.ticks, keys=keys)
                          if "values" in position.acts_on else None))
