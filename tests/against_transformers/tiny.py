@@ -84,6 +84,8 @@ def build(case: Case, seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue  # a table of sines and cosines
             normed = "norm" in name or ".ln_" in name  # around what its class starts it at: 1, or Gemma's 0
             middle = float(parameter.mean().round()) if normed else 0.0
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + middle)
