@@ -32,8 +32,8 @@ def read_positions(raw: Raw, facts: Facts) -> Facts:
 def write_positions(facts: Facts) -> dict[str, Any]:
     """The rows of the whole table, and the padding's id."""
     if facts["padding"] != facts["offset"] - 1:
-        raise KeyProblem(f"{PADDING}: {facts['padding']}, and position 0 has row {facts['offset']} of the table; the class "
-                         "begins to count at the row after the padding's, and counts no token with its id.")
+        raise KeyProblem(f"{PADDING}: {facts['padding']}, and position 0 has row {facts['offset']} of the table; the "
+                         "class begins to count at the row after the padding's, and counts no token with its id.")
     return {LENGTH: facts["context"] + facts["offset"], PADDING: facts["padding"]}
 
 
