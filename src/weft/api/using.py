@@ -110,7 +110,7 @@ def score(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike], *
     causal = loaded.model
     if not isinstance(causal, LanguageModel):
         return _score_whole(loaded, _whole_rows(loaded, given), logits)
-    alone: list[str | RowLike] = [row for row in given if not _is_pair(row)]
+    alone = [cast(str | RowLike, row) for row in given if not _is_pair(row)]
     if len(alone) < len(given):
         raise InputError("a pair of texts, for a model of the next token.", where="rows", remedy="Give one text.")
     start = _start(loaded.tokenizer) if all(isinstance(row, str) for row in alone) else None

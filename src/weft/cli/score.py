@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 LogitsFile: TypeAlias = Annotated[Path | None, typer.Option(
-    "--logits", help="Write the logits, row_0, row_1, ... [T,V] in float32, to this new safetensors file; of an encoder "
-    "what its head gives, or its hidden vectors [T,D] if it has none.")]
+    "--logits", help="Write the logits, row_0, row_1, ... [T,V] in float32, to this new safetensors file; of an "
+    "encoder what its head gives, or its hidden vectors [T,D] if it has none.")]
 
 
 @guarded

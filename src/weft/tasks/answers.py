@@ -129,7 +129,8 @@ def score_hidden(model: Model, rows: Sequence[WholeRow | Sequence[int]], tokeniz
     return Scored(tuple(found))
 
 
-def _hidden(model: Model, head: Readout, row: WholeRow, places: list[int], mask: int, device: torch.device) -> list[float]:
+def _hidden(model: Model, head: Readout, row: WholeRow, places: list[int], mask: int,
+            device: torch.device) -> list[float]:
     """The log-probability of the tokens at ``places``, each hidden in a copy of the row."""
     copies = [replace(row, tokens=(*row.tokens[:place], mask, *row.tokens[place + 1:])) for place in places]
     here = torch.tensor(places, device=device)[:, None]

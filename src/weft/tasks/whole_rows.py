@@ -36,7 +36,8 @@ class WholeRow:
     globals_: tuple[int, ...] | None = None
 
 
-def whole_rows(model: Model, rows: Sequence[WholeRow | Sequence[int]], seconds: Sequence[int] | None = None) -> list[WholeRow]:
+def whole_rows(model: Model, rows: Sequence[WholeRow | Sequence[int]],
+               seconds: Sequence[int] | None = None) -> list[WholeRow]:
     """The rows, checked.
 
     Args:
