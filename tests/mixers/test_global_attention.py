@@ -179,12 +179,14 @@ def test_an_encoder_reads_the_marks_and_a_classifier_s_first_token_needs_none() 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"tokens": [0, 40]}, "mixer.tokens: the global token 40 lies outside the context of 32 tokens. Give indices from "
                           "0 to 31."),
+    ({"bias": "all_but_keys"}, "mixer.bias: 'all_but_keys' is not a choice of 'global_attention'. Use 'none', 'qkv', "
+                               "'output' or 'all'."),
     ({"tokens": []}, "tokens: global: no token is given. Give the indices of the global tokens, such as global(0). "
                      "Leave tokens out where calls mark them."),
     ({"tokens": [-1]}, "tokens: global: indices is -1, but tokens are counted from the begin of their document, from "
                        "0. Give 0 or more. Leave tokens out where calls mark them."),
 ])
-def test_tokens_that_cannot_be(fields: dict[str, Any], message: str) -> None:
+def test_fields_that_cannot_be(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(GlobalAttentionConfig, {"n_heads": 2, **fields}).build(Dims(D, context=32, path="mixer"))
     assert caught.value.problems == (message,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -30,14 +30,18 @@ if TYPE_CHECKING:
     from weft.evaluation import Scored
 
 
+LogitsFile: TypeAlias = Annotated[Path | None, typer.Option(
+    "--logits", help="Write the logits, row_0, row_1, ... [T,V] in float32, to this new safetensors file; of an "
+    "encoder what its head gives, or its hidden vectors [T,D] if it has none.")]
+
+
 @guarded
 def score(checkpoint: Checkpoint,
           text: Annotated[list[str] | None, typer.Option("--text", help="Text to score. May be repeated.")] = None,
           second: Annotated[list[str] | None, typer.Option("--second", help="Second text of a pair, one for each "
                                                            "--text, for a model trained to classify.")] = None,
           tokens: TokensFile = None,
-          logits: Annotated[Path | None, typer.Option("--logits", help="Write the logits, row_0, row_1, ... [T,V] in "
-                                                      "float32, to this new safetensors file.")] = None,
+          logits: LogitsFile = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
           plugin: Plugin = None,
           json: Json = False, revision: Revision = None,
@@ -45,7 +49,7 @@ def score(checkpoint: Checkpoint,
     """Show the log-probability of every token, in nats; for a classifier, of every class."""
     prepare(plugin, threads, kernels)
     from weft import api
-    from weft.core.model import Classifier
+    from weft.core.model import Classifier, LanguageModel
     from weft.disk.ownership import require_free
     from weft.evaluation import write_logits
     from weft.tasks.next_token import NextTokenConfig
@@ -54,7 +58,8 @@ def score(checkpoint: Checkpoint,
         require_free(logits, single=True)
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     rows = texts_or_rows(text, tokens, "--text")
-    if isinstance(loaded.model.head, Classifier) and api.task_kind(loaded) != NextTokenConfig.kind:
+    predicts = isinstance(loaded.model, LanguageModel)
+    if isinstance(loaded.model.head, Classifier) and not (predicts and api.task_kind(loaded) == NextTokenConfig.kind):
         _classified(loaded, _paired(rows, second), json=json, logits=logits)
         return
     _require_no(second)
@@ -64,12 +69,20 @@ def score(checkpoint: Checkpoint,
     if json:
         print_json(result)
         return
+    _show(loaded, result)
+    if logits is not None:
+        typer.echo(f"wrote {logits}")
+
+
+def _show(loaded: Loaded, result: Scored) -> None:
+    """Print each row with its tokens; where only what the model gives is known, its shape."""
     for index, row in enumerate(result.rows):
+        if result.logits is not None and not row.scored and len(row.tokens) > 1:
+            typer.echo(f"row {index}: no tokens scored; values of shape {list(result.logits[index].shape)}")
+            continue
         shown = "" if row.perplexity is None else f", perplexity {row.perplexity:.4g}"
         typer.echo(f"row {index}: {row.scored} tokens scored, {row.total:.4f} nats{shown}")
         typer.echo(_tokens(loaded, result, index))
-    if logits is not None:
-        typer.echo(f"wrote {logits}")
 
 
 def _paired(rows: list[str | RowLike], second: list[str] | None) -> list[str | tuple[str, str] | RowLike]:
@@ -96,11 +109,15 @@ def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | RowLike], *, 
     """Print the classes or values of each row, or of each of its tokens."""
     from weft import api
     from weft.core.errors import InputError
+    from weft.core.model import LanguageModel
+    from weft.evaluation import write_logits
 
-    if logits is not None:
+    if logits is not None and isinstance(loaded.model, LanguageModel):
         raise InputError("logits of the next token, for a model that was trained to classify.", where="--logits",
                          remedy="Leave it out.")
     found = api.classify(loaded, rows)
+    if logits is not None:
+        write_logits(logits, api.score(loaded, rows, logits=True))
     if json:
         print_json({"rows": found})
         return
@@ -111,6 +128,8 @@ def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | RowLike], *, 
             best = f" {answer.best[place]}" if answer.best else ""
             shown = ", ".join(f"{name} {value:.3f}" for name, value in zip(names, scores, strict=True))
             typer.echo(f"{of}:{best} ({shown})")
+    if logits is not None:
+        typer.echo(f"wrote {logits}")
 
 
 def _tokens(loaded: Loaded, result: Scored, index: int) -> str:

@@ -97,6 +97,9 @@ class GlobalAttentionConfig(AttentionConfig):
 
     def build(self, dims: Dims) -> GlobalAttention:
         sizes = self.sizes(dims)
+        if self.bias == "all_but_keys":
+            raise dims.problem("bias", f"'all_but_keys' is not a choice of {self.kind!r}.",
+                               "Use 'none', 'qkv', 'output' or 'all'.")
         if self.tokens is not None and 0 < dims.context <= self.tokens[-1]:
             raise dims.problem("tokens", f"the global token {self.tokens[-1]} lies outside the context of "
                                f"{dims.context} tokens.", f"Give indices from 0 to {dims.context - 1}.")

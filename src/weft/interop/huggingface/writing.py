@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import InputError, UnsupportedError, nearest
-from weft.core.model import LanguageModel, ModelConfig
+from weft.core.model import Model, ModelConfig
 from weft.families.family import Family, families
 from weft.families.template import Facts
 from weft.families.weights import Account
@@ -51,7 +51,8 @@ def fit(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None = No
     if family is not None and family not in able:
         raise InputError(f"no family with a format is called {family!r}.", where="family",
                          remedy=nearest(family, able))
-    candidates = [family] if family else sorted(able, key=lambda name: (name != first, name in widening, name))
+    alike = [name for name, each in able.items() if each.template["kind"] == config.kind]
+    candidates = [family] if family else sorted(alike or able, key=lambda name: (name != first, name in widening, name))
     found: dict[str, list[str]] = {}
     for name in candidates:
         raw, facts, found[name] = able[name].write(config, kept)
@@ -71,7 +72,7 @@ def _nothing_fits(found: Mapping[str, list[str]]) -> UnsupportedError:
                                    "(with_code=True): the folder then has a modelling file, which needs Weft.")
 
 
-def write_model(fitted: Fit, model: LanguageModel, draft: Path, *, shard_bytes: int) -> None:
+def write_model(fitted: Fit, model: Model, draft: Path, *, shard_bytes: int) -> None:
     """Write configuration and tensors into an empty folder, one shard in memory at a time."""
     account = fitted.family.account(model, fitted.facts)
     own = own_tensors(model)
