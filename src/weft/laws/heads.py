@@ -52,7 +52,7 @@ def _dropout(subject: Subject, model: Model, tokens: torch.Tensor) -> Iterator[F
 
 
 def _outputs(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:
-    h, head = model.vectors(EncoderInputs(tokens=tokens), span).y, model.head
+    h, head = model.vectors(EncoderInputs.of(tokens), span).y, model.head
     if isinstance(head, Readout):
         return head.logits(h)
     assert isinstance(head, Classifier), "a head is a readout or a classifier"
