@@ -72,8 +72,9 @@ class Images:
         """
         held = round(len(self) * share)
         if not 0 < held < len(self):
-            raise DataError(f"a share of {share:g} of {len(self)} images leaves {'none to train on' if held else 'none'}"
-                            f"{'' if held else ' to hold out'}.", where=self.name, remedy="Give another share.")
+            raise DataError(f"a share of {share:g} of {len(self)} images leaves none "
+                            f"{'to train on' if held else 'to hold out'}.", where=self.name,
+                            remedy="Give another share.")
         order = np.random.default_rng(seed).permutation(len(self))
         return self.picked(np.sort(order[held:])), self.picked(np.sort(order[:held]))
 

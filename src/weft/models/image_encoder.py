@@ -1,9 +1,8 @@
-"""The image encoder: patches of an image as tokens, a list of blocks, a head (the Vision Transformer, with any mixer)."""
+"""The image encoder: patches of an image as tokens of a list of blocks (the Vision Transformer, with any mixer)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Self
 
 import torch

@@ -59,10 +59,11 @@ class ImageInput(Part):
         super().__init__()
         self.settings, self.patch, self.blanks = settings, patch, blanks
         self.features = settings.channels * patch[0] * patch[1]
-        self.register_buffer("shift", torch.zeros(self.features))
-        self.register_buffer("factor", torch.ones(self.features))
-        self.shift: Tensor
-        self.factor: Tensor
+        plain = settings.scaling == "none"
+        self.register_buffer("shift", None if plain else torch.zeros(self.features))
+        self.register_buffer("factor", None if plain else torch.ones(self.features))
+        self.shift: Tensor | None
+        self.factor: Tensor | None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -75,10 +76,10 @@ class ImageInput(Part):
         return self.grid[0] * self.grid[1] + self.blanks
 
     def exact(self) -> tuple[Tensor, ...]:
-        return self.shift, self.factor
+        return () if self.shift is None or self.factor is None else (self.shift, self.factor)
 
     def cut(self, pixels: Tensor) -> EncoderInputs:
-        """Images [B,C,H,W] as patches [B,S,P], with zeros in the blank places.
+        """Images [B,C,H,W] as patches [B,S,P], with zeros in the blank places; whole numbers become float32.
 
         Raises:
             InputError: images of another size.
@@ -88,19 +89,22 @@ class ImageInput(Part):
             raise InputError(f"images of shape {list(pixels.shape)}, while this model reads {wanted}.", where="images",
                              remedy=f"Give channels, height and width {wanted}, or build the model for another size.")
         (rows, columns), (height, width) = self.grid, self.patch
-        x = pixels.to(self.shift.dtype).reshape(-1, self.settings.channels, rows, height, columns, width)
+        values = pixels if pixels.is_floating_point() else pixels.float()
+        x = values.reshape(-1, self.settings.channels, rows, height, columns, width)
         patches = x.permute(0, 2, 4, 1, 3, 5).reshape(len(pixels), rows * columns, self.features)
         blank = patches.new_zeros(len(pixels), self.blanks, self.features)
         return EncoderInputs(patches=torch.cat([blank, patches], dim=1))
 
     def forward(self, patches: Float[Tensor, "B S P"], dtype: torch.dtype) -> Float[Tensor, "B S P"]:
         """Patches, scaled, in ``dtype``."""
+        if self.shift is None or self.factor is None:
+            return patches.to(dtype)
         return ((patches.to(self.shift.dtype) - self.shift) * self.factor).to(dtype)
 
     @torch.no_grad()
     def fit(self, pixels: Tensor) -> None:
         """Measure ``shift`` and ``factor`` on images [n,C,H,W], in float64."""
-        if self.settings.scaling == "none":
+        if self.shift is None or self.factor is None:
             return
         patches = self.cut(pixels).patches
         assert patches is not None, "images are cut into patches"

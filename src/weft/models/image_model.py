@@ -57,7 +57,7 @@ class ImageModel(Encoder, ABC):
 
     def fit_scaling(self, pixels: Tensor) -> None:
         """Measure the scaling of pixels on the images to train on, [n,C,H,W]."""
-        self.input.fit(pixels.to(self.input.shift.device))
+        self.input.fit(pixels.to(next(self.parameters()).device))
 
     def dtype(self) -> torch.dtype:
         """The dtype of its matrices."""

@@ -239,7 +239,7 @@ class Task(ABC, Generic[E, B]):
             DataError: they cannot be read, there are none, or another tokenizer encoded them.
         """
 
-    def begin(self, model: Model, examples: E) -> None:  # noqa: B027
+    def begin(self, model: Model, examples: E) -> None:
         """Prepare a model with random weights for its first step, from the examples to train on alone: measure how its
         inputs are scaled. A model that starts from other weights has this from them."""
 

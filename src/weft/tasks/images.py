@@ -122,8 +122,8 @@ class ImageTask(Task[ImageExamples, ImageBatch]):
                     "image_encoder or dense."]
         found, tokens = super().problems(model), model.input.tokens
         if self.settings.context < tokens:
-            found.append(f"training.context: {self.settings.context} tokens, while an image has {tokens}. Leave it out, "
-                         "and model.context too.")
+            found.append(f"training.context: {self.settings.context} tokens, while an image has {tokens}. Leave it "
+                         "out, and model.context too.")
         return found
 
     def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[ImageExamples]:
