@@ -60,5 +60,6 @@ class ImageModel(Encoder, ABC):
         self.input.fit(pixels.to(next(self.parameters()).device))
 
     def dtype(self) -> torch.dtype:
-        """The dtype of its matrices."""
-        return next(p.dtype for p in self.parameters() if p.dim() == 2)
+        """The dtype that it computes in: that of its first parameter, a matrix or, where a rewrite keeps matrices in
+        fewer bits, a bias."""
+        return next(self.parameters()).dtype
