@@ -206,7 +206,7 @@ def test_configurations_that_are_refused(fields: dict[str, Any], message: str) -
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"position": "alibi"}, r"position: 'alibi' acts on scores, so it has no place outside attention."),
-    ({"position": {"kind": "binary", "combine": "concatenate"}}, r"position: 'binary' is not added to embeddings. Put"),
+    ({"position": {"kind": "binary", "digits": 3}}, r"position: 'binary' is not added to embeddings. Put"),
     ({"position": {"kind": "axial_sinusoidal", "grid": [2]}, "d_model": 6}, r"position.grid: 6 features do not make as "
      r"many pairs of sine and cosine for each of 2 axes. Choose a d_model among the multiples of 4."),
     ({"position": {"kind": "axial_sinusoidal", "grid": [0]}}, r"position.grid: an axis of 0 tokens. Give positive"),
