@@ -42,8 +42,13 @@ def relatives(stem: str, changes: Mapping[str, Mapping[str, Any]]) -> list[Case]
 
 
 def all_cases() -> list[Case]:
-    """Those of every family."""
-    return [case for module in _modules() for case in module.CASES]
+    """Those of every family of language models."""
+    return [case for module in _modules() for case in vars(module).get("CASES", ())]
+
+
+def image_cases() -> list[Case]:
+    """Those of every family of models of images."""
+    return [case for module in _modules() for case in vars(module).get("IMAGES", ())]
 
 
 def gradient_cases() -> list[Case]:
