@@ -44,7 +44,7 @@ CONFIDENCE, BATCH, HELD_OUT, LAYERS, FEW = 0.95, 50, 0.1, 3, 100
 
 class Settings(NamedTuple):
     """What is run: units of a layer, epochs of each layer's pre-training and twice as many of learning, seeds, sizes of
-    the pre-training of the transformer, its steps, its width and its patches."""
+    the pre-training of the transformer, its steps, its width and its patches; the learning rate of the networks."""
 
     widths: int
     epochs: int
@@ -53,6 +53,7 @@ class Settings(NamedTuple):
     steps: int
     d_model: int
     patch: int
+    lr: float
 
 
 def net(images: Images, widths: Sequence[int], **fields: Any) -> dict[str, Any]:
@@ -84,13 +85,13 @@ def depth(name: str, data: Path, images: Images, settings: Settings, seed: int, 
     widths = [settings.widths] * (1 if name == "shallow" else LAYERS)
     if method is None:
         run = {"task": "classify_images", "model": net(images, widths, head="pooled")}
-        return 100 * (1 - trained(run, place / "run", data=data, seed=seed, steps=LAYERS * layer + learning, lr=1e-3))
+        return 100 * (1 - trained(run, place / "run", data=data, seed=seed, steps=LAYERS * layer + learning, lr=settings.lr))
     head = {"head": "layer_classes"} if method == "supervised" else {"back": {}}
     task = {"kind": "pretrain_layers", "method": method, "batches_per_layer": layer}
     trained({"task": task, "model": net(images, widths, **head)}, place / "before", data=data, seed=seed,
-            steps=LAYERS * layer, lr=1e-3)
+            steps=LAYERS * layer, lr=settings.lr)
     run = {"start": str(place / "before"), "task": "classify_images", "model": {"head": "pooled"}}
-    return 100 * (1 - trained(run, place / "run", data=data, seed=seed, steps=learning, lr=1e-3))
+    return 100 * (1 - trained(run, place / "run", data=data, seed=seed, steps=learning, lr=settings.lr))
 
 
 def transfer(count: int, images: Images, settings: Settings, seed: int, place: Path) -> float:
@@ -153,10 +154,11 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=600)
     options.add_argument("--d-model", type=int, default=48)
     options.add_argument("--patch", type=int, default=7)
+    options.add_argument("--lr", type=float, default=1e-3)
     options.add_argument("--out", type=Path, default=HERE)
     given = options.parse_args()
     chosen = Settings(given.widths, given.epochs, given.seeds, tuple(given.sizes), given.steps, given.d_model,
-                      given.patch)
+                      given.patch, given.lr)
     begun, images = time.process_time(), read_images(given.images)
     result = {"settings": chosen._asdict(), "images": images.describe().removeprefix(str(given.images.parent) + "/"),
               "confidence": CONFIDENCE, **study(given.images, chosen), "weft": weft.__version__,

@@ -112,7 +112,8 @@ def test_the_scaling_is_that_of_the_images_to_train_on(tmp_path: Path) -> None:
 
 
 def test_a_run_that_starts_from_another_keeps_its_scaling_and_its_layers(tmp_path: Path) -> None:
-    before = train(run_of(tmp_path, GREEDY, {**NET, "back": {}}), tmp_path / "before").model.state_dict()
+    model = {**NET, "image": {**IMAGE, "per": "feature"}, "back": {}}
+    before = train(run_of(tmp_path, GREEDY, model), tmp_path / "before").model.state_dict()
     run = parse_run({"start": str(tmp_path / "before"), "task": {"kind": "classify_images", "images": 8},
                      "model": {"head": "pooled"}, "data": {"path": str(tmp_path / "images.npz")},
                      "training": {"steps": 1, "batch_size": 4, "optimizer": {"lr": 1e-12, "weight_decay": 0.0}}})

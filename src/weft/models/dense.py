@@ -128,9 +128,20 @@ class Dense(ImageModel):
             x = self.up(index, x)
         return Output(span.clean(x), None)
 
+    def pixels(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B P"]:
+        """The lowest layer's inputs of images.
+
+        Raises:
+            InputError: images of another size.
+        """
+        patches = self.images(images).patches
+        assert patches is not None, "images become patches"
+        return self.scaled(patches)[:, 0]
+
     def scaled(self, patches: Float[Tensor, "B S P"]) -> Float[Tensor, "B S P"]:
         """The lowest layer's inputs h_0."""
-        return self.input(patches, self.dtype())
+        scaled: Tensor = self.input(patches, self.dtype())
+        return scaled
 
     def up(self, layer: int, x: Float[Tensor, "... P"]) -> Float[Tensor, "... D"]:
         """The units of a layer from its inputs."""
@@ -154,7 +165,8 @@ class Dense(ImageModel):
         """F(x) = -b'x - sum_j log(1 + exp(W_j x + b_j)) of the restricted Boltzmann machine with the energy E(x,h) =
         -b'x - b h - h W x, so that p(x) is proportional to exp(-F(x)); in nats."""
         assert self.back is not None, "a network without a way back is refused before"
-        return -(x * self.back[layer].bias).sum(-1) - F.softplus(self.layers[layer](x)).sum(-1)
+        bias: Tensor = self.back[layer].get_parameter("bias")
+        return -(x * bias).sum(-1) - F.softplus(self.layers[layer](x)).sum(-1)
 
     def gibbs(self, layer: int, x: Float[Tensor, "... P"], steps: int) -> Float[Tensor, "... P"]:
         """Inputs after steps of Gibbs sampling from ``x``: units drawn given the inputs, and inputs given the units."""

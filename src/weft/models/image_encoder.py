@@ -173,7 +173,7 @@ class ImageEncoder(ImageModel):
         patches = patches_of(inputs, self.input.features)
         span = (WHOLE if span is None else span).resolve(None, patches)
         patches = span.clean(patches)
-        if self.config.class_token:
+        if self.embedding.first is not None:
             patches = torch.where(begins_of(span), torch.zeros((), dtype=patches.dtype, device=patches.device), patches)
         x = self.embedding(self.input(patches, self.dtype()), span)
         out = self.stack(x, None, span)

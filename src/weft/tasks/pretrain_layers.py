@@ -136,7 +136,7 @@ class PretrainLayers(ImageTask):
 
     def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> Scored:
         net = dense(model)
-        x = net.scaled(net.images(given.pixels).patches)[:, 0]  # type: ignore[index]  # images become patches
+        x = net.pixels(given.pixels)
         if given.stage == TOGETHER:
             found = self._through(net, x).sum()
             return Scored(found.detach(), found)
@@ -202,7 +202,7 @@ class PretrainLayers(ImageTask):
 
     def _measured(self, net: Dense, given: ImageGiven) -> Tensor:
         """Sums over a batch: a measure of each layer, and the loss of the whole."""
-        x = net.scaled(net.images(given.pixels).patches)[:, 0]  # type: ignore[index]  # images become patches
+        x = net.pixels(given.pixels)
         found: list[Tensor] = []
         whole = None if self.config.method == "supervised" else self._through(net, x)
         for layer in range(len(net.layers)):
