@@ -85,7 +85,8 @@ def depth(name: str, data: Path, images: Images, settings: Settings, seed: int, 
     widths = [settings.widths] * (1 if name == "shallow" else LAYERS)
     if method is None:
         run = {"task": "classify_images", "model": net(images, widths, head="pooled")}
-        return 100 * (1 - trained(run, place / "run", data=data, seed=seed, steps=LAYERS * layer + learning, lr=settings.lr))
+        steps = LAYERS * layer + learning
+        return 100 * (1 - trained(run, place / "run", data=data, seed=seed, steps=steps, lr=settings.lr))
     head = {"head": "layer_classes"} if method == "supervised" else {"back": {}}
     task = {"kind": "pretrain_layers", "method": method, "batches_per_layer": layer}
     trained({"task": task, "model": net(images, widths, **head)}, place / "before", data=data, seed=seed,

@@ -94,7 +94,7 @@ def test_splits_and_subsets_are_drawn_by_the_seed(tmp_path: Path) -> None:
     assert sorted([*(each.tobytes() for each in train.pixels), *(each.tobytes() for each in held.pixels)]) == sorted(
         each.tobytes() for each in images.pixels)
     assert [each.tobytes() for each in images.split(0.25, seed=2)[1].pixels] != [e.tobytes() for e in held.pixels]
-    few, more = (set(each.tobytes() for each in images.limited(n, seed=3).pixels) for n in (4, 7))
+    few, more = ({each.tobytes() for each in images.limited(n, seed=3).pixels} for n in (4, 7))
     assert len(few) == 4 and few < more
     with pytest.raises(DataError, match=r"13 images, while there are 12 to train on. Give at most as many."):
         images.limited(13, seed=0)
@@ -149,8 +149,8 @@ def test_labels_are_found_by_their_name(tmp_path: Path) -> None:
 def test_labels_outside_the_classes(tmp_path: Path) -> None:
     images = read_images(npz(tmp_path))
     assert images.ids(("0", "1", "2")).tolist() == LABELS.tolist()
-    with pytest.raises(DataError, match=r"the label '2' of image 2 \(counted from 0\) is none of the model's 2 classes: "
-                                        r"0, 1. .*Correct the label, give images of that class"):
+    with pytest.raises(DataError, match=r"the label '2' of image 2 \(counted from 0\) is none of the model's 2 "
+                                        r"classes: 0, 1. .*Correct the label, give images of that class"):
         images.ids(("0", "1"))
     with pytest.raises(DataError, match=r"all images to train on have the label '0', so there is nothing to tell"):
         images.picked(np.array([0, 3])).class_names()

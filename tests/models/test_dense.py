@@ -1,4 +1,4 @@
-"""Dense networks against NumPy: layers, ways back, energies; contrastive divergence against enumeration of all states."""
+"""Dense networks against NumPy: layers, ways back, energies; contrastive divergence against all states enumerated."""
 
 from __future__ import annotations
 

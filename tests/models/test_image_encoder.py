@@ -99,7 +99,8 @@ def test_images_of_fewer_patches_in_one_call() -> None:
 
 
 def scaled(scaling: str, per: str, values: Tensor) -> tuple[ImageInput, Tensor]:
-    made = ImageInput(ImageSettings.model_validate({**IMAGE, "scaling": scaling, "per": per}), (2, 3), blanks=1).double()
+    settings = ImageSettings.model_validate({**IMAGE, "scaling": scaling, "per": per})
+    made = ImageInput(settings, (2, 3), blanks=1).double()
     made.fit(values)
     cut = made.cut(values).patches
     assert cut is not None
