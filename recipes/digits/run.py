@@ -73,7 +73,7 @@ def trained(run: Mapping[str, Any], folder: Path, *, data: Path, seed: int, step
     whole = {**run, "seed": seed, "report": {"eval_every": steps, "eval_batches": None, "log_every": steps},
              "data": {"path": str(data), "split_seed": seed, "order_seed": seed, **held, **run.get("data", {})},
              "training": {"steps": steps, "batch_size": BATCH, "schedule": "constant",
-                          "optimizer": {"lr": lr, "weight_decay": 0.0}}}
+                          "optimizer": {"lr": lr, "weight_decay": 0.0}, "compute": {"matmul": "default"}}}
     found = train(parse_run(whole), folder).validation
     return found.named()[found.criterion]
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         probe,
         read_model,
         read_run,
+        resize_images,
         score,
         stream,
         train,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "classify", "compare", "convert", "doctor",
            "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "plan", "presets", "probe",
-           "read_model", "read_run", "score", "stream", "train"]
+           "read_model", "read_run", "resize_images", "score", "stream", "train"]
 
 
 def __getattr__(name: str) -> Any:

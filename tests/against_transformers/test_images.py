@@ -85,3 +85,12 @@ def test_two_classes_of_one_name_are_told_apart(tmp_path: Path) -> None:
     raw["id2label"] = {"0": "crane", "1": "crane", "2": "owl"}
     (tmp_path / "config.json").write_text(json.dumps(raw))
     assert api.load(tmp_path).config.labels() == ("crane (0)", "crane (1)", "owl")
+
+
+@pytest.mark.parametrize("size", [(16, 16), (8, 12)])
+def test_positions_are_interpolated_as_in_transformers(size: tuple[int, int], tmp_path: Path) -> None:
+    model = saved(image_cases()[0], tmp_path / "theirs")
+    api.resize_images(tmp_path / "theirs", tmp_path / "ours", height=size[0], width=size[1])
+    pixels = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(3))
+    wanted = model(pixels, interpolate_pos_encoding=True).logits
+    torch.testing.assert_close(ours(tmp_path / "ours", pixels), wanted, atol=TOLERANCE, rtol=0)

@@ -9,6 +9,7 @@ from weft.api.configs import config_path, config_schema, presets, read_model, re
 from weft.api.data import data_inspect, data_prepare, data_sample
 from weft.api.examining import check, plan
 from weft.api.extending import extend
+from weft.api.images import resize_images
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype
 from weft.api.training import compare, compare_report, train
 from weft.api.using import (
@@ -40,5 +41,5 @@ __all__ = ["Answer", "ChatSettings", "Conversation", "Description", "Diagnosis",
            "classify", "compare", "compare_report", "config_path", "config_schema", "convert", "data_inspect",
            "data_prepare", "data_sample", "describe", "doctor", "evaluate", "extend", "families", "generate",
            "is_arpa", "laid_out", "load", "load_language_model", "load_plugin", "measure", "plan", "presets", "probe",
-           "prompt_rows", "read_model", "read_run", "require_device", "require_dtype", "run_of", "score", "stream",
-           "task_kind", "train"]
+           "prompt_rows", "read_model", "read_run", "require_device", "require_dtype", "resize_images", "run_of",
+           "score", "stream", "task_kind", "train"]
