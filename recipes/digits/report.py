@@ -36,7 +36,7 @@ def written(values: Sequence[float], confidence: float) -> str:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """Both tables in Markdown."""
+    """Both tables and pictures in Markdown."""
     confidence, seeds = result["confidence"], result["settings"]["seeds"]
     lines = ["| network | error here, % | error of the paper, % |", "| --- | --- | --- |"]
     lines += [f"| {name} | {written(values, confidence)} | {LECTURE[name]} |" for name, values in
@@ -45,7 +45,9 @@ def tables(result: Mapping[str, Any]) -> str:
     lines += [f"| {count} | {written(values, confidence)} |" for count, values in result["transfer"].items()]
     what = (f"{result['images']}; {seeds} seeds, intervals at {confidence:.0%}; torch {result['torch']}, Python "
             f"{result['python']}, {result['processor_seconds']} seconds of a processor that others used, too.")
-    return "\n".join([*lines, "", what])
+    pictures = ["![Test error of the five networks](depth.svg)", "",
+                "![Accuracy of the transformer against its pre-training](transfer.svg)"]
+    return "\n".join([*lines, "", what, "", *pictures])
 
 
 def picture(groups: Mapping[str, Sequence[float]], confidence: float, title: str, label: str) -> str:

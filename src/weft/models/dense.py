@@ -53,7 +53,7 @@ class DenseConfig(ImageModelConfig):
     kind: ClassVar[str] = "dense"
     also_called: ClassVar[tuple[str, ...]] = ("autoencoder", "stacked_autoencoder", "rbm", "boltzmann", "dbn",
                                               "deep_belief_network", "perceptron", "fully_connected")
-    source: ClassVar[str] = "Bengio et al. 2006, sections 2 to 4; Hinton et al. 2006"
+    source: ClassVar[str] = "Bengio et al. 2006, sections 2 and 4; Hinton et al. 2006"
 
     context: int = Field(default=1, gt=0)
     widths: tuple[Annotated[int, Field(gt=0)], ...] = Field(min_length=1)
@@ -98,8 +98,8 @@ class WayBack(Part):
 class Dense(ImageModel):
     """Layers of units h_l = f(W_l h_{l-1} + b_l), h_0 = x, with an optional way back x' = g(W' h + b') from each.
 
-    An image is one token [1,P], and rows of several are computed each by itself. The initial weights are uniform in
-    +-1/sqrt(inputs), as in Bengio et al. 2006; biases of the way back are zero.
+    An image is one token [1,P], and rows of several are computed each by itself. The initial weights and biases are
+    uniform in +-1/sqrt(inputs), and biases of the way back are zero.
     """
 
     def __init__(self, config: DenseConfig) -> None:

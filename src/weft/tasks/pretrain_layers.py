@@ -55,7 +55,7 @@ class PretrainLayersConfig(ImageTaskConfig):
     kind: ClassVar[str] = "pretrain_layers"
     also_called: ClassVar[tuple[str, ...]] = ("pretrain", "reconstruct", "autoencode", "contrastive_divergence",
                                               "greedy_pretraining")
-    source: ClassVar[str] = ("Bengio et al. 2006, sections 2 to 4; Hinton 2002, section 3 (contrastive divergence); "
+    source: ClassVar[str] = ("Bengio et al. 2006, sections 2 and 4; Hinton 2002, section 3 (contrastive divergence); "
                              "Hinton et al. 2006, section 4")
 
     method: Literal["autoencoder", "boltzmann", "supervised"] = "autoencoder"
