@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         probe,
         read_model,
         read_run,
+        resize_images,
         score,
         stream,
         train,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "classify", "compare", "convert", "doctor",
            "draw", "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "plan", "presets", "probe",
-           "read_model", "read_run", "score", "stream", "train"]
+           "read_model", "read_run", "resize_images", "score", "stream", "train"]
 
 
 def __getattr__(name: str) -> Any:

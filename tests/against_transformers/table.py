@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from against_transformers.tiny import Case, all_cases, alone, build, encoder_cases, rows, saved
+from against_transformers.tiny import Case, all_cases, alone, build, encoder_cases, image_cases, rows, saved
 from weft import api
+from weft.core.heads import outputs
+from weft.core.span import WHOLE
 from weft.families.family import families
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,6 +39,20 @@ def measured(case: Case, place: Path) -> dict[str, Any]:
             "tokenizer": all(same_tokens(place / name) for name in ("theirs", "back"))}
 
 
+def measured_images(case: Case, place: Path) -> dict[str, Any]:
+    """One tiny model of images, read, written and read again; it has no tokens that could differ."""
+    model = saved(case, place / "theirs")
+    own: Any = api.load(place / "theirs").model
+    pixels = torch.randn(3, *own.input.settings.size, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found, given = outputs(own.head, own.vectors(own.images(pixels)).y, WHOLE), model(pixels)
+    wanted = given.last_hidden_state if own.head is None else given.logits
+    api.convert(place / "theirs", place / "ours", to="weft")
+    done = api.convert(place / "ours", place / "back", to="hf")
+    assert done.foreign is not None, "transformers is installed"
+    return {"case": case.name, "read": float((found - wanted).abs().max()), "write": done.foreign, "tokenizer": True}
+
+
 def write_tokenizer(folder: Path) -> None:
     """A small tokenizer.json."""
     tokenizer = Tokenizer(models.BPE())
@@ -57,6 +74,9 @@ def measure() -> dict[str, Any]:
     for case in (*all_cases(), *encoder_cases()):
         with tempfile.TemporaryDirectory() as place:
             found.setdefault(build(case).config.model_type, []).append(measured(case, Path(place)))
+    for case in image_cases():
+        with tempfile.TemporaryDirectory() as place:
+            found.setdefault(build(case).config.model_type, []).append(measured_images(case, Path(place)))
     return {"transformers": transformers.__version__, "families": dict(sorted(found.items()))}
 
 

@@ -52,6 +52,11 @@ def encoder_cases() -> list[Case]:
     return [case for module in _modules() for case in vars(module).get("ENCODERS", ())]
 
 
+def image_cases() -> list[Case]:
+    """Those of every family of models of images."""
+    return [case for module in _modules() for case in vars(module).get("IMAGES", ())]
+
+
 def with_heads(stem: str, changes: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, Any]) -> list[Case]:
     """Cases of a family of encoders; the first has every head, the others that of masked tokens."""
     plain, *others = changes.items()

@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 FILE_LINES, FUNCTION_LINES, WANTED_LINES, FIELDS = 400, 80, 40, 10
 
 MANY_FIELDS: dict[str, str] = {
+    "encoder.image_encoder": "its images, patches and blocks, and the head and rewrites of every model",
     "encoder.encoder": "its blocks and what stands before and behind them, and the head and rewrites of every model",
     "model.decoder": "its blocks and what stands before and behind them, and the head and rewrites of every model",
     "mixer.attention": "each is a stage of its own: four sizes, position, norm, mask, scale, cap, clip, dropout",

@@ -82,9 +82,9 @@ def test_the_command_line_page_has_every_command_and_its_options(built: Path) ->
         assert option in page, option
 
 
-@pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tasks", "tokenizers", "families",
-                                  "arpa", "chat", "drawing", "files", "add_a_part", "architecture", "python",
-                                  "_generated/catalogue", "_generated/cli", "_generated/positions_pictured"])
+@pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tasks", "images", "tokenizers",
+                                  "families", "arpa", "chat", "drawing", "files", "add_a_part", "architecture",
+                                  "python", "_generated/catalogue", "_generated/cli", "_generated/positions_pictured"])
 def test_every_page_is_built(built: Path, page: str) -> None:
     assert "<h1>" in (built / f"html/{page}.html").read_text("utf-8")
 

@@ -168,9 +168,11 @@ def test_a_decoder_with_a_head_stays_a_language_model() -> None:
     ({"kind": "per_token", "labels": ["a"]}, r"labels: 'a' is the only one\. Name at least two classes"),
     ({"kind": "pooled", "n_classes": 2, "n_values": 1}, r"n_values: 1 values beside 2 classes\. Give one of them"),
     ("pooled", r"head\.n_classes: missing\. Say how many classes there are, name them as labels, or give n_values"),
+    ({"kind": "layer_classes", "n_classes": 2, "transform": True},
+     r"head\.transform: the heads of layers are linear maps\. Leave it out\."),
     ("per_token", r"head\.n_classes: missing\. Say how many classes there are, or name them as labels"),
     ("maskd_token", r"head\.kind: no head of kind 'maskd_token'\. Did you mean 'masked_token'\?"),
-    ("linear", r"head\.kind: no head of kind 'linear'\. Known names: masked_token, per_token, pooled\."),
+    ("linear", r"head\.kind: no head of kind 'linear'\. Known names: layer_classes, masked_token, per_token, pooled\."),
 ])
 def test_a_head_that_says_too_little_or_too_much_is_refused(config: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -92,7 +92,8 @@ def untried(subject: Subject, report: Report) -> list[tuple[str, str]]:
     if Trait.DISCRETE_CHOICE in subject.traits:
         wanted.add(("seeds", "weights 7, split"))
     if isinstance(subject.module, Encoder):
-        wanted.add(("inputs", "other tokens in the padding"))
+        read = "patches" if "patches" in subject.module.reads() else "tokens"
+        wanted.add(("inputs", f"other {read} in the padding"))
     if isinstance(subject.module, Model) and subject.module.head is not None:
         wanted.add(("head", "a row of 1 tokens alone"))
     if subject.stateful:

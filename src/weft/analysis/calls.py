@@ -30,7 +30,9 @@ def run_whole(model: Model, batch: int, steps: int, source: int | None = None) -
     """The hidden vectors [batch,steps,D] of a call without a state, with a source of ``source`` tokens (None:
     ``steps``) where the model reads one."""
     if not isinstance(model, LanguageModel):
-        return model.vectors(EncoderInputs(tokens=blank_tokens(batch, steps)))
+        features = model.reads().get("patches")
+        blank = blank_tokens(batch, steps) if features is None else torch.zeros(batch, steps, features)
+        return model.vectors(EncoderInputs.of(blank))
     memory = source_of(model, batch, steps if source is None else source)
     return model.hidden(blank_tokens(batch, steps), None, WHOLE.replace(memory=memory))
 

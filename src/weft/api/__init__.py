@@ -10,6 +10,7 @@ from weft.api.data import data_inspect, data_prepare, data_sample
 from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
 from weft.api.extending import extend
+from weft.api.images import resize_images
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype
 from weft.api.training import compare, compare_report, train
 from weft.api.using import (
@@ -41,5 +42,6 @@ __all__ = ["Answer", "ChatSettings", "Conversation", "Description", "Diagnosis",
            "classify", "compare", "compare_report", "config_path", "config_schema", "convert", "data_inspect",
            "data_prepare", "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate",
            "is_arpa", "laid_out", "load", "load_language_model", "load_plugin", "measure", "pictures", "plan",
-           "presets", "probe", "prompt_rows", "read_model", "read_run", "require_device", "require_dtype", "run_of",
+           "presets", "probe", "prompt_rows", "read_model", "read_run", "require_device", "require_dtype",
+           "resize_images", "run_of",
            "score", "stream", "task_kind", "train"]

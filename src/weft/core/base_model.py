@@ -49,6 +49,8 @@ class ModelConfig(PartConfig):
 
     group: ClassVar[str] = "model"
     added_later: ClassVar[frozenset[str]] = frozenset({"rewrites"})
+    reads_tokens: ClassVar[bool] = True
+    """Whether it reads token ids, so that a run fills in ``vocab_size``."""
 
     vocab_size: int = Field(gt=0)
     context: int = Field(default=256, gt=0)
@@ -93,6 +95,11 @@ class EncoderInputs:
     types: Int64[Tensor, "B S"] | None = None
     globals_: Bool[Tensor, "B S"] | None = None
     patches: Float[Tensor, "B S P"] | None = None
+
+    @classmethod
+    def of(cls, x: Tensor) -> EncoderInputs:
+        """Token ids [B,S], or floats [B,S,P] as patches."""
+        return cls(patches=x) if x.is_floating_point() else cls(tokens=x)
 
 
 class Model(Part, ABC):

@@ -18,6 +18,7 @@ from weft.core.model import EncoderInputs, LanguageModel, Model
 from weft.core.span import WHOLE
 from weft.interop.huggingface.folder import read_raw
 from weft.interop.huggingface.with_code import brings_bundled_code
+from weft.models.image_model import ImageModel
 
 ROWS, LENGTH, SEED = 2, 16, 0
 BOUNDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
@@ -26,7 +27,9 @@ heads, a transposed matrix) changes logits by about their own size."""
 
 
 def probe(model: Model) -> Tensor:
-    """Rows of random tokens [2,T], as long as the model allows."""
+    """Rows of random tokens [2,T], as long as the model allows, or two random images."""
+    if isinstance(model, ImageModel):
+        return torch.randn(ROWS, *model.input.settings.size, generator=torch.Generator().manual_seed(SEED))
     reach = min(each for each in (LENGTH, model.config.context, model.limit() or LENGTH))
     generator = torch.Generator().manual_seed(SEED)
     return torch.randint(model.vocab_size, (ROWS, reach), generator=generator)
@@ -42,7 +45,8 @@ def logits_of(model: Model, tokens: Tensor) -> Tensor:
     here = tokens.to(a_tensor(model).device)
     with torch.inference_mode():
         found: Tensor = model(here).y if isinstance(model, LanguageModel) else outputs(
-            model.head, model.vectors(EncoderInputs(here)).y, WHOLE)
+            model.head, model.vectors(model.images(here) if isinstance(model, ImageModel) else EncoderInputs(here)).y,
+            WHOLE)
     return found.float().cpu()
 
 
@@ -94,7 +98,7 @@ def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[s
     return logits.float(), ()
 
 
-HEADED = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+HEADED = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForImageClassification")
 """Ends of the names of classes with heads, which name the class of `transformers` that opens them."""
 
 

@@ -37,7 +37,7 @@ def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.floa
     if isinstance(built, LanguageModel):
         return model_subject(name, built)
     if isinstance(built, Encoder):
-        return encoder_subject(name, built, VOCABULARY)
+        return encoder_subject(name, built)
     assert isinstance(built, Layer)
     return layer_subject(name, built, WIDTH)
 

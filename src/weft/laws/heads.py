@@ -53,7 +53,7 @@ def _dropout(subject: Subject, model: Model, tokens: torch.Tensor) -> Iterator[F
 
 
 def _outputs(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:
-    return outputs(model.head, model.vectors(EncoderInputs(tokens=tokens), span).y, span)
+    return outputs(model.head, model.vectors(EncoderInputs.of(tokens), span).y, span)
 
 
 def _log_prob(subject: Subject, model: Model, head: Readout, generator: torch.Generator) -> Finding:

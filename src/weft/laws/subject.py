@@ -137,22 +137,26 @@ def whole_subject(name: str, model: Model, *, bound: float = 1e-10) -> Subject:
     if isinstance(model, LanguageModel):
         return model_subject(name, model, bound=bound)
     assert isinstance(model, Encoder), "a model is a language model or an encoder"
-    return encoder_subject(name, model, model.vocab_size, bound=bound)
+    return encoder_subject(name, model, bound=bound)
 
 
-def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
-    """The subject of an encoder: its inputs are random ids."""
-    device = next(encoder.parameters()).device
+def encoder_subject(name: str, encoder: Encoder, *, steps: int = 11, bound: float = 1e-10) -> Subject:
+    """The subject of an encoder: its inputs are random ids, or Gaussian patches, in rows of ``steps`` or as long as its
+    positions allow."""
+    own, known, limit = next(encoder.parameters()), encoder.reads(), encoder.limit()
 
     def inputs(batch: int, length: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(vocab_size, (batch, length), generator=generator).to(device)
+        if "patches" in known:
+            shape = (batch, length, known["patches"])
+            return torch.randn(shape, generator=generator, dtype=torch.float64).to(own.device, own.dtype)
+        return torch.randint(known["tokens"], (batch, length), generator=generator).to(own.device)
 
     def call(x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
-        return Output(encoder(EncoderInputs(tokens=x), span), None)
+        return Output(encoder(EncoderInputs.of(x), span), None)
 
     def remake(module: nn.Module) -> Subject:
         assert isinstance(module, Encoder)
-        return encoder_subject(name, module, vocab_size, steps=steps, bound=bound)
+        return encoder_subject(name, module, steps=steps, bound=bound)
 
     def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
         raise AssertionError("an encoder has no state")
@@ -160,8 +164,8 @@ def encoder_subject(name: str, encoder: Encoder, vocab_size: int, *, steps: int 
     def memory(batch: int, generator: torch.Generator) -> Memory | None:
         return None
 
-    return Subject(name, encoder.eval(), call, start, inputs, memory, traits_of(encoder), remake, bound, steps,
-                   limit=encoder.limit())
+    return Subject(name, encoder.eval(), call, start, inputs, memory, traits_of(encoder), remake, bound,
+                   steps if limit is None else min(steps, limit), limit=limit)
 
 
 def with_facts(span: Span, x: Tensor, names: Sequence[str]) -> Span:

@@ -133,7 +133,7 @@ def _tensor(result: Any) -> Tensor | None:
 def _hidden(model: nn.Module) -> Tensor | None:
     """The hidden vectors of a short call of a model, whose head and readout are called too; None for a module that
     takes no tokens."""
-    if not isinstance(model, Model) or "tokens" not in model.reads():
+    if not isinstance(model, Model) or not {"tokens", "patches"} & set(model.reads()):
         return None
     device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
     if isinstance(model, LanguageModel) and model.takes_source:
@@ -142,7 +142,9 @@ def _hidden(model: nn.Module) -> Tensor | None:
         assert tokens is not None, "_inputs sets them"
         h = model.hidden(tokens, None, Span(memory=memory)).y
     else:
-        h = model.vectors(_inputs(model.reads()["tokens"], device)).y
+        known = model.reads()
+        h = model.vectors(_patches(known["patches"], model) if "patches" in known else
+                          _inputs(known["tokens"], device)).y
     for head in (model.head, model.readout if isinstance(model, LanguageModel) else None):
         if isinstance(head, Classifier):
             head.scores(h, Span())
@@ -153,6 +155,13 @@ def _hidden(model: nn.Module) -> Tensor | None:
 
 def _inputs(size: int, device: torch.device) -> EncoderInputs:
     return EncoderInputs(tokens=torch.arange(TOKENS, device=device)[None] % size)
+
+
+def _patches(size: int, model: Model) -> EncoderInputs:
+    """Patches of values between -1 and 1."""
+    own = next(model.parameters())
+    values = torch.arange(TOKENS * size, device=own.device, dtype=torch.float32).sin()
+    return EncoderInputs(patches=values.to(own.dtype).reshape(1, TOKENS, size))
 
 
 @contextmanager

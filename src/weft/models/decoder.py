@@ -98,12 +98,17 @@ class StackedConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.blocks:
-            raise rule("blocks", "a model without blocks does nothing.", "List at least one block.")
-        for name in self.shared:
-            if not name.isidentifier() or name in dir(nn.ModuleDict()):
-                raise rule("shared", f"{name!r} cannot name a part.", "Choose another word, such as 'table'.")
+        require_stack(self.blocks, self.shared)
         return self
+
+
+def require_stack(blocks: list[PartConfig], shared: Mapping[str, PartConfig]) -> None:
+    """Refuse a model without blocks, and shared parts with names that no module may have."""
+    if not blocks:
+        raise rule("blocks", "a model without blocks does nothing.", "List at least one block.")
+    for name in shared:
+        if not name.isidentifier() or name in dir(nn.ModuleDict()):
+            raise rule("shared", f"{name!r} cannot name a part.", "Choose another word, such as 'table'.")
 
 
 def _prescribed(data: Mapping[str, Any]) -> Mapping[str, Any]:

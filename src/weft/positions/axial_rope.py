@@ -11,12 +11,12 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.errors import InputError
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.ops.rotary import Layout, Turns, turn, turns
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import Constant, angle_dtype
+from weft.positions.coordinates import on_grid
 from weft.positions.frequencies import base_frequencies
 
 
@@ -27,6 +27,7 @@ class AxialRopeConfig(PositionConfig):
     Attributes:
         grid: sizes of all axes but the first, so that n = 1 + their number. Without coordinates of the call, tokens
             lie on that grid row by row: ``[14]`` for an image of 14 patches a row, ``[14, 14]`` for a film of these.
+        first: index of the grid's first token; those before it, such as a class token, lie at the origin.
         base: of the wavelengths along each axis; smaller than for text, since axes are short.
         layout: which features make a pair, as in ``rope``.
     """
@@ -34,7 +35,9 @@ class AxialRopeConfig(PositionConfig):
     kind: ClassVar[str] = "axial_rope"
     also_called: ClassVar[tuple[str, ...]] = ("rope_2d", "rope_nd")
     source: ClassVar[str] = "Su et al. 2021, section 3.4.1; Heo et al. 2024, section 3.1 (RoPE-Axial)"
+    added_later: ClassVar[frozenset[str]] = frozenset({"first"})
     grid: tuple[int, ...] = Field(default=(14,), min_length=1)
+    first: int = Field(default=0, ge=0)
     base: float = Field(default=100.0, gt=1, allow_inf_nan=False)
     layout: Layout = "interleaved"
 
@@ -53,7 +56,7 @@ class AxialRopeConfig(PositionConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(grid=(3,)), cls(grid=(5,), base=50.0, layout="half_split")]
+        return [cls(grid=(3,)), cls(grid=(5,), first=1, base=50.0, layout="half_split")]
 
 
 class AxialRope(PositionScheme):
@@ -69,7 +72,7 @@ class AxialRope(PositionScheme):
 
     def __init__(self, config: AxialRopeConfig, d_head: int) -> None:
         super().__init__()
-        self.grid, self.layout = config.grid, config.layout
+        self.grid, self.first, self.layout = config.grid, config.first, config.layout
         self.theta = Constant(base_frequencies(d_head // (len(config.grid) + 1), config.base))
 
     def borders(self) -> tuple[int, ...]:
@@ -82,7 +85,7 @@ class AxialRope(PositionScheme):
             InputError: another number of coordinates.
         """
         dtype = angle_dtype(x)
-        key = (AxialRope, self.grid, self.theta.key(), self.layout, dtype)
+        key = (AxialRope, self.grid, self.first, self.theta.key(), self.layout, dtype)
         return turn(x, ticks.once(key, lambda: self._turns(ticks, dtype)))
 
     def _turns(self, ticks: Ticks, dtype: torch.dtype) -> Turns:
@@ -91,13 +94,4 @@ class AxialRope(PositionScheme):
 
     def places(self, ticks: Ticks) -> Float[Tensor, "#B T n"]:
         """Return the coordinates of each token: those given to the call, or else those of its index on the grid."""
-        axes = len(self.grid) + 1
-        if ticks.coordinates is None:
-            index, inner = ticks.position, [math.prod(self.grid[axis:]) for axis in range(axes)]
-            rest = [index // inner[0], *(index // inner[axis] % self.grid[axis - 1] for axis in range(1, axes))]
-            return torch.stack(rest, -1)
-        if ticks.coordinates.dim() == 3 and ticks.coordinates.shape[-1] == axes:
-            return ticks.coordinates
-        given = 1 if ticks.coordinates.dim() == 2 else ticks.coordinates.shape[-1]
-        raise InputError(f"axial_rope takes {axes} coordinates per token, got {given}.", where="span.coordinates",
-                               remedy=f"Give coordinates of shape [B,T,{axes}], or none for a grid's row order.")
+        return on_grid(ticks, self.grid, self.first, "axial_rope")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -60,3 +62,29 @@ def require_positions(allowed: Tensor, what: str, remedy: str) -> None:
         torch._assert_async(allowed.all(), f"position: {what} {remedy}")
     else:
         require(allowed, InputError, what, where="position", remedy=remedy)
+
+
+def on_grid(ticks: Ticks, grid: tuple[int, ...], first: int, scheme: str) -> Tensor:
+    """Return the coordinates [#B,T,n] of each token: those given to the call, or else those of its index on a grid,
+    row by row.
+
+    Args:
+        ticks: of the tokens.
+        grid: sizes of all axes but the first; n is one more than their number.
+        first: index of the grid's first token; those before it lie at the origin.
+        scheme: named in the error.
+
+    Raises:
+        InputError: the call gives another number of coordinates.
+    """
+    axes = len(grid) + 1
+    if ticks.coordinates is None:
+        index, inner = ticks.position, [math.prod(grid[axis:]) for axis in range(axes)]
+        index = (index - first).clamp(min=0) if first else index
+        rest = [index // inner[0], *(index // inner[axis] % grid[axis - 1] for axis in range(1, axes))]
+        return torch.stack(rest, -1)
+    if ticks.coordinates.dim() == 3 and ticks.coordinates.shape[-1] == axes:
+        return ticks.coordinates
+    given = 1 if ticks.coordinates.dim() == 2 else ticks.coordinates.shape[-1]
+    raise InputError(f"{scheme} takes {axes} coordinates per token, got {given}.", where="span.coordinates",
+                     remedy=f"Give coordinates of shape [B,T,{axes}], or none for a grid's row order.")

@@ -239,6 +239,10 @@ class Task(ABC, Generic[E, B]):
             DataError: they cannot be read, there are none, or another tokenizer encoded them.
         """
 
+    def begin(self, model: Model, examples: E) -> None:
+        """Prepare a model with random weights for its first step, from the examples to train on alone: measure how its
+        inputs are scaled. A model that starts from other weights has this from them."""
+
     @abstractmethod
     def batches(self, examples: E) -> BatchSource[B]:
         """The batches to train on.

@@ -14,6 +14,7 @@ from weft.tokenizers.bpe import BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
 from weft.tokenizers.library import FileTokenizer
+from weft.tokenizers.none import NoTokenizer
 from weft.tokenizers.rwkv_world import RWKVWorldTokenizer
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer
 from weft.tokenizers.unigram import UnigramTokenizer
@@ -33,6 +34,7 @@ KINDS: Mapping[str, type[Tokenizer]] = MappingProxyType(
             SentencePieceTokenizer,
             RWKVWorldTokenizer,
             FileTokenizer,
+            NoTokenizer,
         )
     }
 )

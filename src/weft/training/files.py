@@ -10,7 +10,8 @@ import yaml
 
 from weft.core.config import parse
 from weft.core.errors import ConfigError
-from weft.core.model import ModelConfig, parse_model
+from weft.core.model import MODELS, ModelConfig, parse_model
+from weft.core.registry import REGISTRY
 from weft.training.config import RunConfig
 from weft.training.filling import task_of, tokenizer_of, vocab_size_of, with_labels
 from weft.training.material import with_prepared
@@ -122,7 +123,7 @@ def _with_vocabulary(plain: dict[str, Any], where: str | None) -> dict[str, Any]
     model = plain.get("model")
     if isinstance(model, str):
         model = {"kind": model}
-    if not isinstance(model, dict) or not _lacks_vocabulary(model):
+    if not isinstance(model, dict) or not _lacks_vocabulary(model) or not _reads_tokens(model):
         return plain
     return {**plain, "model": _of_vocabulary(model, _vocab_size(plain, model, where))}
 
@@ -130,6 +131,13 @@ def _with_vocabulary(plain: dict[str, Any], where: str | None) -> dict[str, Any]
 def _lacks_vocabulary(model: Mapping[str, Any]) -> bool:
     encoder = model.get("encoder")
     return "vocab_size" not in model or (isinstance(encoder, Mapping) and "vocab_size" not in encoder)
+
+
+def _reads_tokens(model: Mapping[str, Any]) -> bool:
+    """Whether a model of this kind reads tokens; true for an unknown kind, which parsing reports."""
+    known = {part.kind: part for group in MODELS for part in REGISTRY.parts(group)}
+    part = known.get(str(model.get("kind")))
+    return part is None or not issubclass(part, ModelConfig) or part.reads_tokens
 
 
 def _of_vocabulary(model: Mapping[str, Any], size: int) -> dict[str, Any]:

@@ -189,6 +189,8 @@ def _train(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
 
 def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
     examples = run.material.train
+    if run.taken is None:
+        run.task.begin(run.model, examples)
     if record is None:
         steps = settle_steps(run.config, run.model, examples, run.world.device, terms.compute, run.world)
     else:

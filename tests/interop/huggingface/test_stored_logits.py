@@ -40,4 +40,5 @@ def test_a_checkpoint_of_weft_and_back_changes_no_bit(name: str, tmp_path: Path)
 
 
 def test_every_family_with_a_format_has_a_case() -> None:
-    assert set(stored()) == {name for name, family in families().items() if family.native is not None}
+    known = {name for name, family in families().items() if family.native is not None}
+    assert set(stored()) == known - {"vit"}, "a model of images has its case in test_stored_images.py"

@@ -1,0 +1,109 @@
+"""The task of classifiers of images."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self, final
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from weft.core.model import Classifier, Model, ModelState
+from weft.core.output import Loss
+from weft.core.registry import register
+from weft.core.span import WHOLE
+from weft.data.images import Images
+from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
+from weft.tasks.base import Scored, TaskSettings
+from weft.tasks.classes import ClassCounts
+from weft.tasks.images import (
+    ImageExamples,
+    ImageGiven,
+    ImageTask,
+    ImageTaskConfig,
+    chosen_batch,
+    image_model,
+    image_parts,
+    require_size,
+)
+from weft.tasks.validation import Validation
+
+
+@register
+class ClassifyImagesConfig(ImageTaskConfig):
+    """Predict the class of an image, by a model of images with a head that pools each row."""
+
+    kind: ClassVar[str] = "classify_images"
+    also_called: ClassVar[tuple[str, ...]] = ("image_classification", "classify_image")
+    source: ClassVar[str] = "Dosovitskiy et al. 2021, section 3.1"
+
+    def create(self, settings: TaskSettings) -> ClassifyImages:
+        return ClassifyImages(self.images, settings)
+
+    def labels(self, data: DataSettings) -> tuple[str, ...]:
+        return image_parts(data, self.images).train.class_names()
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(images=100)]
+
+
+@final
+class ClassifyImages(ImageTask):
+    """Images with classes, whose summed negative log-likelihood is the loss. It measures loss, accuracy and the mean of
+    the classes' F1 scores."""
+
+    name = ClassifyImagesConfig.kind
+
+    def problems(self, model: Model) -> list[str]:
+        found, head = super().problems(model), model.head
+        if not isinstance(head, Classifier) or not head.pooled or head.values:
+            has = "no head" if head is None else "a head that gives no class for each image"
+            found.append(f"model.head: the model has {has}. Give head: {{kind: pooled}} with n_classes or labels.")
+        return found
+
+    def ids(self, images: Images) -> Int64[np.ndarray, " n"]:
+        return images.ids(self.settings.labels)
+
+    def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> Scored:
+        scores, losses = class_scores(model, given.pixels)
+        found = negative_log_likelihood(scores, given.labels).sum()
+        return Scored(found.detach(), found, None, losses)
+
+    def guess(self, model: Model) -> float:
+        assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
+        return math.log(max(2, model.head.n_outputs))
+
+    def measure(self, model: Model, examples: ImageExamples, batches: int | None = None) -> Validation:
+        """Measure each image once, in order."""
+        assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
+        require_size(image_model(model), examples.images)
+        groups, total, rows = in_batches(len(examples), self.settings.rows), 0.0, 0
+        counts = ClassCounts(model.head.n_outputs)
+        with evaluating(model) as device:
+            for places in spread(groups, batches):
+                given = self.given(chosen_batch(examples, places), device)
+                scores, _ = class_scores(model, given.pixels)
+                total += finite(negative_log_likelihood(scores, given.labels).double().sum(), examples.images.name)
+                rows += len(places)
+                counts.add(given.labels.cpu().numpy(), scores.argmax(-1).cpu().numpy())
+        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
+        return Validation(None, total / rows, rows, 0, f"each held-out image once{part}",
+                          {"accuracy": counts.accuracy, "macro_f1": counts.macro_f1}, "accuracy", rising=True,
+                          unit=self.unit)
+
+
+def class_scores(model: Model, pixels: Tensor) -> tuple[Tensor, tuple[Loss, ...]]:
+    """The scores of classes of images [B,C], in float32 or wider, and the model's auxiliary losses."""
+    assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
+    out = model.vectors(image_model(model).images(pixels))
+    scores = model.head.scores(out.y, WHOLE)
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
+
+
+def negative_log_likelihood(scores: Tensor, labels: Tensor) -> Tensor:
+    """The negative log-likelihood of each row's class, in nats."""
+    return -scores.log_softmax(-1).gather(-1, labels[:, None])[:, 0]

@@ -1,0 +1,189 @@
+"""What tasks on images have in common: reading, splitting and batching them by a run's settings."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar, final
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from pydantic import Field
+from torch import Tensor
+
+from weft.core.errors import ConfigError, DataError
+from weft.core.model import Model
+from weft.data.duplicates import Repeated
+from weft.data.images import ImageBatch, ImageBatches, Images, read_images
+from weft.data.settings import DataSettings
+from weft.models.image_model import ImageModel
+from weft.tasks.base import Count, HeldOut, Task, TaskConfig, TaskSettings
+from weft.tasks.material import Material
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
+from weft.tokenizers.none import NoTokenizer
+
+OF_TEXT = ("max_bytes", "text_field", "prompt_field", "documents", "packing", "split_by")
+"""Settings of data that images do not have."""
+
+M = TypeVar("M", bound=Model)
+
+
+class ImageTaskConfig(TaskConfig):
+    """Base of the configurations of tasks on images.
+
+    Attributes:
+        images: the number of images to train on, drawn at random by ``data.split_seed``; None: all.
+    """
+
+    images: int | None = Field(default=None, gt=0)
+
+
+class Parts(NamedTuple):
+    """The images of a run: to train on, and held out; their description and hash."""
+
+    train: Images
+    validation: Images
+    corpus: str
+    corpus_sha256: str
+
+
+def image_parts(data: DataSettings, images: int | None) -> Parts:
+    """Read and split the images of a run.
+
+    Raises:
+        DataError: they cannot be used.
+        ConfigError: a setting for text is given.
+    """
+    usual = DataSettings()
+    if problems := [f"data.{name}: {getattr(data, name)!r}, a setting of text, while this task reads images. Leave it "
+                    "out; task.images limits their number." for name in OF_TEXT
+                    if getattr(data, name) != getattr(usual, name)]:
+        raise ConfigError(problems)
+    if data.path is None:
+        raise DataError("this task reads images, and there is no path to them.", where="data.path",
+                        remedy="Give an .npz, .npy or IDX file, or a folder of PNG files for each class.")
+    whole = read_images(data.path)
+    corpus, digest = whole.describe(), whole.sha256
+    if data.validation_path is None:
+        assert data.validation is not None, "there is a share where there is no path"
+        train, held = whole.split(data.validation, seed=data.split_seed)
+    else:
+        train, held = whole, read_images(data.validation_path)
+        corpus, digest = f"{corpus}; validation {held.describe()}", f"{digest}{held.sha256}"
+    limited = train if images is None else train.limited(images, seed=data.split_seed)
+    return Parts(limited, held, corpus, digest)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ImageExamples:
+    """Images with the index of the class of each; 0 for a task without classes."""
+
+    images: Images
+    ids: Int64[np.ndarray, " n"]
+
+    @property
+    def repeated(self) -> Repeated | None:
+        """Not counted for images."""
+        return None
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.images)
+
+
+class ImageGiven(NamedTuple):
+    """A batch on a device: images [B,C,H,W] with unscaled pixels, the index of the class of each [B], and the stage of
+    training that it is for (`ImageTask.stage`)."""
+
+    pixels: Tensor
+    labels: Tensor
+    stage: int = 0
+
+
+class ImageTask(Task[ImageExamples, ImageBatch]):
+    """Base of tasks on images."""
+
+    unit = "image"
+
+    def __init__(self, images: int | None, settings: TaskSettings) -> None:
+        super().__init__(settings)
+        self.limit = images
+
+    @abstractmethod
+    def ids(self, images: Images) -> Int64[np.ndarray, " n"]:
+        """The index of the class of each image."""
+
+    def problems(self, model: Model) -> list[str]:
+        if not isinstance(model, ImageModel):
+            return [f"model: a model of kind {model.config.kind!r} reads no images. Give one that does, such as "
+                    "image_encoder or dense."]
+        found, tokens = super().problems(model), model.input.tokens
+        if self.settings.context < tokens:
+            found.append(f"training.context: {self.settings.context} tokens, while an image has {tokens}. Leave it "
+                         "out, and model.context too.")
+        return found
+
+    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[ImageExamples]:
+        if tokenizer != ByteTokenizerConfig() and not isinstance(tokenizer.from_file(), NoTokenizer):
+            raise ConfigError([f"tokenizer: {tokenizer.kind}, while this task reads images. Leave it out."])
+        parts = image_parts(data, self.limit)
+        train, validation = (ImageExamples(each, self.ids(each)) for each in (parts.train, parts.validation))
+        return Material(parts.corpus, parts.corpus_sha256, NoTokenizer(), train, validation)
+
+    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> ImageExamples:
+        if part == "test" and data.test_path is None:
+            raise DataError("the run has no test images.", where="data.test_path",
+                            remedy="Name them in the run's configuration.")
+        if part == "test" or data.validation_path is not None:
+            found = read_images(str(data.test_path if part == "test" else data.validation_path))
+        else:
+            found = image_parts(data, None).validation
+        return ImageExamples(found, self.ids(found))
+
+    def begin(self, model: Model, examples: ImageExamples) -> None:
+        require_size(image_model(model), examples.images)
+        image_model(model).fit_scaling(torch.from_numpy(examples.images.pixels))
+
+    def batches(self, examples: ImageExamples) -> ImageBatches:
+        settings = self.settings
+        return ImageBatches(examples.images, examples.ids, tokens=settings.context, rows=settings.rows,
+                            seed=settings.seed, reshuffle=settings.reshuffle)
+
+    def count(self, batch: ImageBatch) -> Count:
+        return Count(len(batch.labels), len(batch.labels))
+
+    def given(self, batch: ImageBatch, device: torch.device | str) -> ImageGiven:
+        pixels, labels = (torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in
+                          (batch.pixels, batch.labels))
+        return ImageGiven(pixels, labels, self.stage(batch.step))
+
+    def stage(self, step: int) -> int:
+        """The stage of training of the batch of a step, for tasks with several: a plain number, for which the loss is
+        compiled by itself."""
+        return 0
+
+
+def image_model(model: Model) -> ImageModel:
+    """``model``, of which `ImageTask.problems` has found that it reads images."""
+    assert isinstance(model, ImageModel), "a model that does not fit is refused before"
+    return model
+
+
+def require_size(model: ImageModel, images: Images) -> None:
+    """Refuse images of another size than the model's.
+
+    Raises:
+        DataError: they are of another size.
+    """
+    if images.size != model.input.settings.size:
+        given, wanted = (" x ".join(map(str, size)) for size in (images.size, model.input.settings.size))
+        raise DataError(f"images of {given} (channels, height, width), while model.image has {wanted}.",
+                        where=images.name, remedy="Correct model.image, or bring the images to its size.")
+
+
+def chosen_batch(examples: ImageExamples, places: Int64[np.ndarray, " B"]) -> ImageBatch:
+    """The images at these indices, in order."""
+    return ImageBatch(examples.images.pixels[places], examples.ids[places])

@@ -1,0 +1,232 @@
+"""The task of pre-training the layers of a `dense` model, one after another or all at once."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal, Self, final
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.core.config import rule
+from weft.core.model import Model, ModelState
+from weft.core.registry import register
+from weft.data.images import Images
+from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
+from weft.heads.layer_classes import LayerClasses
+from weft.models.dense import Dense
+from weft.tasks.base import Scored, TaskSettings
+from weft.tasks.classify_images import negative_log_likelihood
+from weft.tasks.images import (
+    ImageExamples,
+    ImageGiven,
+    ImageTask,
+    ImageTaskConfig,
+    chosen_batch,
+    image_parts,
+    require_size,
+)
+from weft.tasks.validation import Validation
+
+TOGETHER = -1
+"""The stage in which all layers are trained at once."""
+
+
+@register
+class PretrainLayersConfig(ImageTaskConfig):
+    """Train the layers of a ``dense`` model before it learns its task.
+
+    Attributes:
+        method: ``autoencoder``: a layer's inputs are reconstructed from its units; ``boltzmann``: a layer is a
+            restricted Boltzmann machine, trained by contrastive divergence; ``supervised``: classes are predicted from
+            a layer's units by a map that is not used later (``head: layer_classes``).
+        loss: of an autoencoder's reconstruction: ``cross_entropy``, for inputs between 0 and 1 and sigmoids, or
+            ``squared``.
+        k: steps of Gibbs sampling of contrastive divergence.
+        batches_per_layer: batches that train each layer, from the lowest, while those below do not change; the highest
+            is trained to the end of the run. None: all layers together, as one deep autoencoder.
+    """
+
+    kind: ClassVar[str] = "pretrain_layers"
+    also_called: ClassVar[tuple[str, ...]] = ("pretrain", "reconstruct", "autoencode", "contrastive_divergence",
+                                              "greedy_pretraining")
+    source: ClassVar[str] = ("Bengio et al. 2006, sections 2 and 4; Hinton 2002, section 3 (contrastive divergence); "
+                             "Hinton et al. 2006, section 4")
+
+    method: Literal["autoencoder", "boltzmann", "supervised"] = "autoencoder"
+    loss: Literal["cross_entropy", "squared"] = "cross_entropy"
+    k: int = Field(default=1, gt=0)
+    batches_per_layer: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _fields_of_the_method(self) -> Self:
+        if self.k != 1 and self.method != "boltzmann":
+            raise rule("k", f"{self.k} steps of Gibbs sampling, which the method {self.method!r} does not have.",
+                       "Leave it out.")
+        if self.loss != "cross_entropy" and self.method != "autoencoder":
+            raise rule("loss", f"{self.loss!r}, while the method {self.method!r} has a loss of its own.",
+                       "Leave it out.")
+        if self.batches_per_layer is None and self.method != "autoencoder":
+            raise rule("batches_per_layer", f"missing: the method {self.method!r} trains layers one after another.",
+                       "Say how many batches train each layer.")
+        return self
+
+    def create(self, settings: TaskSettings) -> PretrainLayers:
+        return PretrainLayers(self, settings)
+
+    def labels(self, data: DataSettings) -> tuple[str, ...]:
+        return image_parts(data, self.images).train.class_names() if self.method == "supervised" else ()
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(method="autoencoder", loss="squared", batches_per_layer=100),
+                cls(method="boltzmann", k=2, batches_per_layer=100),
+                cls(method="supervised", batches_per_layer=100, images=1000)]
+
+
+@final
+class PretrainLayers(ImageTask):
+    """Reconstructions of images, whose summed loss over all pixels or units is the loss of an image; or classes.
+
+    It measures the loss of each layer's reconstruction of its own inputs, and, as ``loss``, that of the pixels from the
+    units of the highest layer; with classes the accuracy of each layer, and the loss of the highest.
+    """
+
+    name = PretrainLayersConfig.kind
+
+    def __init__(self, config: PretrainLayersConfig, settings: TaskSettings) -> None:
+        super().__init__(config.images, settings)
+        self.config = config
+        self.measured_in = "nats" if config.loss == "cross_entropy" else "squared error"
+
+    def problems(self, model: Model) -> list[str]:
+        if not isinstance(model, Dense):
+            return [f"model: a model of kind {model.config.kind!r} has no layers to pre-train. Give kind: dense."]
+        found, config, back = super().problems(model), self.config, model.back_settings
+        if config.method == "supervised":
+            return found if isinstance(model.head, LayerClasses) else [
+                *found, "model.head: no scores from each layer. Give head: {kind: layer_classes} with n_classes or "
+                "labels."]
+        if back is None:
+            return [*found, "model.back: missing, so there is no way back to the inputs. Give back: {tied: true}."]
+        boltzmann = config.method == "boltzmann"
+        if boltzmann and not back.tied:
+            found.append("model.back.tied: false, and a restricted Boltzmann machine has one matrix. Give true.")
+        if boltzmann or config.loss == "cross_entropy":
+            what = "a restricted Boltzmann machine" if boltzmann else "cross-entropy"
+            sigmoids = {"activation": model.config.whole()["activation"], "back.output": back.output}
+            found += [f"model.{name}: {value!r}, and {what} needs sigmoids. Give sigmoid." for name, value in
+                      sigmoids.items() if value != "sigmoid" and (name != "activation" or len(model.layers) > 1 or
+                                                                  boltzmann)]
+            if model.input.settings.scaling == "standard":
+                found.append(f"model.image.scaling: standard, and {what} needs pixels between 0 and 1. Give min_max.")
+        return found
+
+    def ids(self, images: Images) -> Int64[np.ndarray, " n"]:
+        return (images.ids(self.settings.labels) if self.config.method == "supervised" else
+                np.zeros(len(images), dtype=np.int64))
+
+    def stage(self, step: int) -> int:
+        return TOGETHER if self.config.batches_per_layer is None else step // self.config.batches_per_layer
+
+    def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> Scored:
+        net = dense(model)
+        x = net.pixels(given.pixels)
+        if given.stage == TOGETHER:
+            found = self._through(net, x).sum()
+            return Scored(found.detach(), found)
+        layer = min(given.stage, len(net.layers) - 1)
+        with torch.no_grad():
+            for below in range(layer):
+                x = net.up(below, x)
+        if self.config.method == "supervised":
+            assert isinstance(net.head, LayerClasses), "a model that does not fit is refused before"
+            scores = net.head.layer_scores(layer, net.up(layer, x))
+            found = negative_log_likelihood(scores, given.labels).sum()
+            return Scored(found.detach(), found)
+        error = self._reconstruction(net, layer, x).sum()
+        if self.config.method == "autoencoder":
+            return Scored(error.detach(), error)
+        return Scored(error.detach(), contrastive_divergence(net, layer, x, self.config.k).sum())
+
+    def _reconstruction(self, net: Dense, layer: int, x: Tensor) -> Tensor:
+        """The loss [B] of a layer's inputs, reconstructed from its units."""
+        return self._error(net, layer, net.back_sum(layer, net.up(layer, x)), x)
+
+    def _through(self, net: Dense, x: Tensor) -> Tensor:
+        """The loss [B] of the pixels, reconstructed from the units of the highest layer."""
+        units, count = x, len(net.layers)
+        for layer in range(count):
+            units = net.up(layer, units)
+        for layer in range(count - 1, 0, -1):
+            units = net.back_function(layer, net.back_sum(layer, units))
+        return self._error(net, 0, net.back_sum(0, units), x)
+
+    def _error(self, net: Dense, layer: int, a: Tensor, x: Tensor) -> Tensor:
+        """The loss [B] of inputs x whose reconstruction is the function of the way back of ``a``, in float32 or wider;
+        cross-entropy from ``a`` itself, since logarithms of sigmoids would overflow."""
+        wide = torch.promote_types(a.dtype, torch.float32)
+        a, x = a.to(wide), x.to(wide)
+        if self.config.loss == "cross_entropy":
+            return F.binary_cross_entropy_with_logits(a, x, reduction="none").sum(-1)
+        return (net.back_function(layer, a) - x).square().sum(-1)
+
+    def guess(self, model: Model) -> float:
+        features = dense(model).input.features
+        if self.config.method == "supervised":
+            return math.log(max(2, len(self.settings.labels)))
+        return features * (math.log(2) if self.config.loss == "cross_entropy" else 1.0)
+
+    def measure(self, model: Model, examples: ImageExamples, batches: int | None = None) -> Validation:
+        """Measure each image once, in order."""
+        net, name = dense(model), examples.images.name
+        require_size(net, examples.images)
+        groups, rows = in_batches(len(examples), self.settings.rows), 0
+        sums = torch.zeros(len(net.layers) + 1, dtype=torch.float64)
+        with evaluating(model) as device:
+            for places in spread(groups, batches):
+                found = self._measured(net, self.given(chosen_batch(examples, places), device))
+                finite(found.sum(), name)
+                sums, rows = sums + found.cpu(), rows + len(places)
+        means = (sums / rows).tolist()
+        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
+        each = "accuracy" if self.config.method == "supervised" else "reconstruction"
+        return Validation(None, means[-1], rows, 0, f"each held-out image once{part}",
+                          {f"{each}_{layer + 1}": value for layer, value in enumerate(means[:-1])}, "loss",
+                          unit=self.unit)
+
+    def _measured(self, net: Dense, given: ImageGiven) -> Tensor:
+        """Sums over a batch: a measure of each layer, and the loss of the whole."""
+        x = net.pixels(given.pixels)
+        found: list[Tensor] = []
+        whole = None if self.config.method == "supervised" else self._through(net, x)
+        for layer in range(len(net.layers)):
+            if whole is not None:
+                found.append(self._reconstruction(net, layer, x))
+            x = net.up(layer, x)
+            if isinstance(net.head, LayerClasses) and whole is None:
+                scores = net.head.layer_scores(layer, x)
+                found.append((scores.argmax(-1) == given.labels).double())
+                last = negative_log_likelihood(scores, given.labels)
+        return torch.stack([each.double().sum() for each in (*found, last if whole is None else whole)])
+
+
+def contrastive_divergence(net: Dense, layer: int, x: Tensor, k: int) -> Tensor:
+    """F(x) - F(x_k) [B], with x_k after k steps of Gibbs sampling from x and held constant.
+
+    Its gradient is the negative of the update of contrastive divergence, <h x>_0 - <h x>_k for the matrix, with the
+    probabilities of the units in place of samples in both terms (Hinton 2002, section 3). As k grows it tends to the
+    gradient of the negative log-likelihood.
+    """
+    return net.free_energy(layer, x) - net.free_energy(layer, net.gibbs(layer, x, k))
+
+
+def dense(model: Model) -> Dense:
+    """``model``, of which `PretrainLayers.problems` has found its kind."""
+    assert isinstance(model, Dense), "a model that does not fit is refused before"
+    return model
