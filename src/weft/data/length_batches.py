@@ -80,17 +80,14 @@ class LengthOrder:
         return found
 
     def share(self, rows: int, rank: int, world: int) -> slice:
-        """One rank's rows of a batch: consecutive rows, as equally many as possible for each rank.
+        """One rank's rows of a batch: consecutive rows, as equally many as possible for each rank; perhaps none.
 
         Raises:
-            DataError: there are fewer rows than ranks, or ``rank`` is not below ``world``.
+            DataError: ``rank`` is not below ``world``.
         """
         if not 0 <= rank < world:
             raise DataError(f"must be from 0 to {world - 1}, received {rank}.", where="rank",
                             remedy="Give each process its own number below the number of ranks.")
-        if rows < world:
-            raise DataError(f"a batch has {rows} rows, fewer than the {world} ranks.", where="world",
-                            remedy="Give a larger budget of tokens, or fewer ranks.")
         return slice(rows * rank // world, rows * (rank + 1) // world)
 
 

@@ -23,6 +23,7 @@ from weft.data.pairs import PairBatch, PairBatches, Pairs, encode_pairs, laid_ou
 from weft.data.records import Fields, Record, text_of
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, spread
+from weft.evaluation.numbers import exponential
 from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, Texts
 from weft.tasks.objective import cross_entropy
@@ -115,7 +116,7 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
     """Rows of sources and targets. The loss is the summed negative log-likelihood of the targets' tokens, each
     predicted from the true ones before it (teacher forcing); the closing token is predicted too.
 
-    It measures that loss per token, and bits per byte of the targets' text.
+    It measures that loss and the perplexity per token of the targets, and bits per byte of their text.
     """
 
     name = SequenceToSequenceConfig.kind
@@ -210,4 +211,5 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
         cut = f"; {examples.cut} pairs cut to the context" if examples.cut else ""
         protocol = ("each token of a target predicted from its source and the true tokens before it; the end of a "
                     f"target counts as a token of 0 bytes{cut}{part}")
-        return Validation(nats / math.log(2) / size, nats / tokens, tokens, size, protocol)
+        return Validation(nats / math.log(2) / size, nats / tokens, tokens, size, protocol,
+                          {"perplexity": exponential(nats / tokens)})
