@@ -42,7 +42,7 @@ def text_files(folder: Path) -> str:
 def translation(folder: Path, **training: Any) -> RunConfig:
     return parse_run({
         "task": {"kind": "sequence_to_sequence", "source_field": "en", "target_field": "de", "batch_tokens": 60},
-        "model": {**ENCODER_DECODER, "tied_source": True}, "tokenizer": {"kind": "bpe", "vocab_size": 300},
+        "model": {**ENCODER_DECODER, "tied_source": True}, "tokenizer": {"kind": "bpe", "vocab_size": 286},
         "data": {"path": text_files(folder)},
         "training": {"steps": 6, "optimizer": {"beta1": 0.9, "beta2": 0.98, "lr": 0.01},
                      "schedule": {"kind": "inverse_sqrt", "warmup": 0.5}, "objective": {"label_smoothing": 0.1},
