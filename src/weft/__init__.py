@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.api import (
         Ends,
         Sampling,
+        Search,
         beam_search,
         catalogue,
         check,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         load,
         load_plugin,
         measure,
+        measure_bleu,
         plan,
         presets,
         probe,
@@ -38,11 +40,12 @@ if TYPE_CHECKING:
         score,
         stream,
         train,
+        translate,
     )
 
-__all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "classify", "compare", "convert", "doctor",
-           "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "plan", "presets", "probe",
-           "read_model", "read_run", "score", "stream", "train"]
+__all__ = ["Ends", "Sampling", "Search", "beam_search", "catalogue", "check", "classify", "compare", "convert",
+           "doctor", "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "measure_bleu", "plan",
+           "presets", "probe", "read_model", "read_run", "score", "stream", "train", "translate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -48,8 +48,8 @@ def test_files_may_be_compressed_and_names_may_stand_anywhere(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("english", "german", "message"), [
-    ("a\nb\nc\n", "d\ne\n", r"text\.de: the file has 2 lines, and \S+text\.en has more; line i of one belongs to line i "
-                            r"of the other\. Give files with the same number of lines"),
+    ("a\nb\nc\n", "d\ne\n", r"text\.de: the file has 2 lines, and \S+text\.en has more; line i of one belongs to line "
+                            r"i of the other\. Give files with the same number of lines"),
     ("a\n", "d\ne\n", r"text\.en: the file has 1 lines, and \S+text\.de has more"),
     ("a\nb\n", "d\n\n", r"text\.de, line 2: the line is empty\. Fill it in, or remove line 2 from every file"),
     (" \t\nb\n", "d\ne\n", r"text\.en, line 1: the line is empty"),
@@ -63,6 +63,6 @@ def test_lines_that_do_not_pair_are_refused_at_their_place(tmp_path: Path, engli
 
 def test_a_missing_file_names_the_path_and_the_field(tmp_path: Path) -> None:
     path = written(tmp_path, "a\n", "b\n")
-    with pytest.raises(DataError, match=r"text\.fr: no such file\. The path is \S+text\.\{\}, and target_field is 'fr'; "
-                                        r"correct one of them"):
+    with pytest.raises(DataError, match=r"text\.fr: no such file\. The path is \S+text\.\{\}, and target_field is 'fr'"
+                                        r"; correct one of them"):
         read_aligned(path, {"source_field": "en", "target_field": "fr"}, kept)

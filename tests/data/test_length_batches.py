@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def test_every_example_comes_once_an_epoch_and_epochs_differ() -> None:
     made = order(pair)
     epochs = [[made.of(epoch * made.batches + step).tolist() for step in range(made.batches)] for epoch in range(3)]
     for epoch in epochs:
-        assert sorted(sum(epoch, [])) == list(range(300))
+        assert sorted(chain.from_iterable(epoch)) == list(range(300))
     assert epochs[0] != epochs[1] != epochs[2]
     as_sets = [{frozenset(rows) for rows in epoch} for epoch in epochs]
     assert as_sets[0] != as_sets[1], "examples of the same lengths change batches"
@@ -70,7 +72,7 @@ def test_a_step_is_a_function_of_seed_and_step_alone() -> None:
 def test_ranks_share_a_batch_without_gaps(rows: int, world: int) -> None:
     made = order(columns(0))
     parts = [list(range(rows))[made.share(rows, rank, world)] for rank in range(world)]
-    assert sum(parts, []) == list(range(rows))
+    assert list(chain.from_iterable(parts)) == list(range(rows))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Translation as it is trained: two files of text, a vocabulary of both languages, batches by length, smoothed labels."""
+"""Translation as it is trained: two files, a vocabulary of both languages, batches by length, smoothed labels."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def lines_of(path: Path) -> Iterator[str]:
     Raises:
         DataError: the file cannot be read, or is damaged, binary or not UTF-8.
     """
-    return (str(found[0], "utf-8").removesuffix("\n").removesuffix("\r") for found in LINE.finditer(read_document(path)))
+    whole = (str(found[0], "utf-8") for found in LINE.finditer(read_document(path)))
+    return (line.removesuffix("\n").removesuffix("\r") for line in whole)
 
 
 def _table(name: str, files: list[Path], keep: Values) -> SpanTable:

@@ -160,8 +160,8 @@ class PairBatches:
         return laid_out(self.pairs, rows, self._by_length.share(len(rows), rank, world), narrow=True)
 
     def in_order(self) -> list[Int64[np.ndarray, " B"]]:
-        """The indices of the pairs of each batch of an evaluation: each pair once, in order, or by length where there is
-        a budget."""
+        """The indices of the pairs of each batch of an evaluation: each pair once, in order, or with a budget by
+        length."""
         if self._by_length is not None:
             return [self._by_length.sorted_batch(place) for place in range(self._by_length.batches)]
         size, rows = self._order.size, self._order.rows
@@ -169,8 +169,8 @@ class PairBatches:
 
 
 def laid_out(pairs: Pairs, rows: Int64[np.ndarray, " B"], share: slice, *, narrow: bool = False) -> PairBatch:
-    """A share of the pairs ``rows`` as padded rows, as wide as `weft.data.sequences.widths` gives, or with ``narrow`` as
-    the longest of ``rows``."""
+    """A share of the pairs ``rows`` as padded rows, as wide as `weft.data.sequences.widths` gives, or with ``narrow``
+    as the longest of ``rows``."""
     source, target = widths((pairs.sources, rows), (pairs.targets, rows))
     if narrow:
         source, target = (int(column.lengths[rows].max()) for column in (pairs.sources, pairs.targets))

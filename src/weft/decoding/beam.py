@@ -20,7 +20,6 @@ from weft.decoding.session import Session
 from weft.decoding.stopping import text_behind
 from weft.tokenizers import Tokenizer
 
-
 LengthFormula: TypeAlias = Literal["power", "gnmt"]
 """How a log-probability is divided by a power of the length: see `length_divisor`."""
 
@@ -111,14 +110,21 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
     most = of_each_row(max_new_tokens, len(prompts), "max_new_tokens")
     known = model.vocab_size if tokenizer is None else tokenizer.vocab_size
     rule = _Rule(beams, length_penalty, length_formula, frozenset(stop), known)
+    searches = _searched(model, prompts, most, rule, batch_size)
+    return Beams(tuple(tuple(_with_text(hypothesis, row, tokenizer) for hypothesis in search.best())
+                       for row, search in zip(prompts, searches, strict=True)))
+
+
+def _searched(model: LanguageModel, prompts: Sequence[Row], most: Sequence[int], rule: _Rule,
+              batch_size: int | None) -> list[_Search]:
+    """The finished search of each prompt."""
     searches = [_Search(index, rule, most[index]) for index in range(len(prompts))]
     with evaluation_mode(model):
         for group in _by_length(prompts, [place for place in range(len(prompts)) if most[place]], batch_size):
             session = Session(model, [prompts[place] for place in group],
                               max_new_tokens=max(most[place] for place in group))
             _search(session, [searches[place] for place in group], rule)
-    return Beams(tuple(tuple(_with_text(hypothesis, row, tokenizer) for hypothesis in search.best())
-                       for row, search in zip(prompts, searches, strict=True)))
+    return searches
 
 
 def _by_length(prompts: Sequence[Row], places: Sequence[int], batch_size: int | None) -> list[list[int]]:

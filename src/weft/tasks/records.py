@@ -75,11 +75,20 @@ def held_out_records(parts: Texts, tokenizer: Tokenizer, part: HeldOut, encode: 
     Raises:
         DataError: the run has no such part.
     """
+    held = held_out_part(parts, part)
+    return encode(held, tokenizer, repeated(held, parts.parts["train"]))
+
+
+def held_out_part(parts: Texts, part: HeldOut) -> Corpus:
+    """The records of a held-out part.
+
+    Raises:
+        DataError: the run has no such part.
+    """
     if part not in parts.parts:
         raise DataError("the run has no test records.", where="data.test_path",
                         remedy="Name them in the run's configuration.")
-    held = parts.parts[part]
-    return encode(held, tokenizer, repeated(held, parts.parts["train"]))
+    return parts.parts[part]
 
 
 class Reread(Collection[str]):

@@ -27,7 +27,7 @@ from weft.evaluation.numbers import exponential
 from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, Texts
 from weft.tasks.objective import cross_entropy
-from weft.tasks.records import Reread, held_out_records, read_parts, record_material
+from weft.tasks.records import Reread, held_out_part, held_out_records, read_parts, record_material
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -83,6 +83,14 @@ class SequenceToSequenceConfig(TaskConfig):
     def parts(self, data: DataSettings) -> Texts:
         """The records of a run."""
         return read_parts(data, self.fields(), self._kept)
+
+    def held_out_texts(self, data: DataSettings, part: HeldOut) -> Corpus:
+        """The records of a held-out part.
+
+        Raises:
+            DataError: they cannot be read, or the run has no such part.
+        """
+        return held_out_part(self.parts(data), part)
 
     def _kept(self, record: Record) -> tuple[Any, ...]:
         found = tuple(text_of(value, setting, field, record.where)

@@ -174,8 +174,8 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
     """
     problems = task.problems(model)
     if config.training.compute.compile and config.task.shapes_vary:
-        problems.append("training.compute.compile: true, while the batches of this task have many shapes, each of which "
-                        "would be compiled. Leave it out, or leave out task.batch_tokens.")
+        problems.append("training.compute.compile: true, while the batches of this task have many shapes, each of "
+                        "which would be compiled. Leave it out, or leave out task.batch_tokens.")
     if config.training.compute.checkpoint_activations:
         where = "training.compute.checkpoint_activations"
         if not with_boundaries(model):
