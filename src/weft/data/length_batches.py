@@ -24,8 +24,8 @@ class LengthOrder:
     batches is that of every epoch, because it depends on the lengths alone. An order needs 40 bytes for each example,
     and 80 while that of another epoch is found.
 
-    Vaswani et al. 2017, section 5.1, batch pairs of approximately the same length, approximately 25000 tokens of sources
-    and as many of targets in each batch; there, padding does not count.
+    Vaswani et al. 2017, section 5.1, batch pairs of approximately the same length, approximately 25000 tokens of
+    sources and as many of targets in each batch; there, padding does not count.
 
     Args:
         columns: rows of ids, such as sources and targets, as many in each.
