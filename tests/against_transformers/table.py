@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from against_transformers.tiny import Case, all_cases, alone, build, rows, saved
+from against_transformers.tiny import Case, all_cases, alone, build, given, saved
 from weft import api
 from weft.families.family import families
 
@@ -25,10 +25,10 @@ def measured(case: Case, place: Path) -> dict[str, Any]:
     """One tiny model, read, written and read again: the largest differences from transformers, and its tokens."""
     saved(case, place / "theirs")
     write_tokenizer(place / "theirs")
-    given = rows(67)
-    found = api.score(place / "theirs", given, logits=True).logits
+    prompts = given(case)
+    found = api.score(place / "theirs", prompts, logits=True).logits
     assert found is not None
-    read = max(float((own - alone(place / "theirs", row)).abs().max()) for row, own in zip(given, found, strict=True))
+    read = max(float((own - alone(place / "theirs", row)).abs().max()) for row, own in zip(prompts, found, strict=True))
     api.convert(place / "theirs", place / "ours", to="weft")
     done = api.convert(place / "ours", place / "back", to="hf")
     assert done.foreign is not None, "transformers is installed"

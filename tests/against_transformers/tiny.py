@@ -60,10 +60,14 @@ def build(case: Case, seed: int = 0) -> Any:
     given = {key: dict(value) if isinstance(value, dict) else value for key, value in case.values.items()}
     config = getattr(transformers, case.config)(**given)
     model: Any = getattr(transformers, case.model)(config)
+    if case.values.get("tie_word_embeddings") is False and config.is_encoder_decoder:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())  # T5's class ties it
     model.eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:  # Marian's fixed positions
+                continue
             normed = "norm" in name or ".ln_" in name  # around what its class starts it at: 1, or Gemma's 0
             middle = float(parameter.mean().round()) if normed else 0.0
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + middle)
@@ -77,16 +81,42 @@ def saved(case: Case, folder: Path, **options: Any) -> Any:
     return model
 
 
+def given(case: Case, lengths: tuple[int, ...] = LENGTHS) -> list[Any]:
+    """Prompts of a case: `rows`, each behind a source of another length for an encoder-decoder."""
+    made = rows(67, lengths)
+    if not getattr(transformers, case.config)().is_encoder_decoder:
+        return made
+    sources = rows(67, tuple(1 + (5 * length) % 24 for length in lengths))
+    return [{"source": source, "target": target} for source, target in zip(sources, made, strict=True)]
+
+
+def opened(folder: Path, **options: Any) -> Any:
+    """What the class of a folder reads."""
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    kind: Any = (transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else
+                 transformers.AutoModelForCausalLM)
+    return kind.from_pretrained(folder, local_files_only=True, **options)
+
+
+def logits_of(model: Any, tokens: Tensor) -> Tensor:
+    """Logits [B,T,V], of an encoder-decoder with the tokens as its source too."""
+    more = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
+    logits: Tensor = model(tokens, **more).logits
+    return logits
+
+
 def rows(vocab_size: int, lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
     """Prompts of different lengths."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
-def alone(folder: Path, row: list[int]) -> Tensor:
+def alone(folder: Path, row: list[int] | Mapping[str, list[int]]) -> Tensor:
     """Logits [T,V] of one row by itself, in a model that has seen no other: dynamic scalings keep what they saw."""
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    model = opened(folder)
     model.eval()
+    inputs = {"input_ids": row} if isinstance(row, list) else {"input_ids": row["source"],
+                                                               "decoder_input_ids": row["target"]}
     with torch.no_grad():
-        logits: Tensor = model(torch.tensor([row]), use_cache=False).logits[0]
+        logits: Tensor = model(**{name: torch.tensor([ids]) for name, ids in inputs.items()}, use_cache=False).logits[0]
     return logits

@@ -66,6 +66,10 @@ def _attention(part: Data, model: Data) -> Data:
     return found
 
 
+def _cross_attention(part: Data, model: Data) -> Data:
+    return _attention({**part, "position": {}}, model)
+
+
 def _mlp(part: Data, model: Data) -> Data:
     return {"d_ff": part["d_ff"] or 4 * model["d_model"]}
 
@@ -88,5 +92,6 @@ def _decoder(part: Data, model: Data) -> Data:
 
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
-    "attention": _attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _decoder})
+    "attention": _attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _decoder,
+    "cross_attention": _cross_attention, "encoder": _decoder, "encoder_decoder": _decoder})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

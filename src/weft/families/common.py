@@ -42,6 +42,12 @@ COMMON: tuple[KeyRule, ...] = (
 )
 """The rules that are added to those of each decoder family."""
 
+WITH_SOURCE: tuple[KeyRule, ...] = (
+    *(rule for rule in COMMON if "is_encoder_decoder" not in rule.keys),
+    Fixed("is_encoder_decoder", (True,), default=True, why="A model without an encoder is of another family."),
+    Kept("decoder_start_token_id"))
+"""The rules that are added to those of each encoder-decoder family."""
+
 BUFFERS: tuple[Junk, ...] = (
     Junk(r"(.*\.)?(maybe_)?rotary(_emb)?\.(inv_freq|original_inv_freq|cos_cached|sin_cached)",
          "angles, which the configuration gives"),

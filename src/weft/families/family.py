@@ -13,7 +13,7 @@ from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import CheckpointError, ConfigError, nearest
 from weft.core.model import LanguageModel, ModelConfig
 from weft.families import known
-from weft.families.common import BUFFERS, COMMON
+from weft.families.common import BUFFERS, COMMON, WITH_SOURCE
 from weft.families.configurations import notes_on, read_keys, write_keys
 from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.template import Facts, build_config, match
@@ -54,6 +54,8 @@ class Native:
         prefix: prefix of tensors' names, which files of the bare model lack.
         junk: further tensors that files may hold (`BUFFERS` are added).
         tied: for tied embeddings, the name of the repeated tensor and that of the original.
+        copies: further repeated tensors, which files hold or lack: the names of each copy and its original.
+        takes_source: whether its models are encoder-decoders, to which other common rules apply.
         architectures: further classes whose folders can be read.
         model_types: further names of the same format.
         limits: lists what its class cannot open although its configuration can express it.
@@ -69,11 +71,18 @@ class Native:
     prefix: str = ""
     junk: tuple[Junk, ...] = ()
     tied: tuple[str, str] | None = None
+    copies: tuple[tuple[str, str], ...] = ()
+    takes_source: bool = False
     architectures: tuple[str, ...] = ()
     model_types: tuple[str, ...] = ()
     limits: Callable[[Facts], list[str]] = lambda facts: []
     otherwise: tuple[Callable[[Facts], list[Rule]], ...] = ()
     widens: bool = False
+
+    @property
+    def all_keys(self) -> tuple[KeyRule, ...]:
+        """Its rules for keys, and those that all families of its kind have."""
+        return (*self.keys, *(WITH_SOURCE if self.takes_source else COMMON))
 
 
 @final
@@ -102,7 +111,7 @@ class Family:
             ConfigError: listing every key that is unknown, missing or has a value that cannot be read.
         """
         assert self.native is not None, "a family without a foreign format reads none"
-        facts, problems = read_keys((*self.native.keys, *COMMON), raw)
+        facts, problems = read_keys(self.native.all_keys, raw)
         problems += self._foreign_class(raw)
         if problems:
             raise ConfigError(problems)
@@ -111,7 +120,7 @@ class Family:
     def notes(self, raw: Raw) -> list[str]:
         """Notes for the user about keys that are ignored."""
         assert self.native is not None, "a family without a foreign format reads none"
-        return notes_on((*self.native.keys, *COMMON), raw)
+        return notes_on(self.native.all_keys, raw)
 
     def write(self, config: ModelConfig, kept: Mapping[str, Any]) -> tuple[dict[str, Any], Facts, list[str]]:
         """The foreign configuration of ``config``, its facts, and a line for all that does not fit (if there is any,
@@ -125,7 +134,7 @@ class Family:
         if problems:
             return {}, facts, problems
         facts[KEPT] = dict(kept)
-        raw, problems = write_keys((*self.native.keys, *COMMON), facts)
+        raw, problems = write_keys(self.native.all_keys, facts)
         problems += self.native.limits(facts)
         named = {"architectures": [self.native.architecture], "model_type": self.native.model_type}
         return {**named, **raw}, facts, problems
@@ -137,7 +146,8 @@ class Family:
             stored: the names in a file, from which its form is recognised; none: the form that is written.
         """
         assert self.native is not None, "a family without a foreign format has no file"
-        tied = dict([self.native.tied]) if self.native.tied and facts.get("tied") else {}
+        tied = dict(self.native.copies)
+        tied |= dict([self.native.tied]) if self.native.tied and facts.get("tied") else {}
         junk = (*self.native.junk, *BUFFERS)
         forms = [account(rules(facts), own_tensors(model), prefix=self.native.prefix, junk=junk, tied=tied)
                  for rules in (self.native.weights, *self.native.otherwise)]

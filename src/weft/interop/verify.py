@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.core.errors import FailedError
 from weft.core.model import EncoderInputs, LanguageModel, Model
+from weft.core.span import Span
 from weft.interop.huggingface.with_code import brings_bundled_code
 
 ROWS, LENGTH, SEED = 2, 16, 0
@@ -35,11 +36,20 @@ def a_tensor(model: Model) -> Tensor:
 
 
 def logits_of(model: Model, tokens: Tensor) -> Tensor:
-    """Logits [B,T,V] in float32 on the CPU; for a model without logits its vectors [B,T,D]."""
+    """Logits [B,T,V] in float32 on the CPU, of an encoder-decoder with the tokens as its source too; for a model
+    without logits its vectors [B,T,D]."""
     here = tokens.to(a_tensor(model).device)
     with torch.inference_mode():
-        found: Tensor = model(here).y if isinstance(model, LanguageModel) else model.vectors(EncoderInputs(here)).y
-    return found.float().cpu()
+        return run(model, here).float().cpu()
+
+
+def run(model: Model, tokens: Tensor) -> Tensor:
+    """The logits, or vectors, of `logits_of`, with gradients."""
+    if not isinstance(model, LanguageModel):
+        return model.vectors(EncoderInputs(tokens)).y
+    found: Tensor = model(tokens, None, Span(memory=model.encode(EncoderInputs(tokens)))
+                          if model.takes_source else None).y
+    return found
 
 
 def largest_difference(ours: Tensor, theirs: Tensor) -> float:
@@ -70,18 +80,21 @@ def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[s
     """
     if importlib.util.find_spec("transformers") is None:
         return None, ()
-    from transformers import AutoModelForCausalLM, __version__
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, __version__
 
     # All exceptions: any error of a foreign library is reported to the user in one line.
+    trusted = {"local_files_only": True, "trust_remote_code": brings_bundled_code(folder)}
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True,
-                                                          trust_remote_code=brings_bundled_code(folder))
+        takes_source = bool(AutoConfig.from_pretrained(folder, **trusted).is_encoder_decoder)
+        opening: Any = AutoModelForSeq2SeqLM if takes_source else AutoModelForCausalLM
+        model: Any = opening.from_pretrained(folder, **trusted)
     except Exception as error:
         raise FailedError(f"transformers {__version__} does not open what was written: {_line(error)}", where="convert",
                           remedy="Nothing was written. Please report this model.") from error
     try:
         with torch.inference_mode():
-            logits: Tensor = model.eval()(tokens).logits
+            inputs = {"decoder_input_ids": tokens} if takes_source else {}
+            logits: Tensor = model.eval()(tokens, **inputs).logits
     except Exception as error:
         return None, (f"transformers {__version__} opens the folder and cannot run it, so only Weft has compared the "
                       f"numbers: {_line(error)}",)
