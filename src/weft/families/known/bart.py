@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS
-from weft.families.family import Family, Native
+from weft.families.family import Family, Native, Size
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together
 from weft.families.steps import Flatten, Fuse
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
@@ -80,8 +80,7 @@ def sizes(vocab_size: int, activation: str, *, positions: int = 1024) -> tuple[K
                  write_scale),
         Ignored(("encoder_layerdrop", "decoder_layerdrop", "activation_dropout"),
                 "matters to training only, and Weft drops no layers"),
-        Ignored(("num_hidden_layers", "gradient_checkpointing", "unk_token_id", "extra_pos_embeddings"),
-                "repeats another key, or concerns neither the model nor its output"))
+        Ignored(("unk_token_id", "extra_pos_embeddings"), "an id of the tokenizer, and what is always 2"))
 
 
 def whole(key: str, value: Any, why: str) -> KeyRule:
@@ -134,10 +133,18 @@ def weights(facts: Facts) -> list[Rule]:
 COPIES = tuple((name, "model.shared.weight") for name in (
     "lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"))
 
+def _size(name: str, parameters: int, d_model: int, layers: int, heads: int) -> Size:
+    sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in
+             {"layers": layers, "attention_heads": heads, "ffn_dim": 4 * d_model}.items()}
+    return Size(name, {"d_model": d_model, **sides}, parameters, "the tensors of the published files, the bias of "
+                "logits among them")
+
+
 BART = Family(
     name="bart", template=template({"kind": "learned", "max_length": Hole("context"), "offset": 2}, NORM),
     source="Lewis et al. 2020 (arXiv:1910.13461), section 2.1",
     native=Native(
         model_type="bart", architecture="BartForConditionalGeneration", architectures=("BartModel",), keys=KEYS,
         weights=weights, prefix="model.", takes_source=True, copies=COPIES,
-        junk=(Junk(r"(model\.)?(encoder|decoder)\.version", "of the code that wrote the file"),)))
+        junk=(Junk(r"(model\.)?(encoder|decoder)\.version", "of the code that wrote the file"),)),
+    sizes=(_size("bart-base", 139_470_681, 768, 6, 12), _size("bart-large", 406_341_721, 1024, 12, 16)))

@@ -71,7 +71,8 @@ KEYS: tuple[KeyRule, ...] = (
     Read("d_kv", "d_head", default=64, alias=("head_dim",)), Read("d_ff", "d_ff", default=2048),
     Read("num_layers", N_ENCODER_LAYERS, default=6, alias=("num_hidden_layers",)),
     Read("num_decoder_layers", N_LAYERS, derive=lambda facts: facts[N_ENCODER_LAYERS]),
-    Read("num_heads", "n_heads", default=8, alias=("num_attention_heads",)), Read("n_positions", "context", default=512),
+    Read("num_heads", "n_heads", default=8, alias=("num_attention_heads",)),
+    Read("n_positions", "context", default=512),
     Read("relative_attention_num_buckets", "buckets", default=32),
     Read("relative_attention_max_distance", "longest", default=128),
     Read("dropout_rate", "dropout", float, 0.1), Read("layer_norm_epsilon", "eps", float, 1e-6),
@@ -112,6 +113,11 @@ def _width(facts: Facts) -> int:
     return int(facts["n_heads"] * facts["d_head"])
 
 
+def _size(name: str, parameters: int, d_model: int, layers: int, heads: int, **values: object) -> Size:
+    return Size(name, {"d_model": d_model, "num_layers": layers, "num_heads": heads, "d_ff": 4 * d_model, **values},
+                parameters, "the tensors of the published files")
+
+
 T5 = Family(
     name="t5", template=TEMPLATE, source="Raffel et al. 2020, section 2.1; Shazeer 2020 (1.1: gated GELU)",
     native=Native(
@@ -120,4 +126,10 @@ T5 = Family(
         tied=("lm_head.weight", "shared.weight"),
         copies=(("encoder.embed_tokens.weight", "shared.weight"), ("decoder.embed_tokens.weight", "shared.weight")),
         junk=(Junk(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-                   "a table that early files hold and no version reads"),)))
+                   "a table that early files hold and no version reads"),)),
+    sizes=(
+        _size("t5-small", 60_506_624, 512, 6, 8), _size("t5-base", 222_903_552, 768, 12, 12),
+        _size("t5-large", 737_668_096, 1024, 24, 16),
+        _size("t5-3b", 2_851_598_336, 1024, 24, 32, d_kv=128, d_ff=16384),
+        _size("t5-v1_1-base", 247_577_856, 768, 12, 12, d_ff=2048, feed_forward_proj="gated-gelu",
+              tie_word_embeddings=False)))
