@@ -12,6 +12,7 @@ import yaml
 
 from cli.conftest import Weft, call
 from weft import api
+from weft.api.translating import source_row
 from weft.evaluation.bleu import bleu
 
 Refuse = Callable[..., str]
@@ -70,6 +71,14 @@ def test_lines_are_translated_line_by_line(weft: Weft, translator: Path, tmp_pat
             assert one["score"] == pytest.approx(one["log_prob"] / len(one["tokens"]), rel=1e-9)
     greedy = api.translate(translator / "run", numerals("en", range(300, 320)), api.Search(beams=1))
     assert greedy.texts == tuple(lines)
+
+
+def test_a_source_is_encoded_as_in_training(translator: Path) -> None:
+    loaded = api.load(translator / "run")
+    tokenizer = loaded.tokenizer
+    assert tokenizer is not None and tokenizer.eos_id is not None
+    row = source_row(loaded, "one two")
+    assert row.source == (*tokenizer.encode("one two"), tokenizer.eos_id) and row.tokens == (tokenizer.eos_id,)
 
 
 def test_evaluation_gives_perplexity_and_bleu_of_the_held_out_pairs(weft: Weft, translator: Path,

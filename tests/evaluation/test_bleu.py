@@ -57,6 +57,13 @@ def test_the_interval_is_that_of_resampled_sentences() -> None:
     assert bleu(MINE, ITS, resamples=50, seed=1) != bleu(MINE, ITS, resamples=50, seed=2)
 
 
+def test_one_sentence_has_one_score_however_it_is_resampled() -> None:
+    """Its 4-grams do not match, so that smoothing shows."""
+    found = bleu(MINE[3:], ITS[3:], resamples=3)
+    assert found.low == pytest.approx(found.score) and found.high == pytest.approx(found.score)
+    assert found.score == pytest.approx(plain([(MINE[3], ITS[3])]), rel=1e-9)
+
+
 def test_equal_texts_have_100() -> None:
     found = bleu(ITS, ITS, resamples=20)
     assert found.score == pytest.approx(100) and found.low == pytest.approx(100)
