@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.api import (
         Ends,
         Sampling,
+        Search,
         beam_search,
         catalogue,
         check,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         load,
         load_plugin,
         measure,
+        measure_bleu,
         plan,
         presets,
         probe,
@@ -40,11 +42,13 @@ if TYPE_CHECKING:
         score,
         stream,
         train,
+        translate,
     )
 
-__all__ = ["Ends", "Sampling", "beam_search", "catalogue", "check", "classify", "compare", "convert", "doctor",
-           "draw", "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "plan", "presets", "probe",
-           "read_model", "read_run", "resize_images", "score", "stream", "train"]
+__all__ = ["Ends", "Sampling", "Search", "beam_search", "catalogue", "check", "classify", "compare", "convert",
+           "doctor", "draw", "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "measure_bleu",
+           "plan", "presets", "probe", "read_model", "read_run", "resize_images", "score", "stream", "train",
+           "translate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,8 @@ LATENT = {"num_key_value_heads": 3, "kv_lora_rank": 6, "q_lora_rank": 5, "qk_nop
           "n_shared_experts": 2, "first_k_dense_replace": 1, "rope_parameters": {
               "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "mscale": 0.7,
               "original_max_position_embeddings": 8, "mscale_all_dim": 1.0}}
+BART = {"vocab_size": 13, "d_model": 12, "max_position_embeddings": 16, "encoder_layers": 1, "decoder_layers": 2,
+        "encoder_ffn_dim": 8, "decoder_ffn_dim": 10, "encoder_attention_heads": 2, "decoder_attention_heads": 3}
 CASES = {
     "llama": Case("", "LlamaConfig", "LlamaForCausalLM", {**LLAMA, "num_key_value_heads": 1,
                                                           "tie_word_embeddings": True}),
@@ -81,6 +83,13 @@ CASES = {
         **LLAMA, "num_key_value_heads": 1, "sliding_window": 3}),
     "stablelm": Case("", "StableLmConfig", "StableLmForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "use_parallel_residual": True, "partial_rotary_factor": 0.5}),
+    "t5": Case("", "T5Config", "T5ForConditionalGeneration", {
+        "vocab_size": 13, "d_model": 9, "d_kv": 2, "d_ff": 8, "num_layers": 1, "num_decoder_layers": 2, "num_heads": 3,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6, "tie_word_embeddings": False,
+        "feed_forward_proj": "gated-gelu"}),
+    "bart": Case("", "BartConfig", "BartForConditionalGeneration", {**BART, "scale_embedding": True}),
+    "marian": Case("", "MarianConfig", "MarianMTModel", {**BART, "decoder_start_token_id": 12, "pad_token_id": 12,
+                                                        "activation_function": "swish"}),
     "glm4": Case("", "Glm4Config", "Glm4ForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": None}),
     "gpt_oss": Case("", "GptOssConfig", "GptOssForCausalLM", {
@@ -114,6 +123,12 @@ KEPT = 2
 """Positions whose logits are stored, the last ones."""
 
 
+def row_of(case: Case) -> list[int] | dict[str, list[int]]:
+    """The row whose logits are stored, behind a source for an encoder-decoder."""
+    takes_source = getattr(transformers, case.config)().is_encoder_decoder
+    return {"source": ROW[:2:-1], "target": ROW} if takes_source else ROW
+
+
 def stored_case(case: Case, folder: Path) -> dict[str, Any]:
     """What is stored of a case."""
     saved(case, folder)
@@ -123,8 +138,9 @@ def stored_case(case: Case, folder: Path) -> dict[str, Any]:
     save_file(weights(shapes), file, metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     config.pop("transformers_version")
-    logits = torch.atleast_2d(alone(folder, ROW))[-KEPT:]
-    return {"config": config, "shapes": shapes, "row": ROW, "logits": [[round(float(value), 6) for value in each]
+    row = row_of(case)
+    logits = torch.atleast_2d(alone(folder, row))[-KEPT:]
+    return {"config": config, "shapes": shapes, "row": row, "logits": [[round(float(value), 6) for value in each]
                                                                       for each in logits]}
 
 

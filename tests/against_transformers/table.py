@@ -12,7 +12,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from against_transformers.tiny import Case, all_cases, alone, build, encoder_cases, image_cases, rows, saved
+from against_transformers.tiny import Case, all_cases, alone, build, encoder_cases, given, image_cases, saved
 from weft import api
 from weft.core.heads import outputs
 from weft.core.span import WHOLE
@@ -28,10 +28,10 @@ def measured(case: Case, place: Path) -> dict[str, Any]:
     """One tiny model, read, written and read again: the largest differences from transformers, and its tokens."""
     saved(case, place / "theirs")
     write_tokenizer(place / "theirs")
-    given = rows(67)
-    found = api.score(place / "theirs", given, logits=True).logits
+    prompts = given(case)
+    found = api.score(place / "theirs", prompts, logits=True).logits
     assert found is not None
-    read = max(float((own - alone(place / "theirs", row)).abs().max()) for row, own in zip(given, found, strict=True))
+    read = max(float((own - alone(place / "theirs", row)).abs().max()) for row, own in zip(prompts, found, strict=True))
     api.convert(place / "theirs", place / "ours", to="weft")
     done = api.convert(place / "ours", place / "back", to="hf")
     assert done.foreign is not None, "transformers is installed"
@@ -45,8 +45,8 @@ def measured_images(case: Case, place: Path) -> dict[str, Any]:
     own: Any = api.load(place / "theirs").model
     pixels = torch.randn(3, *own.input.settings.size, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        found, given = outputs(own.head, own.vectors(own.images(pixels)).y, WHOLE), model(pixels)
-    wanted = given.last_hidden_state if own.head is None else given.logits
+        found, theirs = outputs(own.head, own.vectors(own.images(pixels)).y, WHOLE), model(pixels)
+    wanted = theirs.last_hidden_state if own.head is None else theirs.logits
     api.convert(place / "theirs", place / "ours", to="weft")
     done = api.convert(place / "ours", place / "back", to="hf")
     assert done.foreign is not None, "transformers is installed"

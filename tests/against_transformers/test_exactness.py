@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file
 
 from against_transformers.tiny import (
@@ -17,7 +15,10 @@ from against_transformers.tiny import (
     alone,
     build,
     encoder_cases,
+    given,
     gradient_cases,
+    logits_of,
+    opened,
     rows,
     saved,
 )
@@ -26,6 +27,7 @@ from weft.families.family import families
 from weft.interop.huggingface.folder import open_folder
 from weft.interop.huggingface.loading import load_model
 from weft.interop.listing import published
+from weft.interop.verify import run
 
 NAMED = [pytest.param(case, id=case.name) for case in all_cases()]
 STEPS = 12
@@ -34,23 +36,25 @@ STEPS = 12
 @pytest.mark.parametrize("case", NAMED)
 def test_each_row_of_a_batch_is_that_row_alone_in_transformers(case: Case, tmp_path: Path) -> None:
     saved(case, tmp_path)
-    given = rows(67)
-    scored = api.score(tmp_path, given, logits=True)
+    prompts = given(case)
+    scored = api.score(tmp_path, prompts, logits=True)
     assert scored.logits is not None
-    for row, logits in zip(given, scored.logits, strict=True):
+    for row, logits in zip(prompts, scored.logits, strict=True):
         torch.testing.assert_close(logits, alone(tmp_path, row), atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("case", NAMED)
 def test_greedy_decoding_through_the_state_is_full_recomputation(case: Case, tmp_path: Path) -> None:
     saved(case, tmp_path)
-    given = rows(67, (3, 7, 15))
-    found = api.generate(tmp_path, given, max_new_tokens=STEPS)
-    for row, continued in zip(given, found.rows, strict=True):
-        wanted = list(row)
+    prompts = given(case, (3, 7, 15))
+    found = api.generate(tmp_path, prompts, max_new_tokens=STEPS)
+    for row, continued in zip(prompts, found.rows, strict=True):
+        wanted = list(row if isinstance(row, list) else row["target"])
+        read = len(wanted)
         for _ in range(STEPS):
-            wanted.append(int(alone(tmp_path, wanted)[-1].argmax()))
-        assert list(continued.tokens) == wanted[len(row):]
+            longer = wanted if isinstance(row, list) else {**row, "target": wanted}
+            wanted.append(int(alone(tmp_path, longer)[-1].argmax()))
+        assert list(continued.tokens) == wanted[read:]
 
 
 @pytest.mark.parametrize("case", NAMED)
@@ -59,8 +63,7 @@ def test_what_weft_writes_is_what_transformers_wrote(case: Case, tmp_path: Path)
     model = saved(case, tmp_path / "theirs")
     api.convert(tmp_path / "theirs", tmp_path / "ours", to="weft")
     done = api.convert(tmp_path / "ours", tmp_path / "back", to="hf", max_shard_size="20KB")
-    opened: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back", output_loading_info=True)
-    again, info = opened
+    again, info = opened(tmp_path / "back", output_loading_info=True)
     assert done.foreign is not None and done.foreign < TOLERANCE
     assert type(again) is type(model)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
@@ -74,10 +77,10 @@ def test_what_weft_writes_is_what_transformers_wrote(case: Case, tmp_path: Path)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in gradient_cases()])
 def test_gradients_are_those_of_transformers(case: Case, tmp_path: Path) -> None:
     theirs = saved(case, tmp_path)
-    opened = open_folder(tmp_path)
-    ours = load_model(opened)
+    folder = open_folder(tmp_path)
+    ours = load_model(folder)
     tokens = torch.tensor(rows(67, (14, 14)))
-    for logits in (theirs(tokens).logits, ours(tokens).y):
+    for logits in (logits_of(theirs, tokens), run(ours, tokens)):
         torch.log_softmax(logits, -1).gather(-1, tokens[..., None]).sum().backward()
     with torch.no_grad():  # saved like weights, gradients come under the names of the files
         for parameter in theirs.parameters():
@@ -86,12 +89,14 @@ def test_gradients_are_those_of_transformers(case: Case, tmp_path: Path) -> None
     wanted = load_file(tmp_path / "gradients" / "model.safetensors")
     own = {name: parameter.grad for name, parameter in ours.named_parameters()}
     buffers = {name for name, _ in ours.named_buffers()}  # which have no gradients
-    compared = sum(len(rule.theirs) for rule in opened.account.rules if buffers & set(rule.ours))
-    for rule in (rule for rule in opened.account.rules if not buffers & set(rule.ours)):
+    compared = sum(len(rule.theirs) for rule in folder.account.rules if buffers & set(rule.ours))
+    fixed = {name for name, _ in theirs.named_buffers()}  # trained in Weft alone: BART's bias of logits
+    for rule in (rule for rule in folder.account.rules if not buffers & set(rule.ours)):
         gradients = [own[name] for name in rule.ours]
         assert all(gradient is not None for gradient in gradients)
         for name, found in zip(rule.theirs, rule.write([each for each in gradients if each is not None]), strict=True):
-            torch.testing.assert_close(found, wanted[name], atol=2e-4, rtol=1e-4, msg=name)
+            if name not in fixed:
+                torch.testing.assert_close(found, wanted[name], atol=2e-4, rtol=1e-4, msg=name)
             compared += 1
     assert compared == len(wanted)
 

@@ -85,6 +85,8 @@ def build(case: Case, seed: int = 0) -> Any:
     given = {key: dict(value) if isinstance(value, dict) else value for key, value in case.values.items()}
     config = getattr(transformers, case.config)(**given)
     model: Any = getattr(transformers, case.model)(config)
+    if case.values.get("tie_word_embeddings") is False and config.is_encoder_decoder:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())  # T5's class ties it
     model.eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -107,25 +109,43 @@ def saved(case: Case, folder: Path, **options: Any) -> Any:
     return model
 
 
+def given(case: Case, lengths: tuple[int, ...] = LENGTHS) -> list[Any]:
+    """Prompts of a case: `rows`, each behind a source of another length for an encoder-decoder."""
+    made = rows(67, lengths)
+    if not getattr(transformers, case.config)().is_encoder_decoder:
+        return made
+    sources = rows(67, tuple(1 + (5 * length) % 24 for length in lengths))
+    return [{"source": source, "target": target} for source, target in zip(sources, made, strict=True)]
+
+
+def opened(folder: Path, **options: Any) -> Any:
+    """What the class that the folder's config.json names reads, ready for evaluation."""
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    return getattr(transformers, name).from_pretrained(folder, local_files_only=True, **options)
+
+
+def logits_of(model: Any, tokens: Tensor) -> Tensor:
+    """Logits [B,T,V], of an encoder-decoder with the tokens as its source too."""
+    more = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
+    logits: Tensor = model(tokens, **more).logits
+    return logits
+
+
 def rows(vocab_size: int, lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
     """Prompts of different lengths."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
-def alone(folder: Path, row: list[int]) -> Tensor:
+def alone(folder: Path, row: list[int] | Mapping[str, list[int]]) -> Tensor:
     """Logits [T,V] of one row by itself, in a model that has seen no other: dynamic scalings keep what they saw."""
-    found = opened(folder)
-    options: dict[str, Any] = {"use_cache": False} if type(found).__name__.endswith(("CausalLM", "LMHeadModel")) else {}
+    model = opened(folder)
+    inputs = {"input_ids": row} if isinstance(row, list) else {"input_ids": row["source"],
+                                                               "decoder_input_ids": row["target"]}
+    options: dict[str, Any] = {name: torch.tensor([ids]) for name, ids in inputs.items()}
+    if type(model).__name__.endswith(("CausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")):
+        options["use_cache"] = False
     with torch.no_grad():
-        given = found(torch.tensor([row]), **options)
-    logits: Tensor = (given.last_hidden_state if type(found).__name__.endswith("Model") and
-                      not type(found).__name__.endswith("LMHeadModel") else given.logits)[0]
+        found = model(**options)
+    logits: Tensor = (found["logits" if "logits" in found else "last_hidden_state"])[0]
     return logits
-
-
-def opened(folder: Path) -> Any:
-    """The model of a folder, in the class that its config.json names."""
-    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
-    model: Any = getattr(transformers, name).from_pretrained(folder, local_files_only=True)
-    return model.eval()

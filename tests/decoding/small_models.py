@@ -30,6 +30,15 @@ def decoder(*layers: Any, **options: Any) -> LanguageModel:
                   "blocks": [{"repeat": 2, "of": [{"kind": "pre", "layers": list(layers)}]}], **options})
 
 
+def translator(vocab_size: int, d_model: int = 8) -> LanguageModel:
+    """An encoder-decoder in float64, whose sources have seven ids."""
+    bidirectional = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
+    encoder = {"kind": "encoder", "vocab_size": 7, "d_model": d_model, "position": "sinusoidal",
+               "blocks": [{"kind": "pre", "layers": [bidirectional, MLP]}]}
+    return decoder(ROPE, {"kind": "cross_attention", "n_heads": 2}, MLP, kind="encoder_decoder", encoder=encoder,
+                   vocab_size=vocab_size, d_model=d_model)
+
+
 def build(config: Any, seed: int = 0) -> LanguageModel:
     """Any registered model in float64; one that is counted has counted random tokens."""
     torch.manual_seed(seed)

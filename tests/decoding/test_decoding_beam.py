@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 
-from decoding.small_models import Bigram, decoder, kinds, reseeded
+from decoding.small_models import Bigram, decoder, kinds, reseeded, translator
 from weft.core.errors import FailedError, InputError
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Span
-from weft.decoding import Hypothesis, Row, beam_search, generate
+from weft.decoding import Hypothesis, LengthFormula, Row, beam_search, generate
 from weft.decoding.session import Session
 from weft.tokenizers import ByteTokenizer
 
@@ -22,6 +22,8 @@ STEPS = 5
 
 def small(kind: str) -> LanguageModel:
     """Three tokens, so that every continuation can be listed."""
+    if kind == "encoder_decoder":
+        return translator(3)
     layers = {"attention": [{"kind": "attention", "n_heads": 2, "position": "rope"}], "lstm": ["lstm"]}[kind]
     return decoder(*layers, vocab_size=3)
 
@@ -36,27 +38,36 @@ def log_prob(model: LanguageModel, row: Row, new: tuple[int, ...]) -> float:
     return sum(float(values[len(row.tokens) + place - 1, token]) for place, token in enumerate(new))
 
 
-def exhaustive(model: LanguageModel, row: Row, steps: int, stop: int, penalty: float) -> list[tuple[int, ...]]:
+def divisor(length: int, penalty: float, formula: str) -> float:
+    """Wu et al. 2016, equation 14, and the plain power."""
+    return float(((5 + length) ** penalty / 6**penalty) if formula == "gnmt" else length**penalty)
+
+
+def exhaustive(model: LanguageModel, row: Row, steps: int, stop: int, penalty: float,
+               formula: str) -> list[tuple[int, ...]]:
     """Every continuation that stops, or is of full length, from the best to the worst."""
     rest = [token for token in range(model.vocab_size) if token != stop]
     bodies = [body for length in range(steps) for body in itertools.product(rest, repeat=length)]
     found = [(*body, stop) for body in bodies] + list(itertools.product(rest, repeat=steps))
-    return sorted(found, key=lambda new: -log_prob(model, row, new) / len(new) ** penalty)
+    return sorted(found, key=lambda new: -log_prob(model, row, new) / divisor(len(new), penalty, formula))
 
 
-@pytest.mark.parametrize("kind", ["attention", "lstm"])
-@pytest.mark.parametrize("penalty", [0.0, 0.7, 1.0])
-def test_enough_beams_are_exhaustive(kind: str, penalty: float) -> None:
+@pytest.mark.parametrize("kind", ["attention", "lstm", "encoder_decoder"])
+@pytest.mark.parametrize(("penalty", "formula"), [(0.0, "power"), (0.7, "power"), (1.0, "power"), (0.7, "gnmt"),
+                                                  (2.5, "gnmt")])
+def test_enough_beams_are_exhaustive(kind: str, penalty: float, formula: LengthFormula) -> None:
     model = small(kind)
-    rows = [Row((0, 2)), Row((1,))]
-    found = beam_search(model, rows, max_new_tokens=3, beams=40, length_penalty=penalty, stop=[2])
+    sources = [(4, 1, 3), (2,)] if model.takes_source else [None, None]
+    rows = [Row((0, 2), sources[0]), Row((1,), sources[1])]
+    found = beam_search(model, rows, max_new_tokens=3, beams=40, length_penalty=penalty, length_formula=formula,
+                        stop=[2])
     for row, hypotheses in zip(rows, found.rows, strict=True):
-        wanted = exhaustive(model, row, 3, 2, penalty)
+        wanted = exhaustive(model, row, 3, 2, penalty, formula)
         assert [one.tokens for one in hypotheses] == wanted[:40]
         assert len(hypotheses) == 1 + 2 + 4 + 8
         for one in hypotheses:
             assert one.log_prob == pytest.approx(log_prob(model, row, one.tokens), rel=1e-10)
-            assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** penalty, rel=1e-12)
+            assert one.score == pytest.approx(one.log_prob / divisor(len(one.tokens), penalty, formula), rel=1e-12)
             assert one.stopped == (one.tokens[-1] == 2)
 
 
@@ -95,11 +106,28 @@ def test_states_follow_their_beams(name: str) -> None:
         assert [one.score for one in hypotheses] == pytest.approx([one.score for one in wanted], rel=1e-9)
 
 
-def test_one_beam_is_greedy() -> None:
-    model = KINDS["rope"]
-    found = beam_search(model, [[1, 2, 3], [4]], max_new_tokens=7, beams=1)
-    greedy = generate(model, [[1, 2, 3], [4]], max_new_tokens=7)
-    assert [row[0].tokens for row in found.rows] == [row.tokens for row in greedy.rows]
+@pytest.mark.parametrize("name", ["rope", "encoder_decoder-0"])
+def test_one_beam_is_greedy(name: str) -> None:
+    model = KINDS[name]
+    rows = [Row((1, 2, 3), (5, 1) if model.takes_source else None), Row((4,), (3,) if model.takes_source else None)]
+    found = beam_search(model, rows, max_new_tokens=7, beams=1)
+    greedy = generate(model, rows, max_new_tokens=7, log_probs=True)
+    for row, other in zip(found.rows, greedy.rows, strict=True):
+        assert row[0].tokens == other.tokens and other.log_probs is not None
+        assert row[0].log_prob == pytest.approx(sum(other.log_probs), rel=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rows_are_searched_in_batches_of_similar_length_with_the_same_results(size: int) -> None:
+    model = translator(7)
+    rows = [Row((0,), tuple(range(length))) for length in (2, 7, 1, 4, 4)]
+    most = [3, 5, 0, 4, 2]
+    found = beam_search(model, rows, max_new_tokens=most, beams=3, stop=[6], batch_size=size)
+    for row, limit, hypotheses in zip(rows, most, found.rows, strict=True):
+        alone = beam_search(model, [row], max_new_tokens=limit, beams=3, stop=[6]).rows[0]
+        assert [one.tokens for one in hypotheses] == [one.tokens for one in alone]
+        assert [one.log_prob for one in hypotheses] == pytest.approx([one.log_prob for one in alone], rel=1e-10)
+        assert all(len(one.tokens) <= limit for one in hypotheses)
 
 
 def test_beams_see_past_what_greed_takes() -> None:
@@ -181,6 +209,9 @@ def test_a_search_goes_on_by_tape_while_its_hypotheses_change() -> None:
 @pytest.mark.parametrize(("options", "message"), [
     ({"beams": 0}, r"beams: 0 is out of range\. Give 1 or more"),
     ({"length_penalty": -1.0}, r"length_penalty: -1\.0 is out of range\. Give 0 or more"),
+    ({"length_formula": "wu"}, r"length_formula: unknown formula 'wu'\. Give 'power' or 'gnmt'"),
+    ({"batch_size": 0}, r"batch_size: 0 is out of range\. Give 1 or more"),
+    ({"max_new_tokens": [1, 2]}, r"max_new_tokens: 2 numbers for 1 rows\. Give one for each row, or one for all"),
     ({"stop": [5]}, r"stop\[0\]: id 5 is outside the vocabulary of 1 ids"),
 ])
 def test_options_out_of_range(options: dict[str, object], message: str) -> None:

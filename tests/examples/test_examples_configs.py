@@ -25,10 +25,17 @@ TEXTS = {
                                                                for i in range(200))},
     "answers.yaml": {"questions.jsonl": "".join(json.dumps({"question": f"what is {i}? ", "answer": f"it is {i * i}"})
                                                 + "\n" for i in range(200))}}
+PAIRS = {f"{part}.{side}": "".join(f"{word} {i}\n" for i in range(120))
+         for part in ("train", "valid", "test") for side, word in (("en", "number"), ("de", "Zahl"))}
+TEXTS |= {f"transformer_{size}.yaml": PAIRS for size in ("base", "big")}
 SMALL = ["training.tokens=null", "training.steps=1", "training.batch_size=2", "report.eval_batches=1"]
 SIZES = {"words.yaml": [], "articles.yaml": ["tokenizer.vocab_size=300"], "jsonl.yaml": ["tokenizer.vocab_size=300"],
          "alternating.yaml": ["tokenizer.vocab_size=300"],
          "classify.yaml": ["tokenizer.vocab_size=280"], "answers.yaml": ["tokenizer.vocab_size=280"]}
+NARROW = [f"{side}.{field}" for side in ("model", "model.encoder")
+          for field in ("vocab_size=270", "d_model=32", "blocks.0.repeat=1")]
+SIZES |= {f"transformer_{size}.yaml": ["tokenizer.vocab_size=270", "task.batch_tokens=600", *NARROW]
+          for size in ("base", "big")}
 
 
 def test_every_configuration_has_a_test() -> None:

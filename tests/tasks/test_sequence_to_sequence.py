@@ -17,8 +17,9 @@ from training.tiny_runs import LSTM, same_weights
 from weft.core.errors import ConfigError, DataError
 from weft.core.model import EncoderInputs, LanguageModel, Model, parse_model
 from weft.core.span import Span
+from weft.data.pairs import Pairs
 from weft.data.settings import DataSettings
-from weft.tasks.sequence_to_sequence import Pairs, SequenceToSequence, SequenceToSequenceConfig
+from weft.tasks.sequence_to_sequence import SequenceToSequence, SequenceToSequenceConfig
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train
 from weft.training.budget import settle_steps
@@ -27,8 +28,8 @@ from weft.training.material import prepare
 from weft.training.train import build_model
 
 
-def task(**values: Any) -> SequenceToSequence:
-    return SequenceToSequence(SequenceToSequenceConfig(), settings(**values))
+def task(config: SequenceToSequenceConfig | None = None, **values: Any) -> SequenceToSequence:
+    return SequenceToSequence(config or SequenceToSequenceConfig(), settings(**values))
 
 
 def model_of() -> LanguageModel:
@@ -37,9 +38,10 @@ def model_of() -> LanguageModel:
     return found
 
 
-def pairs_of(folder: Path, rows: list[dict[str, str]] = PAIRS, **values: Any) -> Pairs:
+def pairs_of(folder: Path, rows: list[dict[str, str]] = PAIRS, config: SequenceToSequenceConfig | None = None,
+             **values: Any) -> Pairs:
     data = DataSettings(path=str(records_file(folder, rows)), validation=0.1)
-    return task(**values).material(data, ByteTokenizerConfig()).train
+    return task(config, **values).material(data, ByteTokenizerConfig()).train
 
 
 def by_hand(model: LanguageModel, source: str, target: str) -> torch.Tensor:
@@ -158,7 +160,7 @@ def test_what_is_measured_is_bits_per_byte_of_the_targets(tmp_path: Path) -> Non
 def test_long_pairs_are_cut_at_their_ends_and_counted(tmp_path: Path) -> None:
     rows = [{"source": "a" * 20, "target": "b"}, {"source": "a", "target": "b" * 20}] + [
         {"source": "a" * 15, "target": "b" * 15}] * 30
-    pairs = pairs_of(tmp_path, rows)
+    pairs = pairs_of(tmp_path, rows, SequenceToSequenceConfig(cut=True))
     batches, shapes = task().batches(pairs), set()
     for step in range(9):
         batch = batches.batch(step)

@@ -24,13 +24,14 @@ def test_utilisation_is_the_models_operations_over_the_machines(
     rates._peak.cache_clear()
     monkeypatch.setattr(rates, "peak_flops", lambda dtype: (measured.append(dtype), 4e9)[1])
     lengths = Lengths(run.context)
-    use = Utilisation(run, lengths, compute, torch.device("cpu"))
+    use = Utilisation(run, lengths, compute, torch.device("cpu"), run.training.batch_size)
     assert use.mfu(1000.0, rates.PATIENCE - 0.1) is None, "too early to be worth a measurement"
     tokens = run.training.batch_size * run.context * run.training.accumulation
     wanted = 1000.0 * tokens * model_flops_per_token(build_model(run), run.context) / 4e9
     assert use.mfu(1000.0, rates.PATIENCE) == pytest.approx(wanted, rel=1e-12)
     assert use.mfu(2000.0, 99.0) == pytest.approx(2 * wanted, rel=1e-12)
-    assert Utilisation(run, lengths, compute, torch.device("cpu")).mfu(1000.0, 99.0) == pytest.approx(wanted, rel=1e-12)
+    again = Utilisation(run, lengths, compute, torch.device("cpu"), run.training.batch_size)
+    assert again.mfu(1000.0, 99.0) == pytest.approx(wanted, rel=1e-12)
     assert measured == [torch.float32], "once in a process"
     rates._peak.cache_clear()
 

@@ -13,6 +13,7 @@ from weft.api.extending import extend
 from weft.api.images import resize_images
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype
 from weft.api.training import compare, compare_report, train
+from weft.api.translating import Search, Translated, measure_bleu, translate
 from weft.api.using import (
     Ends,
     beam_search,
@@ -38,10 +39,10 @@ from weft.interop.arpa.convert import is_arpa
 from weft.tasks.answers import Answer
 
 __all__ = ["Answer", "ChatSettings", "Conversation", "Description", "Diagnosis", "Ends", "Entry", "Loaded",
-           "Measuring", "Model", "Plan", "Row", "Sampling", "Text", "UserError", "beam_search", "catalogue", "check",
-           "classify", "compare", "compare_report", "config_path", "config_schema", "convert", "data_inspect",
-           "data_prepare", "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate",
-           "is_arpa", "laid_out", "load", "load_language_model", "load_plugin", "measure", "pictures", "plan",
-           "presets", "probe", "prompt_rows", "read_model", "read_run", "require_device", "require_dtype",
-           "resize_images", "run_of",
-           "score", "stream", "task_kind", "train"]
+           "Measuring", "Model", "Plan", "Row", "Sampling", "Search", "Text", "Translated", "UserError", "beam_search",
+           "catalogue", "check", "classify", "compare", "compare_report", "config_path", "config_schema", "convert",
+           "data_inspect", "data_prepare", "data_sample", "describe", "doctor", "draw", "evaluate", "extend",
+           "families", "generate", "is_arpa", "laid_out", "load", "load_language_model", "load_plugin", "measure",
+           "measure_bleu", "pictures", "plan", "presets", "probe", "prompt_rows", "read_model", "read_run",
+           "require_device", "require_dtype", "resize_images", "run_of", "score", "stream", "task_kind", "train",
+           "translate"]

@@ -59,7 +59,7 @@ def generate(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_to
     compiled first, which takes about a minute."""
     loaded, causal = load_language_model(model, "generating text")
     return continue_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, sampling=sampling,
-                         ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
+                         ending=ending_of(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
                          start=_start(loaded.tokenizer), seed=seed, log_probs=log_probs,
                          compiled=CompiledStep(causal) if compile else None)
 
@@ -73,7 +73,7 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
         InputError: rows or options that cannot be used, including strings in ``ends``.
     """
     loaded, causal = load_language_model(model, "generating text")
-    ending = _ending(loaded, ends or Ends())
+    ending = ending_of(loaded, ends or Ends())
     if ending.strings:
         raise InputError("beam search stops at tokens, not at text.", where="ends.strings",
                          remedy="Leave the strings out, or generate without beams.")
@@ -95,7 +95,7 @@ def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sa
     """Continue one prompt as `generate` does, and yield it token by token."""
     loaded, causal = load_language_model(model, "generating text")
     return stream_rows(causal, prompt_rows(loaded, [prompt]), max_new_tokens=max_new_tokens, sampling=sampling,
-                       ending=_ending(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
+                       ending=ending_of(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
                        start=_start(loaded.tokenizer), seed=seed,
                        compiled=CompiledStep(causal) if compile else None)
 
@@ -153,7 +153,7 @@ def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike])
     made, seconds = list[RowLike](), list[int]()
     for row in rows:
         texts = (row,) if isinstance(row, str) else row if _is_pair(row) else ()
-        text = text_row(_tokenizer(loaded), *texts) if texts else None
+        text = text_row(require_tokenizer(loaded), *texts) if texts else None
         made.append(cast(RowLike, row) if text is None else text.tokens)
         seconds.append(0 if text is None else text.second)
     whole: list[WholeRow | tuple[int, ...]] = []
@@ -190,7 +190,7 @@ def evaluation_text(loaded: Loaded, data: str | Path | None, part: HeldOut) -> T
     Raises:
         InputError: there is neither a text nor a run.
     """
-    tokenizer = _tokenizer(loaded)
+    tokenizer = require_tokenizer(loaded)
     settings = None if loaded.run is None else DataSettings.model_validate(loaded.run["data"])
     if data is not None:
         return text_stream(data, tokenizer, settings)
@@ -215,7 +215,7 @@ def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "va
         InputError: the checkpoint records no run.
     """
     loaded = load(model)
-    run, tokenizer = run_of(loaded), _tokenizer(loaded)
+    run, tokenizer = run_of(loaded), require_tokenizer(loaded)
     settings = run.data
     if batch_size is not None:
         run = run.model_copy(update={"training": run.training.model_copy(update={"batch_size": batch_size})})
@@ -246,14 +246,19 @@ def prompt_rows(loaded: Loaded, prompts: str | Sequence[str | RowLike], *, open_
         if not isinstance(prompt, str):
             rows.append(prompt)
             continue
-        tokenizer = _tokenizer(loaded)
+        tokenizer = require_tokenizer(loaded)
         opens = open_text and tokenizer.conventions.adds_bos is not False
         start = _start(tokenizer) if opens else None
         rows.append(Row((*([] if start is None else [start]), *tokenizer.encode(prompt))))
     return rows
 
 
-def _tokenizer(loaded: Loaded) -> Tokenizer:
+def require_tokenizer(loaded: Loaded) -> Tokenizer:
+    """Return the model's tokenizer.
+
+    Raises:
+        InputError: it has none.
+    """
     if loaded.tokenizer is None:
         raise InputError("the checkpoint has no tokenizer.", where=str(loaded.path),
                          remedy="Give rows of token ids instead of text.")
@@ -268,7 +273,9 @@ def _start(tokenizer: Tokenizer | None) -> int | None:
     return tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
 
 
-def _ending(loaded: Loaded, ends: Ends) -> Ending:
+def ending_of(loaded: Loaded, ends: Ends) -> Ending:
+    """Return what ends a generation of this model: its own tokens, unless ``ends`` leaves them out, and those of
+    ``ends``."""
     own: tuple[int, ...] = ()
     if ends.at_end:
         known = loaded.tokenizer

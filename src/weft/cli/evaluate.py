@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.bleu import require_bleu, require_pairs, translated
 from weft.cli.generate import Checkpoint
 from weft.cli.options import (
     AllowPickles,
@@ -23,10 +24,12 @@ from weft.cli.options import (
     prepare,
     print_json,
 )
+from weft.cli.translate import Beams, Cut, Formula, LengthPenalty, search_of
 
 if TYPE_CHECKING:
     from weft.checkpoints import Loaded
     from weft.evaluation import Evaluation
+    from weft.evaluation.bleu import Bleu
     from weft.tasks.material import HeldOut
 
 
@@ -43,6 +46,11 @@ def evaluate(checkpoint: Checkpoint,
              documents: Annotated[bool, typer.Option("--documents", help="Evaluate whole documents, the state "
                                                      "carried through.")] = False,
              batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Rows evaluated at once.")] = 8,
+             bleu: Annotated[bool, typer.Option("--bleu", help="Also translate the sources of pairs, and compare with "
+                                                "the targets (extra bleu).")] = False,
+             beams: Beams = 4, length_penalty: LengthPenalty = 0.6, length_formula: Formula = "gnmt",
+             cut: Cut = False, translations: Annotated[Path | None, typer.Option(
+                 "--translations", help="With --bleu, write them to this new file, one a line.")] = None,
              device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
              plugin: Plugin = None, json: Json = False,
              revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
@@ -53,9 +61,13 @@ def evaluate(checkpoint: Checkpoint,
 
     held_out, sizes = held_out_part(part, data), numbers_of(context, "--context")
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    require_bleu(bleu, translations)
     if api.task_kind(loaded) != NextTokenConfig.kind:
-        _measured(loaded, data, held_out, sizes, stride, batch_size, documents=documents, json=json)
+        search = search_of(beams, length_penalty, length_formula, None, batch_size, cut) if bleu else None
+        compared = None if search is None else translated(loaded, data, held_out, search, translations)
+        _measured(loaded, data, held_out, sizes, stride, batch_size, compared, documents=documents, json=json)
         return
+    require_pairs(bleu)
     found = [api.evaluate(loaded, data, context=size, stride=stride, mode="documents" if documents else "windows",
                           batch_size=batch_size, part=held_out) for size in sizes]
     if json:
@@ -67,7 +79,7 @@ def evaluate(checkpoint: Checkpoint,
 
 
 def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int | None], stride: int | None,
-              batch_size: int, *, documents: bool, json: bool) -> None:
+              batch_size: int, bleu: Bleu | None, *, documents: bool, json: bool) -> None:
     """Print the metrics of the run's task."""
     from weft import api
     from weft.core.errors import InputError
@@ -78,9 +90,11 @@ def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int 
     found = api.measure(loaded, data, part=part, batch_size=batch_size)
     if json:
         print_json([{**found.named(), "predictions": found.tokens, "unit": found.unit, "bytes": found.bytes,
-                     "protocol": found.protocol}])
+                     "protocol": found.protocol, **({} if bleu is None else {"bleu": bleu.to_json()})}])
         return
     typer.echo(found.line())
+    if bleu is not None:
+        typer.echo(bleu.line())
     typer.echo(f"protocol: {found.protocol}")
 
 

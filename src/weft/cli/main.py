@@ -23,6 +23,8 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
                         "per byte, or the metrics of its run's task."),
     "generate": LazyCommand("weft.cli.generate:generate",
                             "Continue texts or rows of token ids, or answer a conversation."),
+    "translate": LazyCommand("weft.cli.translate:translate",
+                             "Write the target of each line of a text, with an encoder-decoder."),
     "chat": LazyCommand("weft.cli.chat:chat", "Chat with a model in the terminal."),
     "score": LazyCommand("weft.cli.score:score", "Show the log-probability of every token, in nats; for a "
                          "classifier, of every class."),

@@ -63,6 +63,10 @@ class LanguageModel(Model, ABC):
     source_vocab_size: int = 0
     """Number of ids of the source; 0 without one."""
 
+    def source_limit(self) -> int | None:
+        """The most tokens a source may have (learned positions of the encoder); None when there is no limit."""
+        return None
+
     def init_state(self, batch: int, *, capacity: int | None = None, dtype: torch.dtype | None = None,
                    device: torch.device | str | None = None, memory: Memory | None = None,
                    horizon: int | Tensor | None = None) -> ModelState:

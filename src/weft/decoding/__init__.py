@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from weft.decoding.beam import Beams, Hypothesis, beam_search
+from weft.decoding.beam import Beams, Hypothesis, LengthFormula, beam_search
 from weft.decoding.choosing import RowSettings
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.generate import generate, stream
@@ -25,6 +25,7 @@ __all__ = [
     "Generated",
     "GeneratedRow",
     "Hypothesis",
+    "LengthFormula",
     "NewToken",
     "Ragged",
     "Row",

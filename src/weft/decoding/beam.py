@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -14,11 +14,30 @@ from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
 from weft.core.strict_json import Record, plain, without_none
 from weft.decoding.mode import evaluation_mode
-from weft.decoding.prompts import prepare
+from weft.decoding.prompts import of_each_row, prepare
 from weft.decoding.rows import Row, RowLike, parse_rows, require_token
 from weft.decoding.session import Session
 from weft.decoding.stopping import text_behind
 from weft.tokenizers import Tokenizer
+
+LengthFormula: TypeAlias = Literal["power", "gnmt"]
+"""How a log-probability is divided by a power of the length: see `length_divisor`."""
+
+
+def length_divisor(length: int, penalty: float, formula: LengthFormula) -> float:
+    """lp(y), by which log p(y) is divided to rank hypotheses of different lengths.
+
+        power   lp(y) = |y|^a
+        gnmt    lp(y) = ((5 + |y|) / 6)^a        (Wu et al. 2016, equation 14; Vaswani et al. 2017 take a = 0.6)
+
+    |y| counts the tokens of y with the one that ends it. Both are 1 with a = 0, and equal with |y| = 1.
+
+    Args:
+        length: |y|, at least 1.
+        penalty: a.
+        formula: which of both.
+    """
+    return math.pow(length if formula == "power" else (5 + length) / 6, penalty)
 
 
 @dataclass(frozen=True)
@@ -28,7 +47,7 @@ class Hypothesis(Record):
     Attributes:
         tokens: the new ids, including the stop token where there is one.
         log_prob: log-probability of all new tokens together, in nats.
-        score: ``log_prob / len(tokens) ** length_penalty``, by which hypotheses are ranked.
+        score: ``log_prob`` divided by `length_divisor`, by which hypotheses are ranked.
         stopped: whether the hypothesis ends with a stop token.
         text: the text of the new ids; None without a tokenizer.
     """
@@ -55,46 +74,65 @@ class Beams(Record):
         return {"rows": [{"hypotheses": plain(row)} for row in self.rows]}
 
 
-def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, beams: int = 4,
-                length_penalty: float = 1.0, stop: Sequence[int] = (), tokenizer: Tokenizer | None = None,
-                start: int | None = None) -> Beams:
-    """Search the continuation y of each row with the largest log p(y) / |y|^a.
+def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int | Sequence[int],
+                beams: int = 4, length_penalty: float = 1.0, length_formula: LengthFormula = "power",
+                stop: Sequence[int] = (), tokenizer: Tokenizer | None = None, start: int | None = None,
+                batch_size: int | None = None) -> Beams:
+    """Search the continuation y of each row with the largest log p(y) / lp(y), see `length_divisor`.
 
     At every step the candidates are all one-token extensions of the active hypotheses, ranked by log p. A candidate
     that ends with a stop token is finished if it is among the ``beams`` best; the ``beams`` best of the others stay
     active. A row is done when no active hypothesis can exceed the score of its worst finished one. With as many beams
-    as there are hypotheses the search is exhaustive. Wu et al. 2016 (eq. 14) divide by ((5 + |y|) / 6)^a instead.
+    as there are hypotheses the search is exhaustive.
 
     Args:
         model: any causal language model.
         rows: prompts of different lengths, searched together and independently of each other.
-        max_new_tokens: maximum number of tokens of a hypothesis.
+        max_new_tokens: maximum number of tokens of a hypothesis, of all rows or of each.
         beams: number of hypotheses kept for each row, and the most that are returned.
-        length_penalty: a; 0 ranks by log p, 1 by its mean over tokens.
+        length_penalty: a; 0 ranks by log p; 1 ranks by its mean over tokens, with the formula ``power``.
+        length_formula: see `length_divisor`.
         stop: ids that end a hypothesis.
         tokenizer: decodes the text; ids outside its vocabulary (a model's rounded-up vocabulary) are never chosen.
         start: the token that begins a document, put before empty prompts.
+        batch_size: number of rows that are searched together, those of similar lengths of source and prompt; it does
+            not change the results. None: all.
 
     Raises:
         InputError: rows or options that cannot be used.
         UnsupportedError: the model is bidirectional.
         FailedError: the model returns NaN, or probability zero for every token.
     """
-    _require_options(beams, length_penalty)
+    _require_options(beams, length_penalty, length_formula, batch_size)
     for place, token in enumerate(stop):
         require_token(token, model.vocab_size, f"stop[{place}]")
     prompts = prepare(model, parse_rows(list(rows)), max_new_tokens=max_new_tokens, start=start)
-    if max_new_tokens == 0:
-        nothing = Hypothesis((), 0.0, 0.0, False, None if tokenizer is None else "")
-        return Beams(tuple((nothing,) for _ in prompts))
+    most = of_each_row(max_new_tokens, len(prompts), "max_new_tokens")
     known = model.vocab_size if tokenizer is None else tokenizer.vocab_size
-    rule = _Rule(beams, length_penalty, frozenset(stop), max_new_tokens, known)
-    with evaluation_mode(model):
-        session = Session(model, prompts, max_new_tokens=max_new_tokens)
-        searches = [_Search(index, rule) for index in range(len(prompts))]
-        _search(session, searches, rule)
+    rule = _Rule(beams, length_penalty, length_formula, frozenset(stop), known)
+    searches = _searched(model, prompts, most, rule, batch_size)
     return Beams(tuple(tuple(_with_text(hypothesis, row, tokenizer) for hypothesis in search.best())
                        for row, search in zip(prompts, searches, strict=True)))
+
+
+def _searched(model: LanguageModel, prompts: Sequence[Row], most: Sequence[int], rule: _Rule,
+              batch_size: int | None) -> list[_Search]:
+    """The finished search of each prompt."""
+    searches = [_Search(index, rule, most[index]) for index in range(len(prompts))]
+    with evaluation_mode(model):
+        for group in _by_length(prompts, [place for place in range(len(prompts)) if most[place]], batch_size):
+            session = Session(model, [prompts[place] for place in group],
+                              max_new_tokens=max(most[place] for place in group))
+            _search(session, [searches[place] for place in group], rule)
+    return searches
+
+
+def _by_length(prompts: Sequence[Row], places: Sequence[int], batch_size: int | None) -> list[list[int]]:
+    """The ``places`` of prompts in groups of at most ``batch_size``, the longest first, so that what needs the most
+    memory comes first."""
+    places = sorted(places, key=lambda place: (-len(prompts[place].source or ()), -len(prompts[place].tokens)))
+    size = max(1, len(places)) if batch_size is None else batch_size
+    return [places[first:first + size] for first in range(0, len(places), size)]
 
 
 def _with_text(hypothesis: Hypothesis, prompt: Row, tokenizer: Tokenizer | None) -> Hypothesis:
@@ -104,33 +142,38 @@ def _with_text(hypothesis: Hypothesis, prompt: Row, tokenizer: Tokenizer | None)
     return replace(hypothesis, text=text_behind(tokenizer, prompt.tokens, hypothesis.tokens))
 
 
-def _require_options(beams: int, length_penalty: float) -> None:
+def _require_options(beams: int, length_penalty: float, formula: str, batch_size: int | None) -> None:
     if beams < 1:
         raise InputError(f"{beams} is out of range.", where="beams", remedy="Give 1 or more.")
     if not 0 <= length_penalty < math.inf:
         raise InputError(f"{length_penalty} is out of range.", where="length_penalty", remedy="Give 0 or more.")
+    if formula not in get_args(LengthFormula):
+        raise InputError(f"unknown formula {formula!r}.", where="length_formula",
+                         remedy=f"Give {' or '.join(map(repr, get_args(LengthFormula)))}.")
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"{batch_size} is out of range.", where="batch_size", remedy="Give 1 or more.")
 
 
 @dataclass(frozen=True)
 class _Rule:
     beams: int
     length_penalty: float
+    length_formula: LengthFormula
     stop: frozenset[int]
-    max_new_tokens: int
     known: int
 
     def score(self, log_prob: float, length: int) -> float:
         """Return the score of a hypothesis of ``length`` tokens."""
-        return log_prob / math.pow(length, self.length_penalty)
+        return log_prob / length_divisor(length, self.length_penalty, self.length_formula)
 
 
 class _Search:
-    """The active and finished hypotheses of one prompt."""
+    """The active and finished hypotheses of one prompt, of at most ``most`` tokens."""
 
-    def __init__(self, row: int, rule: _Rule) -> None:
-        self.row, self._rule = row, rule
+    def __init__(self, row: int, rule: _Rule, most: int) -> None:
+        self.row, self._rule, self._most = row, rule, most
         self.live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
-        self._finished: list[Hypothesis] = []
+        self._finished: list[Hypothesis] = [] if most else [Hypothesis((), 0.0, 0.0, False)]
 
     def take(self, candidates: Sequence[tuple[int, int, float]]) -> list[int]:
         """Keep the best candidates, and return the index of the hypothesis that each new active one extends.
@@ -149,7 +192,7 @@ class _Search:
                 live.append((tokens, log_prob))
                 parents.append(parent)
         self.live = live
-        if live and len(live[0][0]) == self._rule.max_new_tokens:
+        if live and len(live[0][0]) == self._most:
             for tokens, log_prob in live:
                 self._finish(tokens, log_prob, False)
             self.live = []
@@ -180,7 +223,7 @@ class _Search:
         """
         if not self.live or len(self._finished) < self._rule.beams:
             return not self.live
-        return self._rule.score(self.live[0][1], self._rule.max_new_tokens) <= self.best()[-1].score
+        return self._rule.score(self.live[0][1], self._most) <= self.best()[-1].score
 
 
 def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:

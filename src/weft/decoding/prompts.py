@@ -86,13 +86,28 @@ def encode_sources(model: LanguageModel, rows: Sequence[Row], device: torch.devi
     return model.encode(EncoderInputs(tokens=batch.tokens), span)
 
 
-def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, start: int | None) -> list[Row]:
+def of_each_row(number: int | Sequence[int], rows: int, where: str) -> list[int]:
+    """A number for each of ``rows`` rows, given for each or once for all.
+
+    Raises:
+        InputError: there are more or fewer numbers than rows.
+    """
+    if isinstance(number, int):
+        return [number] * rows
+    if len(number) != rows:
+        raise InputError(f"{len(number)} numbers for {rows} rows.", where=where, remedy="Give one for each row, or one "
+                         "for all.")
+    return list(number)
+
+
+def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int | Sequence[int],
+            start: int | None) -> list[Row]:
     """Check the prompts, before the model runs, and return them as they will be continued.
 
     Args:
         model: any causal language model.
         rows: prompts.
-        max_new_tokens: maximum number of new tokens of each row.
+        max_new_tokens: maximum number of new tokens, of all rows or of each.
         start: the token that begins a document, put before empty prompts.
 
     Raises:
@@ -104,19 +119,21 @@ def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, s
     return prepare_more(model, rows, max_new_tokens=max_new_tokens, start=start)
 
 
-def prepare_more(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int, start: int | None) -> list[Row]:
+def prepare_more(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int | Sequence[int],
+                 start: int | None) -> list[Row]:
     """`prepare` for a model already known to be causal: that check visits all modules, and need not be repeated."""
-    if max_new_tokens < 0:
-        raise InputError(f"{max_new_tokens} is negative.", where="max_new_tokens", remedy="Give 0 or more.")
+    most = of_each_row(max_new_tokens, len(rows), "max_new_tokens")
+    if min(most, default=0) < 0:
+        raise InputError(f"{min(most)} is negative.", where="max_new_tokens", remedy="Give 0 or more.")
     check_rows(rows, model)
     prompts = with_start(rows, start, model, only_empty=True)
     for index, row in enumerate(prompts):
         if not row.tokens:
             raise InputError("an empty prompt, and no start token.", where=f"rows[{index}]",
                              remedy="Give at least one id, or a start token (a tokenizer's bos_id or eos_id).")
-        consumed = len(row.tokens) + max(0, max_new_tokens - 1)
+        consumed = len(row.tokens) + max(0, most[index] - 1)
         require_room(model, consumed, f"rows[{index}]",
-                     f"{len(row.tokens)} tokens of prompt and {max_new_tokens} new ones are {consumed} to read",
+                     f"{len(row.tokens)} tokens of prompt and {most[index]} new ones are {consumed} to read",
                      "Shorten the prompt or lower max_new_tokens.")
     return prompts
 

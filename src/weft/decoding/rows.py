@@ -128,6 +128,10 @@ def _check_source(row: Row, model: LanguageModel, place: str) -> None:
                          remedy='Give a list of ids, or {"tokens": [...]}.')
     if not row.source:
         raise InputError("the source is empty.", where=f"{place}.source", remedy="Give at least one id.")
+    limit = model.source_limit()
+    if limit is not None and len(row.source) > limit:
+        raise InputError(f"{len(row.source)} tokens, and the encoder has positions for {limit}.",
+                         where=f"{place}.source", remedy="Shorten the source.")
     for position, token in enumerate(row.source):
         require_token(token, model.source_vocab_size, f"{place}.source[{position}]")
 

@@ -76,6 +76,10 @@ def _latent_attention(part: Data, model: Data) -> Data:
     return {**found, **_turned(part, turned, content + turned)}
 
 
+def _cross_attention(part: Data, model: Data) -> Data:
+    return _attention({**part, "position": {}}, model)
+
+
 def _mlp(part: Data, model: Data) -> Data:
     return {"d_ff": part["d_ff"] or 4 * model["d_model"]}
 
@@ -98,6 +102,6 @@ def _stacked(part: Data, model: Data) -> Data:
 
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
-    "attention": _attention, "latent_attention": _latent_attention, "mlp": _mlp, "glu": _glu,
-    "learned": _learned, "decoder": _stacked, "encoder": _stacked})
+    "attention": _attention, "cross_attention": _cross_attention, "latent_attention": _latent_attention, "mlp": _mlp,
+    "glu": _glu, "learned": _learned, "decoder": _stacked, "encoder": _stacked, "encoder_decoder": _stacked})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

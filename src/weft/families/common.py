@@ -38,8 +38,8 @@ GENERATION = ("max_length", "min_length", "do_sample", "early_stopping", "num_be
               "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
               "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
               "num_return_sequences", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
-              "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "decoder_start_token_id",
-              "sep_token_id", "cls_token_id", "prefix", "task_specific_params", "generation_config")
+              "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "sep_token_id",
+              "cls_token_id", "prefix", "task_specific_params", "generation_config")
 OTHER_HEADS = ("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "classifier_dropout",
                "classifier_dropout_prob", "summary_type", "summary_use_proj", "summary_activation",
                "summary_proj_to_labels", "summary_first_dropout", "predict_special_tokens")
@@ -54,6 +54,7 @@ COMMON: tuple[KeyRule, ...] = (
             "from Weft's parts.", notify=True),
     Kept("bos_token_id"), Kept("eos_token_id"), Kept("pad_token_id"), Kept("dtype", old=("torch_dtype",)),
     Fixed("is_encoder_decoder", (False,), default=False, why="A decoder reads no source."),
+    Ignored(("decoder_start_token_id",), "for models that read a source"),
     Fixed("add_cross_attention", (False, None), default=False, why="A decoder reads no source."),
     Fixed("cross_attention_hidden_size", (None,), why="A decoder reads no source."),
     Ignored(("is_decoder", "tie_encoder_decoder"), "a decoder-only model is one in any case"),
@@ -63,13 +64,19 @@ COMMON: tuple[KeyRule, ...] = (
 )
 """The rules of keys that a family need not name itself."""
 
-def common_beside(own: Iterable[KeyRule]) -> tuple[KeyRule, ...]:
-    """`COMMON` without the keys for which a family has rules of its own."""
+def common_beside(own: Iterable[KeyRule], common: Iterable[KeyRule]) -> tuple[KeyRule, ...]:
+    """The common rules without the keys for which a family has rules of its own."""
     taken = {key for rule in own for key in rule.keys}
     left = (replace(rule, names=tuple(name for name in rule.names if name not in taken))
-            if isinstance(rule, Ignored) else rule for rule in COMMON)
+            if isinstance(rule, Ignored) else rule for rule in common)
     return tuple(rule for rule in left if not taken.intersection(rule.keys))
 
+
+WITH_SOURCE: tuple[KeyRule, ...] = (
+    *(rule for rule in COMMON if not {"is_encoder_decoder", "decoder_start_token_id"}.intersection(rule.keys)),
+    Fixed("is_encoder_decoder", (True,), default=True, why="A model without an encoder is of another family."),
+    Kept("decoder_start_token_id"))
+"""The rules that are added to those of each encoder-decoder family."""
 
 BUFFERS: tuple[Junk, ...] = (
     Junk(r"(.*\.)?(maybe_)?rotary(_emb)?\.(inv_freq|original_inv_freq|cos_cached|sin_cached)",

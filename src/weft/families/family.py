@@ -13,7 +13,7 @@ from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import CheckpointError, ConfigError, nearest
 from weft.core.model import Model, ModelConfig
 from weft.families import known
-from weft.families.common import BUFFERS, common_beside
+from weft.families.common import BUFFERS, COMMON, WITH_SOURCE, common_beside
 from weft.families.configurations import notes_on, read_keys, write_keys
 from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.template import Facts, build_config, match
@@ -54,7 +54,9 @@ class Native:
         prefix: prefix of tensors' names, which files of the bare model lack.
         junk: further tensors that files may hold (`BUFFERS` are added).
         tied: for tied embeddings, the name of the repeated tensor and that of the original.
-        copies: names of tensors that repeat others whatever is tied, each with the original's.
+        copies: names of tensors that repeat others whatever is tied, which files hold or lack, each with the
+            original's.
+        takes_source: whether its models are encoder-decoders, to which other common rules apply.
         architectures: further classes whose folders can be read.
         model_types: further names of the same format.
         limits: lists what its class cannot open although its configuration can express it.
@@ -71,6 +73,7 @@ class Native:
     junk: tuple[Junk, ...] = ()
     tied: tuple[str, str] | None = None
     copies: tuple[tuple[str, str], ...] = ()
+    takes_source: bool = False
     architectures: tuple[str, ...] = ()
     model_types: tuple[str, ...] = ()
     limits: Callable[[Facts], list[str]] = lambda facts: []
@@ -79,8 +82,8 @@ class Native:
 
     @property
     def rules(self) -> tuple[KeyRule, ...]:
-        """The rules of all keys: the family's own, and `COMMON` for keys that these do not name."""
-        return (*self.keys, *common_beside(self.keys))
+        """The rules of all keys: the family's own, and the common ones for keys that these do not name."""
+        return (*self.keys, *common_beside(self.keys, WITH_SOURCE if self.takes_source else COMMON))
 
 
 @final
@@ -144,8 +147,8 @@ class Family:
             stored: the names in a file, from which its form is recognised; none: the form that is written.
         """
         assert self.native is not None, "a family without a foreign format has no file"
-        tied = dict([self.native.tied]) if self.native.tied and facts.get("tied") else {}
-        tied |= dict(self.native.copies)
+        tied = dict(self.native.copies)
+        tied |= dict([self.native.tied]) if self.native.tied and facts.get("tied") else {}
         junk = (*self.native.junk, *BUFFERS)
         forms = [account(rules(facts), own_tensors(model), prefix=self.native.prefix, junk=junk, tied=tied)
                  for rules in (self.native.weights, *self.native.otherwise)]

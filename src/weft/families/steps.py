@@ -123,6 +123,18 @@ class RotaryOrder(Step):
 
 @final
 @dataclass(frozen=True)
+class Flatten(Step):
+    """A tensor [1, n] of the file is a vector [n] of the model."""
+
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor.flatten() for tensor in tensors]
+
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor[None] for tensor in tensors]
+
+
+@final
+@dataclass(frozen=True)
 class Unstack(Step):
     """One tensor [N, ...] is N tensors of the model: experts stored together."""
 

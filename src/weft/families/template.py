@@ -52,9 +52,10 @@ class Choice:
 @final
 @dataclass(frozen=True)
 class Layers:
-    """A list of ``n_layers`` blocks of one template."""
+    """A list of blocks of one template, as many as the fact ``count`` says."""
 
     block: Any
+    count: str = N_LAYERS
 
 
 def fill(template: Any, facts: Mapping[str, Any], layer: int = 0) -> Any:
@@ -64,8 +65,8 @@ def fill(template: Any, facts: Mapping[str, Any], layer: int = 0) -> Any:
             return facts[name][layer] if each else facts[name]
         case Choice(name=name, options=options, each=each):
             return fill(options[facts[name][layer] if each else facts[name]], facts, layer)
-        case Layers(block=block):
-            return _shortened([fill(block, facts, index) for index in range(facts[N_LAYERS])])
+        case Layers(block=block, count=count):
+            return _shortened([fill(block, facts, index) for index in range(facts[count])])
         case Mapping():
             return {key: fill(value, facts, layer) for key, value in template.items()}
         case list():
@@ -109,8 +110,8 @@ def _without_empty(template: Any, facts: Mapping[str, Any]) -> Any:
                     if not isinstance(value, Hole) or value.name in facts}
         case list():
             return [_without_empty(value, facts) for value in template]
-        case Layers(block=block):
-            return Layers(_without_empty(block, facts))
+        case Layers(block=block, count=count):
+            return Layers(_without_empty(block, facts), count)
         case Choice(name=name, options=options, each=each):
             return Choice(name, {key: _without_empty(value, facts) for key, value in options.items()}, each)
         case _:
@@ -119,7 +120,7 @@ def _without_empty(template: Any, facts: Mapping[str, Any]) -> Any:
 
 def _merged(problems: Iterable[str]) -> list[str]:
     """Merge equal problems of several blocks into one line each."""
-    counts = Counter(re.sub(r"^blocks\.\d+\.", "blocks.*.", problem) for problem in problems)
+    counts = Counter(re.sub(r"\bblocks\.\d+\.", "blocks.*.", problem) for problem in problems)
     return [f"{problem} ({count} blocks)" if count > 1 else problem for problem, count in counts.items()]
 
 
@@ -138,8 +139,8 @@ def _bind(template: Any, data: Any, path: str, facts: Facts, misfits: list[str])
                 _take(facts, name, data, each)
         case Choice():
             _bind_choice(template, data, path, facts, misfits)
-        case Layers(block=block):
-            _bind_layers(block, data, path, facts, misfits)
+        case Layers():
+            _bind_layers(template, data, path, facts, misfits)
         case Mapping() if isinstance(data, Mapping):
             for key, value in template.items():
                 _bind(value, data.get(key, ABSENT), _join(path, key), facts, misfits)
@@ -160,11 +161,11 @@ def _take(facts: Facts, name: str, value: Any, each: bool) -> None:
         facts.setdefault(name, value)
 
 
-def _bind_layers(block: Any, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
+def _bind_layers(layers: Layers, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
     blocks = data if isinstance(data, list) else []
-    facts[N_LAYERS] = len(blocks)
+    facts[layers.count] = len(blocks)
     for index, each in enumerate(blocks):
-        _bind(block, each, _join(path, index), facts, misfits)
+        _bind(layers.block, each, _join(path, index), facts, misfits)
 
 
 def _bind_choice(choice: Choice, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:

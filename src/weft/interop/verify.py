@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.core.errors import FailedError
 from weft.core.heads import outputs
 from weft.core.model import EncoderInputs, LanguageModel, Model
-from weft.core.span import WHOLE
+from weft.core.span import WHOLE, Span
 from weft.interop.huggingface.folder import read_raw
 from weft.interop.huggingface.with_code import brings_bundled_code
 from weft.models.image_model import ImageModel
@@ -41,13 +41,21 @@ def a_tensor(model: Model) -> Tensor:
 
 
 def logits_of(model: Model, tokens: Tensor) -> Tensor:
-    """Logits [B,T,V] in float32 on the CPU; for an encoder what its head gives, or its vectors [B,T,D] without one."""
+    """Logits [B,T,V] in float32 on the CPU, of an encoder-decoder with the tokens as its source too; for an encoder the
+    output of its head, or its vectors [B,T,D] without one."""
     here = tokens.to(a_tensor(model).device)
     with torch.inference_mode():
-        found: Tensor = model(here).y if isinstance(model, LanguageModel) else outputs(
-            model.head, model.vectors(model.images(here) if isinstance(model, ImageModel) else EncoderInputs(here)).y,
-            WHOLE)
-    return found.float().cpu()
+        return run(model, here).float().cpu()
+
+
+def run(model: Model, tokens: Tensor) -> Tensor:
+    """The numbers of `logits_of`, with gradients."""
+    if not isinstance(model, LanguageModel):
+        inputs = model.images(tokens) if isinstance(model, ImageModel) else EncoderInputs(tokens)
+        return outputs(model.head, model.vectors(inputs).y, WHOLE)
+    found: Tensor = model(tokens, None, Span(memory=model.encode(EncoderInputs(tokens)))
+                          if model.takes_source else None).y
+    return found
 
 
 def largest_difference(ours: Tensor, theirs: Tensor) -> float:
@@ -82,16 +90,18 @@ def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[s
     from transformers import __version__
 
     # All exceptions: any error of a foreign library is reported to the user in one line.
+    trusted = {"local_files_only": True, "trust_remote_code": brings_bundled_code(folder)}
     try:
         auto: Any = getattr(transformers, auto_class(folder))
-        model: Any = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=brings_bundled_code(folder))
+        model: Any = auto.from_pretrained(folder, **trusted)
     except Exception as error:
         raise FailedError(f"transformers {__version__} does not open what was written: {_line(error)}", where="convert",
                           remedy="Nothing was written. Please report this model.") from error
     try:
         with torch.inference_mode():
-            found = model.eval()(tokens)
-            logits: Tensor = found.last_hidden_state if type(model).__name__.endswith("Model") else found.logits
+            inputs = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
+            found = model.eval()(tokens, **inputs)
+            logits: Tensor = found["logits" if "logits" in found else "last_hidden_state"]
     except Exception as error:
         return None, (f"transformers {__version__} opens the folder and cannot run it, so only Weft has compared the "
                       f"numbers: {_line(error)}",)
@@ -105,6 +115,8 @@ HEADED = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", 
 def auto_class(folder: Path) -> str:
     """The class of `transformers` that opens a folder with the head that its config.json names."""
     names = [str(name) for name in read_raw(folder).get("architectures") or ()]
+    if any(name.endswith(("ForConditionalGeneration", "MTModel")) for name in names):
+        return "AutoModelForSeq2SeqLM"
     headed = next((f"AutoModel{end}" for end in HEADED for name in names if name.endswith(end)), None)
     bare = any(name.endswith("Model") and not name.endswith("LMHeadModel") for name in names)
     return headed or ("AutoModel" if bare else "AutoModelForCausalLM")

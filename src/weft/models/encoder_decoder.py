@@ -84,6 +84,9 @@ class EncoderDecoder(Decoder):
         # The weight is shared and not the module, because torch.func.functional_call loses one of two shared modules.
         encoder.embedding.tokens.weight = self.embedding.tokens.weight
 
+    def source_limit(self) -> int | None:
+        return self.encoder.limit()
+
     def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> Encoded:
         """The source's hidden vectors and counts."""
         out = self.encoder.vectors(inputs, span)

@@ -57,8 +57,8 @@ class BatchSource(Protocol[B_co]):
     earlier ones; random choices for a batch (masks) depend on the seed and the step alone."""
 
     @property
-    def rows(self) -> int:
-        """Rows of a batch."""
+    def rows(self) -> float:
+        """Rows of a batch; the mean over an epoch where batches differ."""
 
     @property
     def tokens_per_batch(self) -> float:
@@ -142,6 +142,15 @@ class TaskConfig(PartConfig):
     """Base of task configurations, the group ``task``."""
 
     group: ClassVar[str] = "task"
+
+    @property
+    def shapes_vary(self) -> bool:
+        """Whether batches have many shapes, so that a pass cannot be compiled for each."""
+        return False
+
+    def inputs_of(self, rows: int, context: int) -> int:
+        """Inputs of a batch of ``rows`` rows of ``context`` tokens, padding included, at most."""
+        return rows * context
 
     def create(self, settings: TaskSettings) -> Task[Any, Any]:
         """Create the task of a run with these settings."""

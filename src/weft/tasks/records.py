@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from weft.core.errors import ConfigError, DataError
+from weft.data.aligned import read_aligned
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated, repeated
 from weft.data.manifest import is_prepared
 from weft.data.records import TEXT_FIELD, Fields
-from weft.data.rows import Values, read_rows
+from weft.data.rows import Values
 from weft.data.settings import DataSettings
 from weft.tasks.base import HeldOut
 from weft.tasks.material import Material, Texts, split_texts
@@ -32,7 +33,7 @@ def read_parts(settings: DataSettings, fields: Fields, keep: Values) -> Texts:
     """
     if settings.path is None:
         raise DataError("this task reads records, and there is no path to them.", where="data.path",
-                        remedy="Give a file or folder of JSONL, CSV, TSV or Parquet.")
+                        remedy="Give a file or folder of JSONL, CSV, TSV or Parquet, or text files as data/{}.txt.")
     given = {"text_field": settings.text_field != TEXT_FIELD, "prompt_field": settings.prompt_field is not None,
              "documents": settings.documents != "file"}
     problems = [f"data.{name}: {getattr(settings, name)!r}, while this task names the fields of records itself. Leave "
@@ -45,7 +46,7 @@ def read_parts(settings: DataSettings, fields: Fields, keep: Values) -> Texts:
         if is_prepared(Path(path)):
             raise DataError("the folder holds prepared tokens of running text, while this task reads records.",
                             where=path, remedy="Give the records themselves.")
-        return read_rows(path, fields, keep)
+        return read_aligned(path, fields, keep)
 
     corpus = read(settings.path)
     limited = corpus if settings.max_bytes is None else corpus.limited(settings.max_bytes, seed=settings.split_seed)
@@ -74,11 +75,20 @@ def held_out_records(parts: Texts, tokenizer: Tokenizer, part: HeldOut, encode: 
     Raises:
         DataError: the run has no such part.
     """
+    held = held_out_part(parts, part)
+    return encode(held, tokenizer, repeated(held, parts.parts["train"]))
+
+
+def held_out_part(parts: Texts, part: HeldOut) -> Corpus:
+    """The records of a held-out part.
+
+    Raises:
+        DataError: the run has no such part.
+    """
     if part not in parts.parts:
         raise DataError("the run has no test records.", where="data.test_path",
                         remedy="Name them in the run's configuration.")
-    held = parts.parts[part]
-    return encode(held, tokenizer, repeated(held, parts.parts["train"]))
+    return parts.parts[part]
 
 
 class Reread(Collection[str]):

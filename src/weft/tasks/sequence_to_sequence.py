@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -20,16 +18,16 @@ from weft.core.registry import register
 from weft.core.span import Span
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
-from weft.data.layout import NO_IDS, layout_of
+from weft.data.layout import layout_of
+from weft.data.pairs import PairBatch, PairBatches, Pairs, encode_pairs, laid_out, texts_of
 from weft.data.records import Fields, Record, text_of
-from weft.data.rows import values_of
-from weft.data.sequences import Padded, RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
 from weft.data.settings import DataSettings
-from weft.evaluation.measuring import evaluating, finite, in_batches, spread
+from weft.evaluation.measuring import evaluating, finite, spread
+from weft.evaluation.numbers import exponential
 from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, Texts
 from weft.tasks.objective import cross_entropy
-from weft.tasks.records import Reread, held_out_records, read_parts, record_material
+from weft.tasks.records import Reread, held_out_part, held_out_records, read_parts, record_material
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -40,8 +38,13 @@ class SequenceToSequenceConfig(TaskConfig):
     """Predict each token of a record's target from those before it and from the record's source.
 
     Attributes:
-        source_field: the field that holds the source.
-        target_field: the field that holds the target.
+        source_field: the field that holds the source; for two text files, what stands for ``{}`` in the path of the
+            sources.
+        target_field: the same for the target.
+        batch_tokens: tokens of a batch at most, of the sources and of the targets each, padding counted; pairs of about
+            the same length are then batched together, and ``training.batch_size`` is not used. None: a batch is
+            ``training.batch_size`` pairs of any length.
+        cut: pairs longer than the context are cut at their ends and counted; otherwise they are refused.
     """
 
     kind: ClassVar[str] = "sequence_to_sequence"
@@ -50,6 +53,15 @@ class SequenceToSequenceConfig(TaskConfig):
 
     source_field: str = Field(default="source", min_length=1)
     target_field: str = Field(default="target", min_length=1)
+    batch_tokens: int | None = Field(default=None, gt=0)
+    cut: bool = False
+
+    @property
+    def shapes_vary(self) -> bool:
+        return self.batch_tokens is not None
+
+    def inputs_of(self, rows: int, context: int) -> int:
+        return super().inputs_of(rows, context) if self.batch_tokens is None else self.batch_tokens
 
     @model_validator(mode="after")
     def _two_fields(self) -> Self:
@@ -72,88 +84,26 @@ class SequenceToSequenceConfig(TaskConfig):
         """The records of a run."""
         return read_parts(data, self.fields(), self._kept)
 
+    def held_out_texts(self, data: DataSettings, part: HeldOut) -> Corpus:
+        """The records of a held-out part.
+
+        Raises:
+            DataError: they cannot be read, or the run has no such part.
+        """
+        return held_out_part(self.parts(data), part)
+
     def _kept(self, record: Record) -> tuple[Any, ...]:
         found = tuple(text_of(value, setting, field, record.where)
                       for value, (setting, field) in zip(record.values, self.fields().items(), strict=True))
         for text, field in zip(found, self.fields().values(), strict=True):
-            if not text:
+            if not text.strip():
                 raise DataError(f"the field {field!r} is empty.", where=record.where,
                                 remedy="Give both a source and a target, or remove that record.")
         return found
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(source_field="en", target_field="de")]
-
-
-def texts_of(corpus: Corpus) -> Iterator[str]:
-    """Sources and targets alternately."""
-    return (text for row in corpus.documents for text in values_of(row))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Sources and targets as tokens. A source is followed by a closing token; a target is between an opening and a
-    closing token.
-
-    Attributes:
-        sources: their tokens.
-        targets: their tokens.
-        target_bytes: bytes of text of each target's tokens.
-        cut: number of pairs whose source or target was longer than the context.
-        corpus: name of the records.
-        repeated: see `weft.tasks.base.Examples`.
-    """
-
-    sources: Sequences
-    targets: Sequences
-    target_bytes: Sequences
-    cut: int
-    corpus: str
-    repeated: Repeated | None
-
-    def __len__(self) -> int:
-        """Tokens to predict."""
-        return len(self.targets.ids) - len(self.targets)
-
-
-def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, context: int, repeated: Repeated | None) -> Pairs:
-    """Encode every record's source and target, cut at the end to ``context`` inputs.
-
-    Raises:
-        TokenizerError: the tokenizer cannot express a text; ``where`` names the record.
-    """
-    layout, largest = layout_of(tokenizer), tokenizer.vocab_size - 1
-    opening, closing = (NO_IDS if token is None else np.array([token], dtype=np.int32)
-                        for token in (layout.opening, layout.final if layout.closing is None else layout.closing))
-    sources, targets, sizes = (SequenceWriter(corpus.name, most) for most in (largest, largest, 1 << 31))
-    named = ((row.name, text) for row in corpus.documents for text in values_of(row))
-    encoded, cut = encoded_texts(named, tokenizer), 0
-    for source, target in zip(encoded, encoded, strict=True):
-        whole = np.concatenate([source.ids, closing])
-        ids = np.concatenate([opening, target.ids, closing])
-        lengths = np.concatenate([np.zeros_like(opening), target.byte_lengths, np.zeros_like(closing)])
-        cut += len(whole) > context or len(ids) > context + 1
-        sources.add(whole[:context])
-        targets.add(ids[:context + 1])
-        sizes.add(lengths[:context + 1])
-    return Pairs(sources.done(), targets.done(), sizes.done(), cut, corpus.name, repeated)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class PairBatch:
-    """Pairs as padded rows. The tokens of ``targets`` are the decoder's inputs and, one position later, its targets."""
-
-    sources: Padded
-    targets: Padded
-    bytes: int
-
-    @property
-    def predictions(self) -> int:
-        """Tokens that are predicted."""
-        return int((self.targets.count - 1).clip(0).sum())
+        return [cls(), cls(source_field="en", target_field="de", batch_tokens=64, cut=True)]
 
 
 @final
@@ -170,49 +120,11 @@ class PairGiven(NamedTuple):
 
 
 @final
-class PairBatches:
-    """Batches of pairs in shuffled order."""
-
-    def __init__(self, pairs: Pairs, settings: TaskSettings) -> None:
-        self.pairs = pairs
-        self.order = RowOrder(len(pairs.sources), rows=settings.rows, seed=settings.seed,
-                              reshuffle=settings.reshuffle, where=pairs.corpus)
-
-    @property
-    def rows(self) -> int:
-        """Pairs of a batch."""
-        return self.order.rows
-
-    @property
-    def tokens_per_batch(self) -> float:
-        """Tokens that are predicted; the mean over an epoch."""
-        return self.rows * len(self.pairs) / self.order.size
-
-    @property
-    def source_tokens_per_batch(self) -> float:
-        """Tokens of the sources without padding; the mean over an epoch."""
-        return self.rows * len(self.pairs.sources.ids) / self.order.size
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> PairBatch:
-        """The batch of that step, or one rank's rows of it, padded to the widths of the whole batch."""
-        rows, share = self.order.of(step), share_of(self.rows, rank, world)
-        return laid_out(self.pairs, rows, share)
-
-
-def laid_out(pairs: Pairs, rows: Int64[np.ndarray, " B"], share: slice) -> PairBatch:
-    """A share of the pairs ``rows`` as padded rows."""
-    source, target = widths((pairs.sources, rows), (pairs.targets, rows))
-    targets = pairs.targets.padded(rows[share], max(2, target))
-    sizes = pairs.target_bytes.padded(rows[share], max(2, target))
-    return PairBatch(pairs.sources.padded(rows[share], source), targets, int(sizes.ids[:, 1:].sum()))
-
-
-@final
 class SequenceToSequence(Task[Pairs, PairBatch]):
     """Rows of sources and targets. The loss is the summed negative log-likelihood of the targets' tokens, each
     predicted from the true ones before it (teacher forcing); the closing token is predicted too.
 
-    It measures that loss per token, and bits per byte of the targets' text.
+    It measures that loss and the perplexity per token of the targets, and bits per byte of their text.
     """
 
     name = SequenceToSequenceConfig.kind
@@ -229,7 +141,10 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
         if not model.takes_source:
             return [f"model: a model of kind {kind!r} reads no source. Give an encoder-decoder, or task: next_token "
                     "with data.prompt_field."]
-        found = super().problems(model)
+        found, budget = super().problems(model), self.config.batch_tokens
+        if budget is not None and budget <= self.settings.context:
+            found.append(f"task.batch_tokens: {budget} tokens, which a pair of training.context "
+                         f"{self.settings.context} with its opening token exceeds. Raise it, or lower the context.")
         if model.source_vocab_size < model.vocab_size:
             found.append(f"model.encoder.vocab_size: {model.source_vocab_size}, while targets have "
                          f"{model.vocab_size} ids; one tokenizer writes both. Leave it out, and it is filled in.")
@@ -246,10 +161,12 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
         if layout_of(tokenizer).opening is None:
             raise DataError(f"the tokenizer {tokenizer.name} has no token that opens a text, from which a "
                             "target's first token is predicted.", where="tokenizer", remedy="Give another tokenizer.")
-        return encode_pairs(corpus, tokenizer, self.settings.context, repeated)
+        return encode_pairs(corpus, tokenizer, self.settings.context, repeated, cut=self.config.cut)
 
     def batches(self, examples: Pairs) -> PairBatches:
-        return PairBatches(examples, self.settings)
+        settings = self.settings
+        return PairBatches(examples, rows=settings.rows, budget=self.config.batch_tokens, seed=settings.seed,
+                           reshuffle=settings.reshuffle)
 
     def notice(self, batches: BatchSource[PairBatch]) -> str | None:
         pairs = batches.pairs if isinstance(batches, PairBatches) else None
@@ -286,8 +203,8 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
         return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: Pairs, batches: int | None = None) -> Validation:
-        """Measure each pair once, in order."""
-        groups = in_batches(len(examples.sources), self.settings.rows)
+        """Measure each pair once, in order; those of a budget of tokens from the shortest to the longest."""
+        groups = self.batches(examples).in_order()
         nats, tokens, size = 0.0, 0, 0
         with evaluating(model) as device:
             for rows in spread(groups, batches):
@@ -302,4 +219,5 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
         cut = f"; {examples.cut} pairs cut to the context" if examples.cut else ""
         protocol = ("each token of a target predicted from its source and the true tokens before it; the end of a "
                     f"target counts as a token of 0 bytes{cut}{part}")
-        return Validation(nats / math.log(2) / size, nats / tokens, tokens, size, protocol)
+        return Validation(nats / math.log(2) / size, nats / tokens, tokens, size, protocol,
+                          {"perplexity": exponential(nats / tokens)})

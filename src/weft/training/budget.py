@@ -46,14 +46,16 @@ def settle_steps(config: RunConfig, model: Model, examples: Examples, device: to
     if settings.tokens is not None:
         return _whole(settings.tokens, task.batches(examples).tokens_per_batch * settings.accumulation, "tokens")
     if settings.flops is not None:
-        row = flops_per_row(model, task.lengths(task.batches(examples)))
-        return _whole(settings.flops, settings.batch_size * settings.accumulation * row, "flops")
+        batches = task.batches(examples)
+        row = flops_per_row(model, task.lengths(batches))
+        return _whole(settings.flops, batches.rows * settings.accumulation * row, "flops")
     return settings.steps or DEFAULT_STEPS
 
 
 def tokens_per_step(config: RunConfig) -> int:
     """Inputs of one step, accumulation included, and padding, which is computed too."""
-    return config.training.batch_size * config.context * config.training.accumulation
+    training = config.training
+    return config.task.inputs_of(training.batch_size, config.context) * training.accumulation
 
 
 def _whole(budget: float, price: float, unit: str) -> int:

@@ -175,7 +175,8 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
         KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
     rhythm, interval, world = Rhythm.of(run.config.report, trainer.steps), begun.interval, run.world
-    use = Utilisation(run.config, trainer.task.lengths(trainer.batches), trainer.compute, world.device)
+    use = Utilisation(run.config, trainer.task.lengths(trainer.batches), trainer.compute, world.device,
+                      trainer.batches.rows)
     with _naming_the_last(run), Interrupts() as interrupts:
         validation = _caught_up(run, trainer, rhythm, begun)
         while trainer.step < trainer.steps:

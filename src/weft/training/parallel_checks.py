@@ -12,13 +12,13 @@ from weft.training.parallel import World
 
 
 def require_divisible(config: RunConfig, size: int) -> None:
-    """Check that a batch gives every rank as many rows.
+    """Check that a batch gives every rank as many rows; batches under a budget of tokens give each about as many.
 
     Raises:
         ConfigError: it does not.
     """
     rows = config.training.batch_size
-    if rows % size:
+    if rows % size and not config.task.shapes_vary:
         nearest = max(1, round(rows / size)) * size
         raise ConfigError([f"training.batch_size: {rows} rows do not divide among {size} ranks. Choose a multiple of "
                            f"{size}, such as {nearest}, or another --nproc-per-node."])

@@ -39,10 +39,12 @@ class Utilisation:
         lengths: tokens of its rows; padding is no work of the model, so it is not counted.
         compute: of the run; to be in force whenever `mfu` is called.
         device: where the run computes.
+        rows: of a batch, on average.
     """
 
-    def __init__(self, config: RunConfig, lengths: Lengths, compute: Compute, device: torch.device) -> None:
-        self._config, self._lengths, self._compute, self._device = config, lengths, compute, device
+    def __init__(self, config: RunConfig, lengths: Lengths, compute: Compute, device: torch.device,
+                 rows: float) -> None:
+        self._config, self._lengths, self._compute, self._device, self._rows = config, lengths, compute, device, rows
 
     def mfu(self, steps_per_second: float, seconds: float) -> float | None:
         """The share at that pace; None for a run that has trained for fewer than `PATIENCE` ``seconds``.
@@ -54,7 +56,7 @@ class Utilisation:
         if seconds < PATIENCE:
             return None
         training = self._config.training
-        rows = steps_per_second * training.batch_size * training.accumulation
+        rows = steps_per_second * self._rows * training.accumulation
         peak = _peak(training.dtype, self._compute, str(self._device))
         return rows * _flops_per_row(json.dumps(self._config.model.dump()), self._lengths) / peak
 

@@ -142,7 +142,7 @@ class Trainer:
         model already."""
         restore_optimizer(self.optimizer, self.model, tensors, where=where)
         self._first_loss = float(tensors[FIRST_LOSS]) if FIRST_LOSS in tensors else None
-        mine = self.world.rows(self.batches.rows)
+        mine = self.world.rows(int(self.batches.rows))
         carried = {name.removeprefix(CARRIED): tensor[mine].to(self.device) for name, tensor in tensors.items()
                    if name.startswith(CARRIED)}
         empty = self.task.start(self.precision.working, mine.stop - mine.start, self.device)
@@ -189,6 +189,9 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
         ConfigError: it cannot; every problem is listed.
     """
     problems = task.problems(model)
+    if config.training.compute.compile and config.task.shapes_vary:
+        problems.append("training.compute.compile: true, while the batches of this task have many shapes, each of "
+                        "which would be compiled. Leave it out, or leave out task.batch_tokens.")
     if config.training.compute.checkpoint_activations:
         where = "training.compute.checkpoint_activations"
         if not with_boundaries(model):

@@ -1,0 +1,146 @@
+"""Train and test the models of this recipe: ``python recipes/multi30k/run.py DATA [sinusoidal rope] [--seeds 3]``.
+
+DATA is the folder of Multi30k's files (``train.en.gz``, ``train.de.gz``, ``val.*`` and ``test_2016_flickr.*``). Each model
+is trained from each seed into ``runs/multi30k`` (a run that was interrupted goes on); the checkpoint that was best on the
+validation pairs translates the test sentences by beam search. BLEU, its interval and signature are kept in
+``result.json`` beside this file, from which the table of the README is made, and a cross-attention map in ``map.svg``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from weft import api
+from weft.api.translating import source_row
+from weft.core.model import EncoderInputs, LanguageModel, parameter_count
+from weft.core.probes import probe
+from weft.core.span import Span
+from weft.disk.atomic import write_file
+from weft.drawing.markup import Markup, tag
+from weft.training import Progress
+from weft.training.compute import processor_name
+
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+RESULT, README, MAP = HERE / "result.json", HERE / "README.md", HERE / "map.svg"
+BEGIN, END = "<!-- table -->\n", "<!-- /table -->\n"
+MODELS = ("sinusoidal", "rope")
+SEARCH = api.Search(beams=5, length_penalty=0.6)
+SHOWN = "A little girl is climbing into a wooden playhouse."
+"""The sentence of the map, from the test set."""
+
+CELL, MARGIN = 24, 120
+
+
+def tell(event: object) -> None:
+    """A line now and then."""
+    if isinstance(event, Progress):
+        print(f"step {event.step}/{event.steps}  {event.loss:.4f} nats/token  {event.seconds:.0f} s", flush=True)
+
+
+def run(name: str, seed: int, runs: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Train one model from one seed, or go on, and test it."""
+    out = runs / f"{name}-{seed}"
+    found = api.train(HERE / f"{name}.yaml", [f"seed={seed}", f"data.order_seed={seed}", *overrides], out=out,
+                      resume=(out / "run.json").exists(), on_event=tell)
+    tested = api.measure_bleu(found.best, part="test", search=SEARCH)
+    held = api.measure(found.best, part="test")
+    return {"bleu": tested.bleu.to_json(), "perplexity": held.measures["perplexity"], "seconds": found.seconds,
+            "parameters": parameter_count(found.model), "folder": str(found.best)}
+
+
+def attention_map(folder: str) -> Markup:
+    """How much each token of a translation attends to each of its source, in the last block, the mean over heads."""
+    loaded = api.load(folder)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    assert isinstance(model, LanguageModel) and tokenizer is not None, "a run of this recipe"
+    row = source_row(loaded, SHOWN)
+    target = [*row.tokens, *api.translate(loaded, SHOWN, SEARCH).beams.rows[0][0].tokens]
+    names = f"stack.layers.{len(list(model.stack.layers)) - 1}.layers.1.weights"
+    with torch.no_grad(), probe(model.eval(), names) as values:
+        model(torch.tensor([target[:-1]]), None, Span(memory=model.encode(EncoderInputs(torch.tensor([row.source])))))
+    weights = values[names][0][0].mean(0)
+    sides = [[tokenizer.decode([token]) or "end" for token in ids] for ids in (target[1:], row.source or ())]
+    return drawn(weights.tolist(), *sides)
+
+
+def drawn(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> Markup:
+    """A grid of grey squares, the target's tokens from top to bottom, the source's from left to right."""
+    size = [MARGIN + CELL * len(names) for names in (columns, rows)]
+    cells = [tag("rect", {"x": MARGIN + CELL * column, "y": MARGIN + CELL * row, "width": CELL, "height": CELL,
+                          "fill": f"rgb({(shade := round(255 * (1 - value)))},{shade},{shade})"})
+             for row, line in enumerate(weights) for column, value in enumerate(line)]
+    left = [tag("text", {"x": MARGIN - 6, "y": MARGIN + CELL * (place + 0.7), "text-anchor": "end"}, name)
+            for place, name in enumerate(rows)]
+    turned = [(MARGIN + CELL * (place + 0.7), name) for place, name in enumerate(columns)]
+    top = [tag("text", {"transform": f"translate({x:.1f} {MARGIN - 6}) rotate(-60)"}, name) for x, name in turned]
+    return tag("svg", {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {size[0] + CELL} {size[1] + CELL}",
+                       "font-family": "sans-serif", "font-size": 13}, *cells, *left, *top)
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures as Markdown: the mean over seeds with its standard deviation."""
+    lines = ["| positions | parameters | seeds | BLEU on test 2016 | perplexity | minutes of training |",
+             "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    for name in MODELS:
+        if seeds := list(results.get(name, {}).get("seeds", {}).values()):
+            scores = [each["bleu"]["score"] for each in seeds]
+            spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
+            lines.append(f"| [{name}]({name}.yaml) | {seeds[0]['parameters']:,} | {len(seeds)} | "
+                         f"{statistics.mean(scores):.2f}{spread} | "
+                         f"{statistics.mean(each['perplexity'] for each in seeds):.2f} | "
+                         f"{statistics.mean(each['seconds'] for each in seeds) / 60:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page with the table of these results."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}{table(results)}{END}{rest.partition(END)[2]}"
+
+
+def kept(results: dict[str, Any], name: str, seed: int, found: Mapping[str, Any], threads: int) -> None:
+    """Put a result beside the others, and write all of them and the page's table."""
+    config = yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
+    before = results.get(name, {}).get("seeds", {})
+    shown = {key: value for key, value in found.items() if key != "folder"}
+    results[name] = {"config": config, "seeds": {**before, str(seed): shown}, "threads": threads,
+                     "date": date.today().isoformat(), "processor": processor_name(), "torch": torch.__version__}
+    write_file(RESULT, json.dumps(results, indent=1, sort_keys=True) + "\n")
+    write_file(README, with_table(README.read_text(encoding="utf-8"), results))
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("data", type=Path, help="the folder of the files")
+    options.add_argument("models", nargs="*", default=MODELS, help=f"of {', '.join(MODELS)}")
+    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--runs", type=Path, default=ROOT / "runs/multi30k")
+    options.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
+                         help="a change of the configuration, for a trial; its results are printed and not kept")
+    given = options.parse_args()
+    runs = given.runs.resolve()
+    os.chdir(given.data)  # the configurations name the files alone
+    torch.set_num_threads(given.threads)
+    results: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    for seed in range(given.seeds):
+        for name in given.models:
+            found = run(name, seed, runs, given.overrides)
+            print(f"{name}, seed {seed}: BLEU {found['bleu']['score']:.2f}", flush=True)
+            if not given.overrides:
+                kept(results, name, seed, found, given.threads)
+                write_file(MAP, f"{attention_map(found['folder'])}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""``weft translate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from weft.cli.generate import Checkpoint
+from weft.cli.options import (
+    AllowPickles,
+    Device,
+    Dtype,
+    Json,
+    Kernels,
+    Offline,
+    Plugin,
+    Revision,
+    Threads,
+    guarded,
+    on_disk,
+    prepare,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from weft.api import Search
+    from weft.decoding import LengthFormula
+
+Beams = Annotated[int, typer.Option("--beams", min=1, help="Hypotheses of each target; 1 is greedy decoding.")]
+LengthPenalty = Annotated[float, typer.Option(
+    "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities are divided.")]
+Formula = Annotated[str, typer.Option(
+    "--length-formula", help="gnmt: divide by ((5 + length) / 6)^a (Wu et al. 2016); power: by length^a.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sources, of similar lengths, searched at once.")]
+Cut = Annotated[bool, typer.Option("--cut", help="Cut sources longer than the encoder's limit, and count them.")]
+
+
+@guarded
+def translate(checkpoint: Checkpoint,
+              sources: Annotated[Path, typer.Argument(metavar="SOURCES", help="A text file of one source a line.")],
+              out: Annotated[Path | None, typer.Option("--out", help="Write the targets to this new file, one a line, "
+                                                       "instead of printing them.")] = None,
+              beams: Beams = 4, length_penalty: LengthPenalty = 0.6, length_formula: Formula = "gnmt",
+              max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a target; default 50 more "
+                                                                 "than its source has.")] = None,
+              batch_size: BatchSize = 32, cut: Cut = False, device: Device = "cpu", dtype: Dtype = None,
+              threads: Threads = None, kernels: Kernels = None, plugin: Plugin = None, json: Json = False,
+              revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+    """Write the target of each line of a text, with an encoder-decoder, by beam search."""
+    prepare(plugin, threads, kernels)
+    from weft import api
+    from weft.data.aligned import lines_of
+    from weft.disk.ownership import require_free
+
+    if out is not None:
+        require_free(out, single=True)
+    lines = list(lines_of(sources))
+    require_sources(lines, sources)
+    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
+                      purpose="translating")
+    found = api.translate(loaded, lines, search_of(beams, length_penalty, length_formula, max_new_tokens, batch_size,
+                                                   cut))
+    if found.cut:
+        typer.echo(f"{found.cut:,} of {len(lines):,} sources were cut to the encoder's limit", err=True)
+    if out is not None:
+        write_lines(out, found.texts)
+    if json:
+        print_json(found)
+    elif out is None:
+        typer.echo("\n".join(map(in_one_line, found.texts)))
+
+
+def search_of(beams: int, length_penalty: float, length_formula: str, max_new_tokens: int | None, batch_size: int,
+              cut: bool) -> Search:
+    """The search that the options describe; an unknown formula is refused by `weft.decoding.beam_search`."""
+    from weft import api
+
+    return api.Search(beams, length_penalty, cast("LengthFormula", length_formula), max_new_tokens, batch_size, cut)
+
+
+def require_sources(lines: list[str], path: Path) -> None:
+    """Refuse a file without lines, and empty lines.
+
+    Raises:
+        DataError: with the place of the first.
+    """
+    from weft.core.errors import DataError
+
+    if not lines:
+        raise DataError("the file is empty.", where=str(path), remedy="Give one source a line.")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise DataError("the line is empty, and a source has text.", where=f"{path}, line {number}",
+                            remedy="Fill it in, or remove it.")
+
+
+def write_lines(path: Path, texts: tuple[str, ...]) -> None:
+    """Write texts to a new file, one a line.
+
+    Raises:
+        OccupiedError: something is at ``path``.
+    """
+    from weft.disk.atomic import new_file
+
+    with new_file(path) as draft:
+        draft.write_text("".join(f"{in_one_line(text)}\n" for text in texts), encoding="utf-8")
+
+
+def in_one_line(text: str) -> str:
+    """A text with spaces for its line ends, so that line i belongs to line i of the sources."""
+    return text.replace("\r", " ").replace("\n", " ")

@@ -1,0 +1,179 @@
+"""Pairs of a source and a target: tokens and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Int64
+
+from weft.core.errors import DataError
+from weft.data.corpus import Corpus
+from weft.data.duplicates import Repeated
+from weft.data.layout import NO_IDS, layout_of
+from weft.data.length_batches import LengthOrder
+from weft.data.rows import values_of
+from weft.data.sequences import Padded, RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
+from weft.tokenizers import Tokenizer
+
+
+def texts_of(corpus: Corpus) -> Iterator[str]:
+    """Sources and targets alternately."""
+    return (text for row in corpus.documents for text in values_of(row))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Sources and targets as tokens. A source is followed by a closing token; a target is between an opening and a
+    closing token.
+
+    Attributes:
+        sources: their tokens.
+        targets: their tokens.
+        target_bytes: bytes of text of each target's tokens.
+        cut: number of pairs whose source or target was longer than the context.
+        corpus: name of the records.
+        repeated: see `weft.tasks.base.Examples`.
+    """
+
+    sources: Sequences
+    targets: Sequences
+    target_bytes: Sequences
+    cut: int
+    corpus: str
+    repeated: Repeated | None
+
+    def __len__(self) -> int:
+        """Tokens to predict."""
+        return len(self.targets.ids) - len(self.targets)
+
+
+def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, context: int, repeated: Repeated | None, *,
+                 cut: bool) -> Pairs:
+    """Encode every record's source and target.
+
+    Args:
+        corpus: of records that hold a source and a target.
+        tokenizer: of both.
+        context: tokens of a source, and of a target without its opening token, at most.
+        repeated: see `weft.tasks.base.Examples`.
+        cut: whether longer ones are cut at their ends.
+
+    Raises:
+        TokenizerError: the tokenizer cannot express a text; ``where`` names the record.
+        DataError: a source or a target is longer, and ``cut`` is False.
+    """
+    opening, closing = ends_of(tokenizer)
+    sources, targets, sizes = (SequenceWriter(corpus.name, most) for most in
+                               (tokenizer.vocab_size - 1, tokenizer.vocab_size - 1, 1 << 31))
+    named = ((row.name, text) for row in corpus.documents for text in values_of(row))
+    encoded, longer = encoded_texts(named, tokenizer), 0
+    for row, source, target in zip(corpus.documents, encoded, encoded, strict=True):
+        whole = np.concatenate([source.ids, closing])
+        ids = np.concatenate([opening, target.ids, closing])
+        lengths = np.concatenate([np.zeros_like(opening), target.byte_lengths, np.zeros_like(closing)])
+        if len(whole) > context or len(ids) > context + 1:
+            _require_cut(row.name, len(whole), len(ids) - 1, context, cut)
+            longer += 1
+        sources.add(whole[:context])
+        targets.add(ids[:context + 1])
+        sizes.add(lengths[:context + 1])
+    return Pairs(sources.done(), targets.done(), sizes.done(), longer, corpus.name, repeated)
+
+
+def ends_of(tokenizer: Tokenizer) -> tuple[Int64[np.ndarray, " o"], Int64[np.ndarray, " c"]]:
+    """The token before each target, and the one after each source and each target; empty where there is none."""
+    layout = layout_of(tokenizer)
+    opening, closing = (NO_IDS if token is None else np.array([token], dtype=np.int32)
+                        for token in (layout.opening, layout.final if layout.closing is None else layout.closing))
+    return opening, closing
+
+
+def _require_cut(name: str, source: int, target: int, context: int, cut: bool) -> None:
+    if not cut:
+        side, length = ("source", source) if source > context else ("target", target)
+        raise DataError(f"the {side} has {length} tokens with the one that ends it, and the context is {context}.",
+                        where=name, remedy="Raise training.context, remove that pair, or set task.cut: true, and all "
+                        "such pairs are cut and counted.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PairBatch:
+    """Pairs as padded rows. The tokens of ``targets`` are the decoder's inputs and, one position later, its targets."""
+
+    sources: Padded
+    targets: Padded
+    bytes: int
+
+    @property
+    def predictions(self) -> int:
+        """Tokens that are predicted."""
+        return int((self.targets.count - 1).clip(0).sum())
+
+
+@final
+class PairBatches:
+    """Batches of pairs, of ``rows`` pairs each in shuffled order, or of pairs of about the same length within a budget.
+
+    Args:
+        pairs: that are batched.
+        rows: pairs of a batch, without a budget.
+        budget: tokens of a batch's sources, and of its targets, at most; None: there is no budget.
+        seed: of the order.
+        reshuffle: every epoch has its own order.
+
+    Raises:
+        DataError: there is no pair, or one is longer than the budget.
+    """
+
+    def __init__(self, pairs: Pairs, *, rows: int, budget: int | None, seed: int, reshuffle: bool) -> None:
+        self.pairs, where = pairs, pairs.corpus
+        self._order = RowOrder(len(pairs.sources), rows=rows, seed=seed, reshuffle=reshuffle, where=where)
+        self._by_length = None if budget is None else LengthOrder(
+            pairs.sources, pairs.targets, budget=budget, seed=seed, reshuffle=reshuffle, where=where)
+
+    @property
+    def rows(self) -> float:
+        """Pairs of a batch, on average."""
+        return self._order.rows if self._by_length is None else self._by_length.rows
+
+    @property
+    def tokens_per_batch(self) -> float:
+        """Tokens that are predicted; the mean over an epoch."""
+        return self.rows * len(self.pairs) / self._order.size
+
+    @property
+    def source_tokens_per_batch(self) -> float:
+        """Tokens of the sources without padding; the mean over an epoch."""
+        return self.rows * len(self.pairs.sources.ids) / self._order.size
+
+    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> PairBatch:
+        """The batch of that step, or one rank's rows of it, padded to the widths of the whole batch."""
+        if self._by_length is None:
+            rows = self._order.of(step)
+            return laid_out(self.pairs, rows, share_of(len(rows), rank, world))
+        rows = self._by_length.of(step)
+        return laid_out(self.pairs, rows, self._by_length.share(len(rows), rank, world), narrow=True)
+
+    def in_order(self) -> list[Int64[np.ndarray, " B"]]:
+        """The indices of the pairs of each batch of an evaluation: each pair once, in order, or with a budget by
+        length."""
+        if self._by_length is not None:
+            return [self._by_length.sorted_batch(place) for place in range(self._by_length.batches)]
+        size, rows = self._order.size, self._order.rows
+        return [np.arange(first, min(first + rows, size)) for first in range(0, size, rows)]
+
+
+def laid_out(pairs: Pairs, rows: Int64[np.ndarray, " B"], share: slice, *, narrow: bool = False) -> PairBatch:
+    """A share of the pairs ``rows`` as padded rows, as wide as `weft.data.sequences.widths` gives, or with ``narrow``
+    as the longest of ``rows``."""
+    source, target = widths((pairs.sources, rows), (pairs.targets, rows))
+    if narrow:
+        source, target = (int(column.lengths[rows].max()) for column in (pairs.sources, pairs.targets))
+    targets = pairs.targets.padded(rows[share], max(2, target))
+    sizes = pairs.target_bytes.padded(rows[share], max(2, target))
+    return PairBatch(pairs.sources.padded(rows[share], source), targets, int(sizes.ids[:, 1:].sum()))
