@@ -63,7 +63,7 @@ class TokenEncoderConfig(StackedConfig):
                                 "embedding": {"dropout": 0.1},
                                 "blocks": [{"kind": "post", "layers": [attention, mlp]}], "head": "masked_token"}),
             cls.model_validate({"vocab_size": 11, "d_model": 8, "position": {"kind": "learned", "offset": 2},
-                                "context": 32, "padding_id": 1,
+                                "context": 32, "padding_id": 1, "n_types": 1,
                                 "blocks": [{"kind": "post", "layers": [attention, mlp]}]}),
             cls.model_validate({"vocab_size": 11, "d_model": 8, "d_input": 6, "position": "sinusoidal", "n_types": 2,
                                 "embedding": {"norm": "layernorm"},
