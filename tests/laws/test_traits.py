@@ -14,10 +14,11 @@ HOLDERS = {
     "encoder.encoder.1": {Trait.BIDIRECTIONAL},
     **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(3)},
     "feedforward.moe.3": {Trait.DISCRETE_CHOICE, Trait.HOST_CHOICE},
-    **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(4, 9)},
+    **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(4, 10)},
     "mixer.attention.3": {Trait.PREFIX_FIRST},
     **{f"mixer.{name}": {Trait.BIDIRECTIONAL} for name in (
-        "attention.4", "latent_attention.4", "linear_attention.4", "linear_attention.5", "performer.3", "performer.4")},
+        "attention.4", "global_attention.2", "global_attention.3", "latent_attention.4", "linear_attention.4",
+        "linear_attention.5", "performer.3", "performer.4")},
     "mixer.latent_attention.3": {Trait.PREFIX_FIRST},
     **{f"head.{name}": {Trait.BIDIRECTIONAL} for name in (
         "layer_classes.0", "layer_classes.1", "masked_token.0", "masked_token.1", "per_token.0", "per_token.1",

@@ -251,7 +251,6 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
         return [cls(expert=small, n_experts=4), cls(expert=small, n_experts=3, top_k=1, renormalise=False, z_loss=0.0),
                 cls(expert=small, n_experts=3, balance_loss=0.5, z_loss=0.5, dispatch="dense"),
                 cls(expert=small, n_experts=2, balance_loss=0.0, dispatch="grouped"),
-                cls(expert=small, n_experts=3, routing=RoutingSettings(bias=True)),
                 cls(expert=small, n_experts=3, shared_expert=GLUConfig(d_ff=5), shared_gate=True),
                 cls(expert=small, n_experts=3, shared_expert=small),
                 cls(expert=small, n_experts=6, shared_expert=small, renormalise=False, routing=RoutingSettings(
@@ -259,4 +258,5 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
                 cls(expert=small, n_experts=8, routing=RoutingSettings(
                     scores="sigmoid", groups=4, top_groups=2, group_score="best_two", correction=True)),
                 cls(expert=small, n_experts=4, renormalise=False, routing=RoutingSettings(
-                    scores="sigmoid", correction=True, correction_rate=0.0))]
+                    scores="sigmoid", correction=True, correction_rate=0.0)),
+                cls(expert=small, n_experts=3, routing=RoutingSettings(bias=True))]
