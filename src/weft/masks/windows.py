@@ -74,8 +74,9 @@ class SymmetricWindow(Mask):
     def band(self) -> Band:
         return Band(self.left + 1, self.right)
 
-    def pattern(self) -> Pattern | None:
-        return None if self.right else Pattern(causal=True, size=self.left + 1)
+    def pattern(self) -> Pattern:
+        size = self.left + 1
+        return Pattern(size=size, ahead=self.right) if self.right else Pattern(causal=True, size=size)
 
 
 @register_mask
