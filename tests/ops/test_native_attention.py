@@ -44,6 +44,7 @@ class Case(NamedTuple):
     heads: tuple[int, int] = (2, 2)
     sizes: tuple[int, int] = (8, 8)
     bias: Tensor | None = None
+    sinks: Tensor | None = None
 
 
 def numbers(*shape: int, seed: int) -> Tensor:
@@ -90,6 +91,9 @@ CASES = {
     "bias in a window": Case(Interval(0, 70, 0, STARTS), 100, 100, bias=numbers(1, 1, 401, seed=5)),
     "bias by row": Case(Interval(0, None, None, stop=torch.tensor([[69], [3]])), 70, 70,
                         bias=numbers(2, 2, 401, seed=5)),
+    "sinks": Case(Interval(0, None, 0), 131, 131, (4, 2), sinks=numbers(4, seed=6) * 4),
+    "sinks, bias and padding": Case(Interval(0, 50, None, stop=torch.tensor([[89], [-1]])), 100, 100,
+                                    bias=numbers(1, 2, 401, seed=5), sinks=numbers(2, seed=6)),
     "bias after others": Case(Interval(60, 33, 4), 70, 130, bias=numbers(2, 1, 401, seed=5)),
 }
 
@@ -120,29 +124,34 @@ def by_hand(case: Case, q: Any, k: Any, v: Any, dy: Any) -> list[np.ndarray[Any,
     y, dq, dk, dv = (np.zeros(x.shape) for x in (dy, q, k, v))
     bias = np.zeros((1, 1, 401)) if case.bias is None else case.bias.double().numpy()
     dbias, full = np.zeros(bias.shape), np.broadcast_to(bias, (len(q), case.heads[0], 401))
+    dsinks = np.zeros(case.heads[0])
     apart = np.arange(case.keys) - np.arange(case.queries)[:, None] - case.interval.offset + 200
     share = case.heads[0] // case.heads[1]
     for row, h in itertools.product(range(len(q)), range(case.heads[0])):
         queries, keys, values, slope = q[row, :, h], k[row, :, h // share], v[row, :, h // share], dy[row, :, h]
         may = allowed(case, row)
         scores = np.where(may, SCALE * queries @ keys.T + full[row, h, apart.clip(0, 400)], -np.inf)
-        top = np.where(may.any(1), scores.max(1), 0)[:, None]
-        weights = np.exp(scores - top) / np.maximum(np.exp(scores - top).sum(1, keepdims=True), 1e-300)
+        sink = -np.inf if case.sinks is None else float(case.sinks[h])
+        top = np.where(may.any(1), np.maximum(scores.max(1), sink), 0)[:, None]
+        total = np.exp(scores - top).sum(1, keepdims=True) + np.exp(sink - top)
+        weights = np.exp(scores - top) / np.maximum(total, 1e-300)
         y[row, :, h] = weights @ values
         falling = slope @ values.T
         inner = weights * (falling - (falling * weights).sum(1, keepdims=True))
+        dsinks[h] -= ((falling * weights).sum(1) * (np.exp(sink - top) / np.maximum(total, 1e-300))[:, 0]).sum()
         np.add.at(dbias[row % len(dbias), h % dbias.shape[1]], apart.clip(0, 400), inner)
         dq[row, :, h] = SCALE * inner @ keys
         dk[row, :, h // share] += SCALE * inner.T @ queries
         dv[row, :, h // share] += weights.T @ slope
-    return [y, dq, dk, dv] + ([] if case.bias is None else [dbias])
+    return [y, dq, dk, dv] + ([] if case.bias is None else [dbias]) + ([] if case.sinks is None else [dsinks])
 
 
 def computed(case: Case, tensors: list[Tensor]) -> list[Tensor]:
     """The result and the gradients in C."""
-    leaves = [x.detach().requires_grad_() for x in (*tensors[:3], *([] if case.bias is None else [case.bias]))]
-    terms = tuple(ByDistance(x) for x in leaves[3:])
-    y = native(*leaves[:3], interval=case.interval, scale=SCALE, terms=terms)
+    leaves = [x.detach().requires_grad_() for x in (*tensors[:3], case.bias, case.sinks) if x is not None]
+    terms = () if case.bias is None else (ByDistance(leaves[3]),)
+    y = native(*leaves[:3], interval=case.interval, scale=SCALE, terms=terms,
+               sinks=None if case.sinks is None else leaves[-1])
     return [y.detach(), *torch.autograd.grad(y, leaves, tensors[3])]
 
 
@@ -222,7 +231,7 @@ def test_the_operators_keep_what_they_declare() -> None:
     case = Case(Interval(0, 5, 0), 70, 70, (4, 2))
     q, k, v, dy = inputs(case)
     leaves = [x.requires_grad_() for x in (q, k, v)]
-    leaves.append(numbers(1, 4, 6, seed=4).requires_grad_())
+    leaves += [numbers(1, 4, 6, seed=4).requires_grad_(), numbers(4, seed=6).requires_grad_()]
     rest = (None, torch.full((2, 70), 60, dtype=torch.int32), SCALE, 0, 5, 0)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.weft.native_attention.default, (*leaves, *rest), test_utils=checks)
@@ -235,21 +244,21 @@ def test_the_operators_keep_what_they_declare() -> None:
 
 def test_second_derivatives_are_those_of_the_formula() -> None:
     case = Case(Interval(3, 4, 2, start=torch.tensor([[2], [0]]), stop=torch.tensor([[7], [9]])), 6, 12, (4, 2), (3, 5))
-    tensors, table = inputs(case), numbers(1, 4, 401, seed=5)
+    tensors, table, sinks = inputs(case), numbers(1, 4, 401, seed=5), numbers(4, seed=6)
 
     def twice(run: Callable[..., Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-        leaves = [x.to(dtype).requires_grad_() for x in (*tensors[:3], table)]
+        leaves = [x.to(dtype).requires_grad_() for x in (*tensors[:3], table, sinks)]
         slopes = torch.autograd.grad(run(*leaves), leaves, tensors[3].to(dtype), create_graph=True)
         return torch.autograd.grad(sum(x.square().sum() for x in slopes), leaves)
 
-    def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sinks: Tensor) -> Tensor:
         apart = torch.arange(12) - torch.arange(6)[:, None] - 3 + 200
         mask = torch.stack([torch.from_numpy(allowed(case, row)) for row in range(2)])[:, None]
         return ATTENTION.form("reference").run(
-            AttentionCall(q, k, v, SCALE, Written(mask), (WrittenTerm(bias[..., apart]),)))
+            AttentionCall(q, k, v, SCALE, Written(mask), (WrittenTerm(bias[..., apart]),), sinks=sinks))
 
-    found = twice(lambda q, k, v, bias: native(q, k, v, interval=case.interval, scale=SCALE, terms=(ByDistance(bias),)),
-                  torch.float32)
+    found = twice(lambda q, k, v, bias, sinks: native(q, k, v, interval=case.interval, scale=SCALE, sinks=sinks,
+                                                      terms=(ByDistance(bias),)), torch.float32)
     for own, exact in zip(found, twice(plain, torch.float64), strict=True):
         assert_close(own.double(), exact, rtol=0, atol=BOUND * float(exact.abs().max()))
 
@@ -270,9 +279,8 @@ def called(mask: str = "causal", steps: int = 200, dtype: torch.dtype = torch.fl
     (called(steps=2), "too few queries"),
     (called(dtype=torch.float64), "it runs only in bfloat16 or float32"),
     (called("causal & strided(3)"), "keys may not be consecutive"),
-    (called(softcap=2.0), "it has no softcap, sinks, dropout"),
-    (called(dropout=0.5), "it has no softcap, sinks, dropout"),
-    (called(sinks=torch.zeros(4)), "it has no softcap, sinks, dropout"),
+    (called(softcap=2.0), "it has no softcap and no dropout"),
+    (called(dropout=0.5), "it has no softcap and no dropout"),
     (called(terms=(WrittenTerm(torch.zeros(1, 1, 200, 200)),)), "a bias depends on more than distance"),
     (called(record=lambda weights: None), "it returns no weights"),
     (AttentionCall(*(torch.ones(2, 200, 1, 257) for _ in range(3)), SCALE), "a head has more than 256 features"),
@@ -374,7 +382,8 @@ def test_operations_outside_the_blocks_are_not_counted() -> None:
     q, k, v, _ = (torch.empty(x.shape, device="meta") for x in inputs(case))
     pairs = sum(any(10 + i - 20 <= j <= 10 + i + 3 for i in range(first, min(first + 64, 150)))
                 * (min(first + 64, 150) - first) for first in range(0, 150, 64) for j in range(160))
-    assert native_skipped(q, k, v, None, None, None, SCALE, 10, 20, 3) == 2 * 2 * 4 * (8 + 6) * (150 * 160 - pairs)
+    skipped = native_skipped(q, k, v, None, None, None, None, SCALE, 10, 20, 3)
+    assert skipped == 2 * 2 * 4 * (8 + 6) * (150 * 160 - pairs)
 
 
 def test_no_form_calls_flex_attention() -> None:
