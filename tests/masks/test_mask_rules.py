@@ -202,7 +202,7 @@ def spelt(pattern: Pattern) -> Mask:
     """The mask that a pattern describes."""
     mask: Mask = Causal() if pattern.causal else Bidirectional()
     if pattern.size is not None:
-        mask = mask & Window(pattern.size)
+        mask = mask & (SymmetricWindow(pattern.size - 1, pattern.ahead) if pattern.ahead else Window(pattern.size))
     if pattern.documents:
         mask = mask & Documents()
     return mask & Padding() if pattern.padding else mask

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +12,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import weft
-from weft.core.clock import Keys
-from weft.core.config import parse_part
-from weft.core.part_config import Dims
-from weft.core.span import WHOLE, Span
-from weft.masks import parse_mask
-from weft.masks.visible import Interval, Rule, Visible, Written, visible
+from weft.masks.visible import Interval, Written
 from weft.ops.attention import ATTENTION, AttentionCall
-from weft.ops.forms import forced
 from weft.ops.native.library import VARIABLE, Loaded, loaded
 from weft.ops.native_attention import native, native_skipped
 from weft.ops.score_terms import ScoreTerm, WrittenTerm
@@ -44,6 +35,7 @@ class Case(NamedTuple):
     heads: tuple[int, int] = (2, 2)
     sizes: tuple[int, int] = (8, 8)
     bias: Tensor | None = None
+    sinks: Tensor | None = None
 
 
 def numbers(*shape: int, seed: int) -> Tensor:
@@ -90,6 +82,9 @@ CASES = {
     "bias in a window": Case(Interval(0, 70, 0, STARTS), 100, 100, bias=numbers(1, 1, 401, seed=5)),
     "bias by row": Case(Interval(0, None, None, stop=torch.tensor([[69], [3]])), 70, 70,
                         bias=numbers(2, 2, 401, seed=5)),
+    "sinks": Case(Interval(0, None, 0), 131, 131, (4, 2), sinks=numbers(4, seed=6) * 4),
+    "sinks, bias and padding": Case(Interval(0, 50, None, stop=torch.tensor([[89], [-1]])), 100, 100,
+                                    bias=numbers(1, 2, 401, seed=5), sinks=numbers(2, seed=6)),
     "bias after others": Case(Interval(60, 33, 4), 70, 130, bias=numbers(2, 1, 401, seed=5)),
 }
 
@@ -120,29 +115,34 @@ def by_hand(case: Case, q: Any, k: Any, v: Any, dy: Any) -> list[np.ndarray[Any,
     y, dq, dk, dv = (np.zeros(x.shape) for x in (dy, q, k, v))
     bias = np.zeros((1, 1, 401)) if case.bias is None else case.bias.double().numpy()
     dbias, full = np.zeros(bias.shape), np.broadcast_to(bias, (len(q), case.heads[0], 401))
+    dsinks = np.zeros(case.heads[0])
     apart = np.arange(case.keys) - np.arange(case.queries)[:, None] - case.interval.offset + 200
     share = case.heads[0] // case.heads[1]
     for row, h in itertools.product(range(len(q)), range(case.heads[0])):
         queries, keys, values, slope = q[row, :, h], k[row, :, h // share], v[row, :, h // share], dy[row, :, h]
         may = allowed(case, row)
         scores = np.where(may, SCALE * queries @ keys.T + full[row, h, apart.clip(0, 400)], -np.inf)
-        top = np.where(may.any(1), scores.max(1), 0)[:, None]
-        weights = np.exp(scores - top) / np.maximum(np.exp(scores - top).sum(1, keepdims=True), 1e-300)
+        sink = -np.inf if case.sinks is None else float(case.sinks[h])
+        top = np.where(may.any(1), np.maximum(scores.max(1), sink), 0)[:, None]
+        total = np.exp(scores - top).sum(1, keepdims=True) + np.exp(sink - top)
+        weights = np.exp(scores - top) / np.maximum(total, 1e-300)
         y[row, :, h] = weights @ values
         falling = slope @ values.T
         inner = weights * (falling - (falling * weights).sum(1, keepdims=True))
+        dsinks[h] -= ((falling * weights).sum(1) * (np.exp(sink - top) / np.maximum(total, 1e-300))[:, 0]).sum()
         np.add.at(dbias[row % len(dbias), h % dbias.shape[1]], apart.clip(0, 400), inner)
         dq[row, :, h] = SCALE * inner @ keys
         dk[row, :, h // share] += SCALE * inner.T @ queries
         dv[row, :, h // share] += weights.T @ slope
-    return [y, dq, dk, dv] + ([] if case.bias is None else [dbias])
+    return [y, dq, dk, dv] + ([] if case.bias is None else [dbias]) + ([] if case.sinks is None else [dsinks])
 
 
 def computed(case: Case, tensors: list[Tensor]) -> list[Tensor]:
     """The result and the gradients in C."""
-    leaves = [x.detach().requires_grad_() for x in (*tensors[:3], *([] if case.bias is None else [case.bias]))]
-    terms = tuple(ByDistance(x) for x in leaves[3:])
-    y = native(*leaves[:3], interval=case.interval, scale=SCALE, terms=terms)
+    leaves = [x.detach().requires_grad_() for x in (*tensors[:3], case.bias, case.sinks) if x is not None]
+    terms = () if case.bias is None else (ByDistance(leaves[3]),)
+    y = native(*leaves[:3], interval=case.interval, scale=SCALE, terms=terms,
+               sinks=None if case.sinks is None else leaves[-1])
     return [y.detach(), *torch.autograd.grad(y, leaves, tensors[3])]
 
 
@@ -222,7 +222,7 @@ def test_the_operators_keep_what_they_declare() -> None:
     case = Case(Interval(0, 5, 0), 70, 70, (4, 2))
     q, k, v, dy = inputs(case)
     leaves = [x.requires_grad_() for x in (q, k, v)]
-    leaves.append(numbers(1, 4, 6, seed=4).requires_grad_())
+    leaves += [numbers(1, 4, 6, seed=4).requires_grad_(), numbers(4, seed=6).requires_grad_()]
     rest = (None, torch.full((2, 70), 60, dtype=torch.int32), SCALE, 0, 5, 0)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.weft.native_attention.default, (*leaves, *rest), test_utils=checks)
@@ -235,138 +235,23 @@ def test_the_operators_keep_what_they_declare() -> None:
 
 def test_second_derivatives_are_those_of_the_formula() -> None:
     case = Case(Interval(3, 4, 2, start=torch.tensor([[2], [0]]), stop=torch.tensor([[7], [9]])), 6, 12, (4, 2), (3, 5))
-    tensors, table = inputs(case), numbers(1, 4, 401, seed=5)
+    tensors, table, sinks = inputs(case), numbers(1, 4, 401, seed=5), numbers(4, seed=6)
 
     def twice(run: Callable[..., Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-        leaves = [x.to(dtype).requires_grad_() for x in (*tensors[:3], table)]
+        leaves = [x.to(dtype).requires_grad_() for x in (*tensors[:3], table, sinks)]
         slopes = torch.autograd.grad(run(*leaves), leaves, tensors[3].to(dtype), create_graph=True)
         return torch.autograd.grad(sum(x.square().sum() for x in slopes), leaves)
 
-    def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sinks: Tensor) -> Tensor:
         apart = torch.arange(12) - torch.arange(6)[:, None] - 3 + 200
         mask = torch.stack([torch.from_numpy(allowed(case, row)) for row in range(2)])[:, None]
         return ATTENTION.form("reference").run(
-            AttentionCall(q, k, v, SCALE, Written(mask), (WrittenTerm(bias[..., apart]),)))
+            AttentionCall(q, k, v, SCALE, Written(mask), (WrittenTerm(bias[..., apart]),), sinks=sinks))
 
-    found = twice(lambda q, k, v, bias: native(q, k, v, interval=case.interval, scale=SCALE, terms=(ByDistance(bias),)),
-                  torch.float32)
+    found = twice(lambda q, k, v, bias, sinks: native(q, k, v, interval=case.interval, scale=SCALE, sinks=sinks,
+                                                      terms=(ByDistance(bias),)), torch.float32)
     for own, exact in zip(found, twice(plain, torch.float64), strict=True):
         assert_close(own.double(), exact, rtol=0, atol=BOUND * float(exact.abs().max()))
-
-
-# Through the operation and the layer.
-
-def under(mask: str, q: Tensor, span: Span = WHOLE) -> Visible:
-    resolved = span.resolve(None, q)
-    return visible(Rule.of(parse_mask(mask), q.shape[2]), Keys.of(resolved.ticks), resolved)
-
-
-def called(mask: str = "causal", steps: int = 200, dtype: torch.dtype = torch.float32, **facts: Any) -> AttentionCall:
-    q, k, v = (torch.ones(2, steps, 4, 8, dtype=dtype) for _ in range(3))
-    return AttentionCall(q, k, v, SCALE, facts.pop("visible", under(mask, q)), **facts)
-
-
-@pytest.mark.parametrize(("call", "reason"), [
-    (called(steps=2), "too few queries"),
-    (called(dtype=torch.float64), "it runs only in bfloat16 or float32"),
-    (called("causal & strided(3)"), "keys may not be consecutive"),
-    (called(softcap=2.0), "it has no softcap, sinks, dropout"),
-    (called(dropout=0.5), "it has no softcap, sinks, dropout"),
-    (called(sinks=torch.zeros(4)), "it has no softcap, sinks, dropout"),
-    (called(terms=(WrittenTerm(torch.zeros(1, 1, 200, 200)),)), "a bias depends on more than distance"),
-    (called(record=lambda weights: None), "it returns no weights"),
-    (AttentionCall(*(torch.ones(2, 200, 1, 257) for _ in range(3)), SCALE), "a head has more than 256 features"),
-    (AttentionCall(torch.ones(2, 200, 1, 8), *(torch.ones(2, 0, 1, 8) for _ in range(2)), SCALE),
-     "there are no queries or no keys"),
-    (AttentionCall(torch.ones(2, 200, 1, 8), torch.ones(2, 200, 1, 8).double(), torch.ones(2, 200, 1, 8), SCALE),
-     "its tensors are of several dtypes"),
-])
-def test_why_it_is_not_chosen(call: AttentionCall, reason: str) -> None:
-    form, _, passed = ATTENTION.choose(call)
-    assert form.name != "native"
-    assert f"native: {reason}" in passed
-
-
-@pytest.mark.parametrize("mask", ["causal", "causal & window(5)", "bidirectional"])
-def test_it_is_chosen_for_intervals(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for instructions in LIBRARY.sets:
-        monkeypatch.setenv(VARIABLE, instructions)
-        for dtype in (torch.float32, torch.bfloat16):
-            assert ATTENTION.choose(called(mask, dtype=dtype)).form.name == "native"
-
-
-def test_few_key_heads_are_left_to_others_in_training() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(9)
-    try:
-        assert "native: it has fewer key heads than threads" in ATTENTION.choose(called()).passed
-    finally:
-        torch.set_num_threads(before)
-
-
-def spans() -> Iterator[tuple[str, Span]]:
-    begins = torch.zeros(3, 150, dtype=torch.bool)
-    begins[0, [0, 3, 70]] = begins[1, [20, 149]] = True
-    yield "whole", WHOLE
-    yield "padded", Span(count=torch.tensor([150, 1, 90]))
-    yield "packed", Span(begins=begins)
-    yield "packed and padded", Span(begins=begins, count=torch.tensor([150, 140, 0]))
-
-
-@pytest.mark.parametrize("position", ["rope", "t5", "alibi"])
-@pytest.mark.parametrize("mask", ["causal", "causal & window(40)", "bidirectional"])
-@pytest.mark.parametrize(("name", "span"), [pytest.param(*each, id=each[0]) for each in spans()])
-def test_a_layer_computes_the_same_with_documents_and_padding(mask: str, position: str, name: str, span: Span) -> None:
-    torch.manual_seed(0)
-    config = parse_part(("mixer",), {"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "mask": mask,
-                                     "position": position})
-    layer, x = config.build(Dims(32)), numbers(3, 150, 32, seed=9).requires_grad_()
-    outcomes = []
-    for form in ("reference", "native"):
-        if form == "native" and mask == "bidirectional" and "packed" in name:
-            continue  # a document's end is no fact of its tokens
-        with forced({"attention": form}):
-            y = layer(x, span=span).y
-            outcomes.append([y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
-    for other in outcomes[1:]:
-        for found, wanted in zip(other, outcomes[0], strict=True):
-            assert_close(found, wanted, rtol=0, atol=BOUND * max(float(wanted.detach().abs().max()), 1e-3))
-    assert len(outcomes) == 1 + (mask != "bidirectional" or "packed" not in name)
-
-
-@pytest.mark.parametrize("mask", ["causal", "causal & window(40)"])
-@torch.no_grad()
-def test_chunks_after_a_state_compute_the_same(mask: str) -> None:
-    torch.manual_seed(0)
-    layer = parse_part(("mixer",), {"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "mask": mask}).build(Dims(32))
-    x = numbers(2, 150, 32, seed=9)
-    with forced({"attention": "reference"}):
-        whole = layer(x).y
-    state, pieces, seen = layer.init_state(2), [], 0
-    for chunk in x.split([70, 1, 79], 1):
-        seen += chunk.shape[1]
-        with forced({"attention": "native"}):
-            out = layer(chunk, state, Span(bound=seen, uniform=True))
-        state, pieces = out.state, [*pieces, out.y]
-    assert_close(torch.cat(pieces, 1), whole, rtol=0, atol=BOUND * float(whole.abs().max()))
-
-
-def test_a_layer_compiles_whole_with_the_same_form() -> None:
-    """The chooser is traced, and the compiler takes what it asks of thresholds and of native code for constants."""
-    torch.manual_seed(0)
-    layer = parse_part(("mixer",), {"kind": "attention", "n_heads": 4, "mask": "causal & window(40)"}).build(Dims(32))
-    x, graphs = numbers(2, 200, 32, seed=9).requires_grad_(), list[str]()
-
-    def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-        graphs.append(graph.code)
-        return graph.forward
-
-    compiled = torch.compile(lambda x: layer(x).y, backend=backend, fullgraph=True)
-    slopes = [torch.autograd.grad(run(x).square().sum(), [x, *layer.parameters()])
-              for run in (compiled, lambda x: layer(x).y)]
-    assert "weft.native_attention" in graphs[0]
-    for found, wanted in zip(*slopes, strict=True):
-        assert_close(found, wanted, rtol=0, atol=BOUND * float(wanted.abs().max()))
 
 
 def test_operations_outside_the_blocks_are_not_counted() -> None:
@@ -374,19 +259,5 @@ def test_operations_outside_the_blocks_are_not_counted() -> None:
     q, k, v, _ = (torch.empty(x.shape, device="meta") for x in inputs(case))
     pairs = sum(any(10 + i - 20 <= j <= 10 + i + 3 for i in range(first, min(first + 64, 150)))
                 * (min(first + 64, 150) - first) for first in range(0, 150, 64) for j in range(160))
-    assert native_skipped(q, k, v, None, None, None, SCALE, 10, 20, 3) == 2 * 2 * 4 * (8 + 6) * (150 * 160 - pairs)
-
-
-def test_no_form_calls_flex_attention() -> None:
-    """It has no backward pass on a CPU, and after eight compilations it computes all scores without a word. Its block
-    masks may be made, for users who call it themselves."""
-    named = []
-    texts = [path.read_text(encoding="utf-8") for path in Path(weft.__file__).parent.rglob("*.py")]
-    for text in (text for text in texts if "flex_attention" in text):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.module == "torch.nn.attention.flex_attention":
-                named += [alias.name for alias in node.names]
-            elif isinstance(node, ast.Attribute) and node.attr == "flex_attention":
-                named.append(ast.unparse(node))
-    assert set(named) == {"BlockMask", "create_block_mask"}
-    assert "flex" not in {form.name for form in ATTENTION.forms()}
+    skipped = native_skipped(q, k, v, None, None, None, None, SCALE, 10, 20, 3)
+    assert skipped == 2 * 2 * 4 * (8 + 6) * (150 * 160 - pairs)

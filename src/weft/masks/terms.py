@@ -51,18 +51,21 @@ class Pattern:
         size: only the ``size`` most recent keys, the query's own included; None: no window.
         documents: only keys of the query's document.
         padding: only keys that exist.
+        ahead: no later keys than the next ``ahead``; None: no bound but that of ``causal``.
     """
 
     causal: bool = False
     size: int | None = None
     documents: bool = False
     padding: bool = False
+    ahead: int | None = None
 
     def merge(self, other: Pattern) -> Pattern:
         """Both restrictions together."""
         sizes = [size for size in (self.size, other.size) if size is not None]
+        ahead = [bound for bound in (self.ahead, other.ahead) if bound is not None]
         return Pattern(self.causal or other.causal, min(sizes, default=None), self.documents or other.documents,
-                       self.padding or other.padding)
+                       self.padding or other.padding, min(ahead, default=None))
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,7 @@ class Rule:
 
     Attributes:
         band: that of the mask.
+        pattern: that of the mask.
         window: its pattern where that is causal, with or without a window.
         everything: whether it is `Bidirectional`.
         heads: query heads to evaluate; None: `Mask.heads`.
@@ -124,6 +125,7 @@ class Rule:
 
     mask: Mask
     band: Band
+    pattern: Pattern | None
     window: Pattern | None
     everything: bool
     heads: int | None
@@ -131,7 +133,7 @@ class Rule:
     @staticmethod
     def of(mask: Mask, heads: int) -> Rule:
         """The rule of a mask for that many query heads."""
-        return Rule(mask, mask.band(), mask.causal_window(), mask == Bidirectional(),
+        return Rule(mask, mask.band(), mask.pattern(), mask.causal_window(), mask == Bidirectional(),
                     heads if mask.heads() > 1 else None)
 
 
@@ -168,9 +170,11 @@ class Ruled(Visible):
             # From a document's first token to the query's own every key exists: padding and empty slots lie outside.
             own = torch.arange(offset, offset + ticks.order.shape[1], device=ticks.order.device)
             return Interval(offset, back, 0, own + ticks.begin - ticks.order)
-        if self.rule.everything and self.keys.layout == OWN and not ticks.packed and self.keys.valid is not None:
-            return Interval(0, None, None, stop=self.keys.valid.sum(1, keepdim=True) - 1)
-        return None
+        both, valid = self.rule.pattern, self.keys.valid
+        if both is None or both.causal or self.keys.layout != OWN or ticks.packed:
+            return None
+        back = None if both.size is None else both.size - 1
+        return Interval(0, back, both.ahead, stop=None if valid is None else valid.sum(1, keepdim=True) - 1)
 
     def dense(self) -> Bool[Tensor, "#B #H T S"]:
         if self.keys.layout is None:

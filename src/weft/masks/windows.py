@@ -80,8 +80,10 @@ class SymmetricWindow(Mask):
         return Band(self.reach(), self.right * self.dilation)
 
     def pattern(self) -> Pattern | None:
-        plain = self.right == 0 and (self.dilation == 1 or self.left == 0)
-        return Pattern(causal=True, size=self.left + 1) if plain else None
+        if self.dilation > 1 and (self.left or self.right):
+            return None
+        size = self.left + 1
+        return Pattern(size=size, ahead=self.right) if self.right else Pattern(causal=True, size=size)
 
     def __repr__(self) -> str:
         return f"{self.kind}({self.left}, {self.right}{f', {self.dilation}' if self.dilation > 1 else ''})"

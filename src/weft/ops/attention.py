@@ -149,7 +149,7 @@ def in_c(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     """Tiles in C; see `weft.ops.native_attention`."""
     interval = call.visible.interval()
     assert interval is not None, "the form serves calls whose queries attend to consecutive keys"
-    return native(call.q, call.k, call.v, interval=interval, scale=call.scale, terms=call.terms)
+    return native(call.q, call.k, call.v, interval=interval, scale=call.scale, terms=call.terms, sinks=call.sinks)
 
 
 def _allowed(call: AttentionCall) -> Tensor | None:
@@ -223,8 +223,8 @@ def _beyond_native(call: AttentionCall) -> str | None:
     """Why the code in C cannot serve."""
     if call.needs_weights():
         return "it returns no weights"
-    if call.softcap is not None or call.sinks is not None or call.dropout:
-        return "it has no softcap, sinks, dropout"
+    if call.softcap is not None or call.dropout:
+        return "it has no softcap and no dropout"
     if not all(term.by_distance for term in call.terms):
         return "a bias depends on more than distance"
     if max(call.q.shape[3], call.v.shape[3]) > LARGEST:

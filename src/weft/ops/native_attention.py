@@ -26,6 +26,7 @@ from weft.ops.score_terms import ScoreTerm
 
 BLOCK = 64
 """Queries, and keys, of a tile."""
+LOG2_E = math.log2(math.e)
 BEYOND = 128
 """Numbers on either side of a bias that a tile may read; as in native/attention.h."""
 
@@ -37,14 +38,15 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
         *((name, ctypes.c_long * 3) for name in ("q_at", "k_at", "v_at")),
         *((name, ctypes.c_void_p) for name in ("y", "logs", "dy", "dq", "dk", "dv", "start", "stop", "bias", "dbias")),
-        ("bias_at", ctypes.c_long * 3),
+        ("bias_at", ctypes.c_long * 3), ("sinks", ctypes.c_void_p),
         *((name, ctypes.c_long) for name in ("batch", "queries", "keys", "heads", "groups", "size", "value_size",
                                              "offset", "back", "ahead", "lengths")),
         ("scale", ctypes.c_double), ("next", ctypes.c_long))
 
 
 def native(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Tensor, "B S K F"], *,
-           interval: Interval, scale: float, terms: tuple[ScoreTerm, ...] = ()) -> Float[Tensor, "B T H F"]:
+           interval: Interval, scale: float, terms: tuple[ScoreTerm, ...] = (),
+           sinks: Float[Tensor, " H"] | None = None) -> Float[Tensor, "B T H F"]:
     """The attention of a call whose score terms depend on distance alone.
 
     Args:
@@ -52,13 +54,16 @@ def native(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Te
         interval: the keys that each query attends to.
         scale: factor on q.k.
         terms: added to the scaled scores; each is `ScoreTerm.by_distance`.
+        sinks: for each head the score of one more key, which has no value.
     """
     back, ahead = interval.offset + q.shape[1] - 1, k.shape[1] - 1
     back, ahead = (most if bound is None else min(bound, most) for bound, most in
                    ((interval.back, back), (interval.ahead, ahead)))
     start, stop = (None if x is None else x.expand(q.shape[0], q.shape[1]).to(torch.int32).contiguous()
                    for x in (interval.start, interval.stop))
-    y: Tensor = _FORWARD(q, k, v, _by_distance(terms, back, ahead), start, stop, scale, interval.offset, back, ahead)[0]
+    own = None if sinks is None else sinks.float()
+    y: Tensor = _FORWARD(q, k, v, _by_distance(terms, back, ahead), own, start, stop, scale, interval.offset, back,
+                         ahead)[0]
     return y
 
 
@@ -86,7 +91,7 @@ def _call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | 
 
 def _widened(bias: Tensor | None) -> Tensor | None:
     """A bias by distance in units of log 2, with room on both sides for tiles that reach beyond a query's interval."""
-    return None if bias is None else F.pad(bias.detach() * math.log2(math.e), (BEYOND, BEYOND))
+    return None if bias is None else F.pad(bias.detach() * LOG2_E, (BEYOND, BEYOND))
 
 
 def _point(call: _Call, **tensors: Tensor | None) -> None:
@@ -107,14 +112,15 @@ def _run(name: str, call: _Call, items: int) -> None:
                          "batch.")
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None, stop: Tensor | None,
-             scale: float, offset: int, back: int, ahead: int) -> tuple[Tensor, Tensor]:
+def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, start: Tensor | None,
+             stop: Tensor | None, scale: float, offset: int, back: int, ahead: int) -> tuple[Tensor, Tensor]:
     """The result, and for each row, head and query the binary logarithm of the sum of its exponentials."""
     narrow, wide = q.dtype, _widened(bias)
     q, k, v = _wide(q), _wide(k), _wide(v)
     y, logs = q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
     call = _call(q, k, v, wide, start, stop, scale, offset, back, ahead)
-    _point(call, y=y, logs=logs)
+    own = None if sinks is None else (sinks * LOG2_E).contiguous()
+    _point(call, y=y, logs=logs, sinks=own)
     _run("weft_attention_forward", call, q.shape[0] * q.shape[2] * -(-q.shape[1] // BLOCK))
     return y.to(narrow), logs
 
@@ -124,10 +130,10 @@ def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, T
     return q.new_empty(*q.shape[:3], v.shape[3]), logs
 
 
-def _backward(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None,
-              stop: Tensor | None, y: Tensor, logs: Tensor, learns: bool, scale: float, offset: int, back: int,
-              ahead: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, and of a learned bias; else an empty one."""
+def _backward(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None,
+              start: Tensor | None, stop: Tensor | None, y: Tensor, logs: Tensor, learns: bool, scale: float,
+              offset: int, back: int, ahead: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, of a learned bias and of sinks; empty ones where there are none."""
     narrow, wide = q.dtype, _widened(bias)
     q, k, v, y, dy = _wide(q), _wide(k), _wide(v), y.float(), dy.float().contiguous()
     dq, dk, dv = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
@@ -136,36 +142,46 @@ def _backward(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, 
     _point(call, y=y, logs=logs, dy=dy, dq=dq, dk=dk, dv=dv, dbias=slopes)
     _run("weft_attention_backward", call, k.shape[0] * k.shape[2])
     dbias = q.new_empty(0) if slopes is None or bias is None else slopes[..., BEYOND:-BEYOND].sum_to_size(bias.shape)
-    return dq.to(narrow), dk.to(narrow), dv.to(narrow), dbias
+    return dq.to(narrow), dk.to(narrow), dv.to(narrow), dbias, _to_sinks(dy, y, logs, sinks)
 
 
-def _backward_shapes(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None,
-                     stop: Tensor | None, y: Tensor, logs: Tensor, learns: bool, *_: Any) -> tuple[Tensor, ...]:
+def _to_sinks(dy: Tensor, y: Tensor, logs: Tensor, sinks: Tensor | None) -> Tensor:
+    """[H]: d(weight_j)/d(sink) = -weight_j weight_sink, and the weights times their slopes sum to y dy."""
+    if sinks is None:
+        return dy.new_empty(0)
+    weight = torch.exp2(sinks[:, None] * LOG2_E - logs)
+    return -(weight * (dy * y).sum(-1).transpose(1, 2)).sum((0, 2))
+
+
+def _backward_shapes(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None,
+                     start: Tensor | None, stop: Tensor | None, y: Tensor, logs: Tensor, learns: bool,
+                     *_: Any) -> tuple[Tensor, ...]:
     return (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape),
-            q.new_empty(bias.shape if learns and bias is not None else 0, dtype=torch.float32))
+            q.new_empty(bias.shape if learns and bias is not None else 0, dtype=torch.float32),
+            q.new_empty(0 if sinks is None else sinks.shape, dtype=torch.float32))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*inputs[:6], *output)
-    ctx.rest = inputs[6:]
+    ctx.save_for_backward(*inputs[:7], *output)
+    ctx.rest = inputs[7:]
 
 
 def _gradient(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, bias, start, stop, y, logs = ctx.saved_tensors
+    q, k, v, bias, sinks, start, stop, y, logs = ctx.saved_tensors
     rest: tuple[None, ...] = (None,) * (2 + len(ctx.rest))
     if dy is None:
-        return None, None, None, None, *rest
+        return None, None, None, None, None, *rest
     if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        return *again(_plain(q, k, v, bias, start, stop, *ctx.rest), (q, k, v, bias), dy), *rest
+        return *again(_plain(q, k, v, bias, sinks, start, stop, *ctx.rest), (q, k, v, bias, sinks), dy), *rest
     learns = ctx.needs_input_grad[3]
-    dq, dk, dv, dbias = _BACKWARD(dy, q, k, v, bias, start, stop, y, logs, learns, *ctx.rest)
-    return dq, dk, dv, dbias if learns else None, *rest
+    dq, dk, dv, dbias, dsinks = _BACKWARD(dy, q, k, v, bias, sinks, start, stop, y, logs, learns, *ctx.rest)
+    return dq, dk, dv, dbias if learns else None, None if sinks is None else dsinks, *rest
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None, stop: Tensor | None,
-           scale: float, offset: int, back: int, ahead: int) -> Tensor:
+def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, start: Tensor | None,
+           stop: Tensor | None, scale: float, offset: int, back: int, ahead: int) -> Tensor:
     """The same by PyTorch's operators, with all scores."""
     key = torch.arange(k.shape[1])
     own = offset + torch.arange(q.shape[1])[:, None]
@@ -182,7 +198,9 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor |
         scores = scores + bias[..., (own - key + ahead).clamp(0, back + ahead)]
     hidden = ~allowed[:, None]
     scores = scores.masked_fill(hidden, -torch.inf).masked_fill(hidden.all(-1, keepdim=True), 0.0)
-    weights = scores.softmax(-1).masked_fill(hidden, 0.0).unflatten(1, (k.shape[2], -1))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], -1)
+    weights = scores.softmax(-1)[..., : k.shape[1]].masked_fill(hidden, 0.0).unflatten(1, (k.shape[2], -1))
     return torch.einsum("bkgts,bskf->btkgf", weights, v).flatten(2, 3).to(narrow)
 
 

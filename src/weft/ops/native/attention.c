@@ -152,6 +152,14 @@ static void forward_block(const Attention *c, long row, long head, long begin, f
         key += t.keys;
     }
     float *logs = c->logs + (row * c->heads + head) * c->queries + begin;
+    for (long i = 0; c->sinks && i < QUERIES; i++) {
+        float sink = c->sinks[head], high = sink > top[i] ? sink : top[i], total = exp2f(sink - high);
+        if (sums[i] == 0) continue;
+        const float shrink = exp2f(top[i] - high);
+        total += sums[i] * shrink;
+        for (long f = 0; f < value_size; f++) y[f * QUERIES + i] *= shrink;
+        top[i] = high, sums[i] = total;
+    }
     for (long i = 0; i < block.count; i++) logs[i] = sums[i] == 0 ? INFINITY : top[i] + log2f(sums[i]);
     for (long i = 0; i < QUERIES; i++) sums[i] = sums[i] == 0 ? 0 : 1 / sums[i];
     for (long f = 0; f < value_size; f++)

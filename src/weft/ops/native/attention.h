@@ -23,7 +23,9 @@ typedef struct {
  * `bias`, where it is given, holds for each [batch, head] what is added to scores in units of log 2, by distance: the
  * number for query i and key j is bias[i - j + ahead], and it can be read and written BEYOND numbers further on either
  * side. `dbias` is laid out likewise and holds zeros; rows and heads are bias_at.row and bias_at.head numbers apart in
- * `bias`, and in `dbias` as in a contiguous tensor of `lengths` numbers for each. */
+ * `bias`, and in `dbias` as in a contiguous tensor of `lengths` numbers for each.
+ *
+ * `sinks`, where it is given, holds for each head the score in units of log 2 of one more key, which has no value. */
 typedef struct {
     const float *q, *k, *v;
     Strides q_at, k_at, v_at;
@@ -34,6 +36,7 @@ typedef struct {
     const float *bias;
     float *dbias;
     Strides bias_at;
+    const float *sinks;
     long batch, queries, keys, heads, groups, size, value_size, offset, back, ahead, lengths;
     double scale;
     long next;
