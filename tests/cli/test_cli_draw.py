@@ -66,10 +66,11 @@ def test_a_file_s_text_and_a_run_s_own_tokenizer(weft: Any, workplace: Path, tmp
 def test_single_files(weft: Any, tmp_path: Path) -> None:
     assert weft("draw", "lstm", "--out", tmp_path / "lstm.svg").out == f"wrote {tmp_path / 'lstm.svg'}\n"
     assert 'data-part="lstm"' in (tmp_path / "lstm.svg").read_text("utf-8")
-    weft("draw", "ngram", "--out", tmp_path / "n.html")
+    told = weft("draw", "ngram", "--out", tmp_path / "n.html")
+    assert told.code == 0, told.err
     page = (tmp_path / "n.html").read_text("utf-8")
     assert "Architecture" in page and "order\u00a0" in page and "Unrolled" not in page
-    weft("draw", "lstm", "--out", tmp_path / "lstm.html")
+    assert weft("draw", "lstm", "--out", tmp_path / "lstm.html").code == 0
     assert "Unrolled in time" in (tmp_path / "lstm.html").read_text("utf-8")
 
 
