@@ -17,6 +17,12 @@ import pytest
 Refuse = Callable[..., str]
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in an empty folder: one with the name of a preset would be taken for a checkpoint."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+
+
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
