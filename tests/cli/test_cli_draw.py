@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+import weft as library
+from weft import api
+
 Refuse = Callable[..., str]
 
 
@@ -117,6 +120,22 @@ def test_a_tokenizer_that_is_yet_to_be_trained_is_told(refused: Refuse, workplac
     message = refused("draw", workplace / "tiny.yaml", "tokenizer=characters", "model.vocab_size=9", "--text", "x",
                       "--out", tmp_path / "out")
     assert "is trained with the run, so there is none yet. Give a checkpoint of the run." in message
+
+
+def test_a_model_alone_names_no_tokenizer(refused: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text("kind: decoder\nvocab_size: 9\nd_model: 8\nblocks: [{kind: pre, layers: "
+                                         "[{kind: attention, n_heads: 2}]}]\n")
+    message = refused("draw", tmp_path / "model.yaml", "--text", "x", "--out", tmp_path / "out")
+    assert "the configuration of a model alone names no tokenizer. Give a checkpoint, or the file of a run" in message
+
+
+def test_from_python(tmp_path: Path) -> None:
+    config = library.read_model("transformer")
+    found = library.draw(config, out=tmp_path / "out")
+    assert "architecture.svg" in found.files and found.heads == ()
+    with pytest.raises(api.UserError, match="a configuration object names no tokenizer"):
+        library.draw(config, out=tmp_path / "other", text=api.Text("x"))
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_n_gram_model_has_no_attention(refused: Refuse, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from weft.pictures.proximity import (
 from weft.positions.base import PositionScheme
 
 TOKENS, MOST_HEADS, MOST_FEATURES, CONTENTS = 64, 8, 512, 6
-"""Positions of a picture; heads and features that it shows; draws of content over which a standard deviation is taken."""
+"""Positions of a picture; heads and features that it shows; draws of content over which squares are averaged."""
 
 
 @final
