@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
+import weft as library
+from weft import api
+
 Refuse = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in an empty folder: one with the name of a preset would be taken for a checkpoint."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
 
 
 def files(folder: Path) -> list[str]:
@@ -66,10 +75,11 @@ def test_a_file_s_text_and_a_run_s_own_tokenizer(weft: Any, workplace: Path, tmp
 def test_single_files(weft: Any, tmp_path: Path) -> None:
     assert weft("draw", "lstm", "--out", tmp_path / "lstm.svg").out == f"wrote {tmp_path / 'lstm.svg'}\n"
     assert 'data-part="lstm"' in (tmp_path / "lstm.svg").read_text("utf-8")
-    weft("draw", "ngram", "--out", tmp_path / "n.html")
+    told = weft("draw", "ngram", "--out", tmp_path / "n.html")
+    assert told.code == 0, told.err
     page = (tmp_path / "n.html").read_text("utf-8")
     assert "Architecture" in page and "order\u00a0" in page and "Unrolled" not in page
-    weft("draw", "lstm", "--out", tmp_path / "lstm.html")
+    assert weft("draw", "lstm", "--out", tmp_path / "lstm.html").code == 0
     assert "Unrolled in time" in (tmp_path / "lstm.html").read_text("utf-8")
 
 
@@ -110,6 +120,22 @@ def test_a_tokenizer_that_is_yet_to_be_trained_is_told(refused: Refuse, workplac
     message = refused("draw", workplace / "tiny.yaml", "tokenizer=characters", "model.vocab_size=9", "--text", "x",
                       "--out", tmp_path / "out")
     assert "is trained with the run, so there is none yet. Give a checkpoint of the run." in message
+
+
+def test_a_model_alone_names_no_tokenizer(refused: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text("kind: decoder\nvocab_size: 9\nd_model: 8\nblocks: [{kind: pre, layers: "
+                                         "[{kind: attention, n_heads: 2}]}]\n")
+    message = refused("draw", tmp_path / "model.yaml", "--text", "x", "--out", tmp_path / "out")
+    assert "the configuration of a model alone names no tokenizer. Give a checkpoint, or the file of a run" in message
+
+
+def test_from_python(tmp_path: Path) -> None:
+    config = library.read_model("transformer")
+    found = library.draw(config, out=tmp_path / "out")
+    assert "architecture.svg" in found.files and found.heads == ()
+    with pytest.raises(api.UserError, match="a configuration object names no tokenizer"):
+        library.draw(config, out=tmp_path / "other", text=api.Text("x"))
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_n_gram_model_has_no_attention(refused: Refuse, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_parts_say_their_sizes_settings_and_positions() -> None:
     attention, mlp = (step.branches[0].layer for step in block.steps)
     assert [line.replace("\u00a0", " ") for line in attention.lines] == [
         "n_heads 4, n_kv_heads 2, d_head 4", "mask causal & window(4)", "qk_norm rmsnorm",
-        "rope positions, on queries and keys", "qkv 8→32 · output 16→8"]
+        "rope (base 500) positions, on queries and keys", "qkv 8→32 · output 16→8"]
     assert mlp.lines[-1].replace("\u00a0", " ") == "up 8→12 · down 12→8" and mlp.note == "212"
     positions = column.elements[1]
     assert isinstance(positions, Box) and (positions.title, positions.note) == ("learned positions", "128")

@@ -32,6 +32,7 @@ def test_repeated_layers_are_drawn_once() -> None:
 def test_which_models_are_recurrent() -> None:
     assert is_recurrent(model("gru")) and is_recurrent(model("s4d", {"kind": "attention"}))
     assert not is_recurrent(model({"kind": "attention"}))
+    assert not is_recurrent(model({"kind": "attention", "mask": "causal & window(4)"}))
     assert not is_recurrent(built_empty(read_model("ngram"))) and not is_recurrent(built_empty(read_model("encoder")))
 
 

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.core.part_config import Dims
+from weft.core.registry import REGISTRY
 from weft.core.strict_json import plain
 from weft.pictures.position_page import page
-from weft.pictures.position_study import SIZE, PositionStudy, study
+from weft.pictures.position_study import SIZE, PositionStudy, decay, study
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "positions_pictured"
 RECORD: dict[str, Any] = json.loads((RECIPE / "result.json").read_text(encoding="utf-8"))
@@ -89,6 +91,14 @@ def test_the_bound_is_that_of_the_paper(found: PositionStudy) -> None:
         score = abs((pairs * np.exp(1j * distance * theta)).sum().real)
         sums = np.abs(np.cumsum(np.exp(1j * distance * theta))).sum()
         assert score <= steps * sums * (1 + 1e-12)
+
+
+def test_the_bound_of_a_single_pair_is_its_size() -> None:
+    """h(1) is 0 behind the last pair, so a score |Re h(0) exp(i m theta)| is at most |h(0)|, and nearly reaches it."""
+    config: Any = REGISTRY.get(("position",), "rope")()
+    found = decay(config.build_for_heads(Dims(2), 1, 2), 2, 50)
+    assert 0.99 < found.worst <= 1 + 1e-12
+    assert found.mean_sum == pytest.approx([1.0] * 50)
 
 
 def test_what_holds_of_permutations_and_rotations(found: PositionStudy) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 
 from weft.analysis.shapes import built_empty
-from weft.api.configs import config_path, presets, read_model, read_run
-from weft.api.examining import require_changeable
-from weft.api.models import Model, load
+from weft.api.arguments import one_or_more
+from weft.api.configs import config_path, read_run
+from weft.api.examining import resolved_target
+from weft.api.models import Model
 from weft.api.using import prompt_rows
 from weft.checkpoints import Loaded
-from weft.checkpoints.hub import hub_model
-from weft.core.errors import InputError, nearest
+from weft.core.errors import InputError
 from weft.core.model import ModelConfig, built_model
 from weft.decoding.rows import parse_rows
 from weft.pictures.attention import attention_maps
@@ -64,23 +64,19 @@ def draw(target: Model | ModelConfig, overrides: Iterable[str] = (), *, out: str
 
 def pictures(target: Model | ModelConfig, overrides: Iterable[str] = (), *, text: Text | None = None) -> Gallery:
     """The pictures of a model, not written; the arguments are those of `draw`."""
-    changes = [overrides] if isinstance(overrides, str) else list(overrides)
-    require_changeable(target, changes)
+    changes = one_or_more(overrides)
+    found = resolved_target(target, changes)
+    if isinstance(found, Loaded):
+        return gallery(found.model, found.path.name, trained=True, read=None if text is None else _read(found, text))
     if isinstance(target, ModelConfig):
         if text is not None:
             raise InputError("a configuration object names no tokenizer.", where="text",
                              remedy="Give a checkpoint, or the file of a run.")
-        return gallery(built_empty(target), target.kind, trained=False)
-    if isinstance(target, Loaded) or Path(target).is_dir() or hub_model(target) is not None:
-        loaded = load(target)
-        return gallery(loaded.model, loaded.path.name, trained=True, read=None if text is None else _read(loaded, text))
-    if not Path(target).suffix and str(target) not in presets() and not Path(target).exists():
-        raise InputError(f"{str(target)!r} is neither a file, a preset nor a checkpoint.", where="target",
-                         remedy=f"{nearest(str(target), presets())} Or give the path of a YAML or JSON file or of a "
-                                "checkpoint's folder.")
+        return gallery(built_empty(found), found.kind, trained=False)
+    assert not isinstance(target, Loaded), "resolved above"
     name = Path(target).stem
     if text is None:
-        return gallery(built_empty(read_model(target, changes)), name, trained=False)
+        return gallery(built_empty(found), name, trained=False)
     made = _untrained(target, changes)
     return gallery(made.model, name, trained=False, read=_read(made, text))
 

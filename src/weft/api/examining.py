@@ -33,7 +33,7 @@ def check(target: Model | ModelConfig, overrides: Iterable[str] = (), *, seed: i
     if length is not None and length < LEAST_LENGTH:
         raise InputError(f"{length} tokens are too few to cut.", where="length",
                          remedy=f"Give {LEAST_LENGTH} or more, or leave it out.")
-    found = _target(target, overrides)
+    found = resolved_target(target, overrides)
     if isinstance(found, ModelConfig):
         return check_laws(found, seed=seed, length=length, on_law=on_law)
     return check_laws(found.config, found.model, seed=seed, sum_error=sum_error(found), length=length, on_law=on_law)
@@ -47,7 +47,7 @@ def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context:
     Raises:
         InputError: there are overrides for what is neither file nor preset.
     """
-    found = _target(target, overrides)
+    found = resolved_target(target, overrides)
     return plan_model(found if isinstance(found, ModelConfig) else found.model, context=context, batch=batch,
                       dtype=None if dtype is None else require_dtype(dtype), tokens=tokens)
 
@@ -74,7 +74,7 @@ def _is_checkpoint(target: Model) -> bool:
     return isinstance(target, Loaded) or Path(target).is_dir() or hub_model(target) is not None
 
 
-def _target(target: Model | ModelConfig, overrides: Iterable[str]) -> ModelConfig | Loaded:
+def resolved_target(target: Model | ModelConfig, overrides: Iterable[str]) -> ModelConfig | Loaded:
     """Return a configuration, or a checkpoint in memory.
 
     Raises:

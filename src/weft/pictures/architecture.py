@@ -18,7 +18,7 @@ from weft.models.decoder import Embedding
 from weft.norms.none import NoNorm
 from weft.ops.dropout import Dropout
 from weft.pictures.folding import Fold, folded
-from weft.pictures.labels import HARD, acting, amount, resolved, settings, sizes
+from weft.pictures.labels import HARD, acting, amount, in_brackets, resolved, settings, sizes
 from weft.positions.base import PositionScheme
 
 
@@ -206,6 +206,6 @@ def _layer_box(layer: Layer, config: PartConfig, shared: Mapping[str, PartConfig
     for module in layer.children():
         if isinstance(module, PositionScheme) and module.acts_on:
             scheme = resolved(dict(config)["position"], shared)
-            lines.append(f"{scheme.kind} positions, on {acting(module)}")
+            lines.append(f"{scheme.kind}{in_brackets(scheme)} positions, on {acting(module)}")
     return Box(config.kind.replace("_", " "), (*lines, *sizes(layer)), amount(layer),
                memory=layer.source_width() is not None)

@@ -40,7 +40,7 @@ def settings(config: PartConfig, shared: Mapping[str, PartConfig], beside: Set[s
             continue
         if isinstance(value, PartConfig):
             inner = resolved(value, shared)
-            parts += [f"{name}{HARD}{inner.kind}{_fields(inner)}"] if inner.kind != "none" else []
+            parts += [f"{name}{HARD}{inner.kind}{in_brackets(inner)}"] if inner.kind != "none" else []
         elif isinstance(value, Mask):
             parts.append(f"{name} {value!r}")
         elif isinstance(value, int) and not isinstance(value, bool):
@@ -50,7 +50,7 @@ def settings(config: PartConfig, shared: Mapping[str, PartConfig], beside: Set[s
     return [*([", ".join(numbers)] if numbers else []), *parts, *([", ".join(words)] if words else [])]
 
 
-def _fields(config: PartConfig) -> str:
+def in_brackets(config: PartConfig) -> str:
     """The plain values of a part that are not the default, in brackets."""
     found = [f"{name}{HARD}{value:g}" if isinstance(value, float) else f"{name}{HARD}{value}"
              for name, field in type(config).model_fields.items()

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from weft.analysis.shapes import built_empty
+from weft.core.errors import ConfigError
 from weft.core.layer import Layer
 from weft.core.model import ModelConfig
 from weft.core.part_config import Dims, PartConfig
@@ -51,6 +53,8 @@ MASKS: Mapping[str, str] = MappingProxyType({
     "strided": "causal & (window(4) | strided(4))", "fixed": "block(4) | fixed(4, 1)", "block": "block(4)",
     "segments": "segments(4, 2)", "per_head": "per_head(window(4), strided(4))"})
 """How masks with arguments are drawn, most of them in the company in which they are used."""
+UNKNOWN = 4
+"""The arguments of a mask that is not listed."""
 
 SCALINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "longrope": {"kind": "longrope", "short_factor": [1.0] * SIZE, "original_length": CONTEXT,
@@ -78,9 +82,11 @@ def part_pictures(group: str, kind: str) -> list[Figure]:
 
 def _mask(mask: type[Mask], name: str) -> list[Figure]:
     text = MASKS.get(mask.kind)
+    required = [each for each in inspect.signature(mask).parameters.values()
+                if each.default is each.empty and each.kind is not each.VAR_POSITIONAL]
     try:
-        found = parse_mask(text) if text else mask()
-    except TypeError:  # a plugin's, with arguments that nobody knows here
+        found = parse_mask(text) if text else mask(*[UNKNOWN for _ in required])
+    except (ConfigError, TypeError):  # a plugin's, with arguments of another kind
         return []
     return [mask_figure(found, name, title=repr(found))]
 

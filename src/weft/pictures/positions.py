@@ -33,8 +33,8 @@ from weft.pictures.proximity import (
 )
 from weft.positions.base import PositionScheme
 
-TOKENS, MOST_HEADS, CONTENTS = 64, 8, 6
-"""Positions of a picture; heads that it shows; draws of content over which a standard deviation is taken."""
+TOKENS, MOST_HEADS, MOST_FEATURES, CONTENTS = 64, 8, 512, 6
+"""Positions of a picture; heads and features that it shows; draws of content over which squares are averaged."""
 
 
 @final
@@ -140,7 +140,9 @@ def _of_code(placed: Placed, name: str, tokens: int) -> list[Figure]:
     assert proximity is not None, "it acts on embeddings"
     wide, high = max(160.0, min(330.0, 6.0 * code.shape[1])), max(160.0, min(220.0, 5.0 * tokens))
     top = float(code.abs().max()) or 1.0
-    features = "1 feature" if code.shape[1] == 1 else f"{code.shape[1]:,} features"
+    width, code = code.shape[1], code[:, :MOST_FEATURES]
+    features = "1 feature" if width == 1 else f"{width:,} features" if width <= MOST_FEATURES else (
+        f"the first {MOST_FEATURES} of {width:,} features")
     body = join(label(0, 12, f"{features} →"), field(1, 20, wide, high, (code / top).tolist()),
                 label(0, 20 + high + 16, f"rows: positions 0 to {tokens - 1}; blue above zero, orange below"))
     picture = Figure(f"{name}-code", f"Code of {placed.kind} positions",

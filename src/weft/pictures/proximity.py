@@ -78,14 +78,17 @@ def bias(scheme: PositionScheme, tokens: int, heads: int, size: int, seed: int =
     ticks, keys = ticks_of(tokens)
     dtype = next((parameter.dtype for parameter in scheme.parameters()), torch.float64)
     generator = torch.Generator().manual_seed(seed)
-    q, k, weight_q, weight_k = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in (
-        (1, tokens, heads, size), (1, tokens, heads, size), (heads * size, 4096), (heads * size, 4096)))
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
     def content(x: Tensor) -> tuple[Tensor, Tensor]:
         """Projections of an attention layer, drawn so that vectors of unit variance keep it."""
         width = x.shape[-1]
-        return tuple((x @ weight[:, :width].T / math.sqrt(width)).unflatten(-1, (heads, size))
-                     for weight in (weight_q, weight_k))
+        q, k = ((x @ drawn(width, heads * size) / math.sqrt(width)).unflatten(-1, (heads, size)) for _ in range(2))
+        return q, k
+
+    q, k = (drawn(1, tokens, heads, size) for _ in range(2))
 
     found = scheme.prepared(content)(q, k, ticks, keys)
     return found.expand(1, heads, tokens, tokens)[0].double()

@@ -33,7 +33,7 @@ class Row:
         title: of each box.
         line: beneath it, such as the size of its state.
         carries: whether an arrow leads from each token to the next: the state.
-        grows: whether that state grows with the tokens.
+        grows: whether that state is keys and values, or anything else that grows with the tokens.
         times: how often the row occurs, with those of the same pattern: `` × 3``; empty for once.
     """
 
