@@ -192,7 +192,7 @@ def test_an_encoder_s_masks_read_its_inputs() -> None:
     one: Any = parse_part(("encoder",), config).build(None)
     one = one.double().eval()
     assert one.reads() == {"tokens": 11, "types": 2, "globals_": 2}
-    subject = encoder_subject("globals", one, 11)
+    subject = encoder_subject("globals", one)
     report = examine(subject, laws=("ragged", "packed", "inputs"))
     assert report.holds, "\n".join(map(str, report.broken()))
     tokens = torch.randint(11, (1, 8))

@@ -201,7 +201,7 @@ def subject(build: Callable[[Any], nn.Module], kind: type) -> Subject:
     if isinstance(module, Layer):
         return layer_subject(kind.__name__, module, WIDTH)
     if isinstance(module, Encoder):
-        return encoder_subject(kind.__name__, module, 11)
+        return encoder_subject(kind.__name__, module)
     return model_subject(kind.__name__, module)  # type: ignore[arg-type]
 
 
