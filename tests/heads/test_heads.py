@@ -144,7 +144,7 @@ def test_a_decoder_with_a_head_stays_a_language_model() -> None:
     ("pooled", r"head\.n_classes: missing\. Say how many classes there are, name them as labels, or give n_values"),
     ("per_token", r"head\.n_classes: missing\. Say how many classes there are, or name them as labels"),
     ("maskd_token", r"head\.kind: no head of kind 'maskd_token'\. Did you mean 'masked_token'\?"),
-    ("linear", r"head\.kind: no head of kind 'linear'\. Known names: masked_token, per_token, pooled\."),
+    ("linear", r"head\.kind: no head of kind 'linear'\. Known names: layer_classes, masked_token, per_token, pooled\."),
 ])
 def test_a_head_that_says_too_little_or_too_much_is_refused(config: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
