@@ -132,13 +132,20 @@ def divergence_gradient(w: np.ndarray, c: np.ndarray, b: np.ndarray, x: np.ndarr
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_contrastive_divergence_is_its_expectation_on_average(k: int) -> None:
-    """Real pixels between 0 and 1 are data too: what is drawn are the states after them."""
-    net, w, c, b = machine()
+    """Real pixels between 0 and 1 are data too: what is drawn are the states after them. The weights are so large that
+    sampling forgets where it began only slowly, and one step more or less would be seen."""
+    net, *_ = machine(2)
+    with torch.no_grad():
+        for parameter, factor in zip(net.parameters(), (8.0, 0.0, 0.0), strict=True):
+            parameter.mul_(factor)
+    w, c, b = (each.detach().numpy() for each in net.parameters())
     x = np.array([[0.2, 1.0, 0.0, 0.7], [1.0, 0.0, 0.4, 0.0]])
     repeats = 40_000
     torch.manual_seed(0)
     rows = torch.from_numpy(x).repeat(repeats, 1)
     found = torch.autograd.grad(contrastive_divergence(net, 0, rows, k).mean(), list(net.parameters()))
+    steps = [divergence_gradient(w, c, b, x, each)[0] for each in (k, k + 1, max(1, k - 1))]
+    assert np.abs(steps[0] - steps[1]).max() > 0.02 and (k == 1 or np.abs(steps[0] - steps[2]).max() > 0.02)
     # A mean of 80,000 products of numbers up to 1, each with a deviation of at most 0.5: 0.0018; five of these.
     for own, wanted in zip(found, divergence_gradient(w, c, b, x, k), strict=True):
         np.testing.assert_allclose(own.numpy(), wanted, rtol=0, atol=0.009)

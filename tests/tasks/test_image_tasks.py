@@ -18,11 +18,11 @@ from training.tiny_runs import same_weights
 from weft import api
 from weft.checkpoints import load_checkpoint
 from weft.core.errors import ConfigError, DataError, TokenizerError
+from weft.core.images import ImageModel
 from weft.core.model import Model, parse_model
 from weft.data.images import ImageBatch, read_images
 from weft.data.settings import DataSettings
 from weft.models.dense import Dense
-from weft.models.image_model import ImageModel
 from weft.tasks.classify_images import ClassifyImages
 from weft.tasks.images import image_parts
 from weft.tasks.pretrain_layers import PretrainLayers, PretrainLayersConfig

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from weft.core.errors import FailedError
 from weft.core.heads import outputs
+from weft.core.images import ImageModel
 from weft.core.model import EncoderInputs, LanguageModel, Model
 from weft.core.span import WHOLE, Span
 from weft.interop.huggingface.folder import read_raw
 from weft.interop.huggingface.with_code import brings_bundled_code
-from weft.models.image_model import ImageModel
 
 ROWS, LENGTH, SEED = 2, 16, 0
 BOUNDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
@@ -29,7 +29,7 @@ heads, a transposed matrix) changes logits by about their own size."""
 def probe(model: Model) -> Tensor:
     """Rows of random tokens [2,T], as long as the model allows, or two random images."""
     if isinstance(model, ImageModel):
-        return torch.randn(ROWS, *model.input.settings.size, generator=torch.Generator().manual_seed(SEED))
+        return torch.randn(ROWS, *model.image_size, generator=torch.Generator().manual_seed(SEED))
     reach = min(each for each in (LENGTH, model.config.context, model.limit() or LENGTH))
     generator = torch.Generator().manual_seed(SEED)
     return torch.randint(model.vocab_size, (ROWS, reach), generator=generator)

@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.config import rule
+from weft.core.images import LayeredModel, WayBack
 from weft.core.model import EncoderInputs, ModelState
 from weft.core.output import Output
 from weft.core.part import Part
 from weft.core.part_config import Dims, Settings
 from weft.core.registry import register
 from weft.core.span import WHOLE, Span
-from weft.heads.layer_classes import LayerClassesConfig
+from weft.heads.layer_classes import LayerClasses, LayerClassesConfig
 from weft.linear.linear import EVERYTHING, Linear
 from weft.linear.rewrite import rewritten
 from weft.models.image_inputs import ImageInput, patches_of
-from weft.models.image_model import ImageModel, ImageModelConfig
+from weft.models.image_model import ImageModelConfig, PatchedModel
 from weft.ops.activations import ACTIVATIONS, Activation
 
 
@@ -82,7 +83,7 @@ class DenseConfig(ImageModelConfig):
         ]
 
 
-class WayBack(Part):
+class LayerBack(Part):
     """The way back of a layer: ``bias`` [P], and ``weight`` [P,D] if it is not tied; P inputs, D units."""
 
     def __init__(self, layer: Linear, tied: bool) -> None:
@@ -95,7 +96,7 @@ class WayBack(Part):
         return F.linear(units, matrix.t() if self.weight is None else self.weight, self.bias)
 
 
-class Dense(ImageModel):
+class Dense(PatchedModel, LayeredModel):
     """Layers of units h_l = f(W_l h_{l-1} + b_l), h_0 = x, with an optional way back x' = g(W' h + b') from each.
 
     An image is one token [1,P], and rows of several are computed each by itself. The initial weights and biases are
@@ -105,15 +106,18 @@ class Dense(ImageModel):
     def __init__(self, config: DenseConfig) -> None:
         super().__init__(config)
         self.input = ImageInput(config.image, (config.image.height, config.image.width))
-        self.activation, self.back_settings = ACTIVATIONS[config.activation], config.back
+        self.activation, self.depth, back = ACTIVATIONS[config.activation], len(config.widths), config.back
+        self.way_back = None if back is None else WayBack(back.tied, config.activation, back.output,
+                                                          config.image.scaling)
         sizes = (self.input.features, *config.widths)
         allows = EVERYTHING if config.back is None else frozenset()
         made = [Linear(a, b, allows=allows) for a, b in pairwise(sizes)]
         self.layers = nn.ModuleList(made)
-        self.back = None if config.back is None else nn.ModuleList(WayBack(each, config.back.tied) for each in made)
+        self.back = None if config.back is None else nn.ModuleList(LayerBack(each, config.back.tied) for each in made)
         dims, head = Dims(config.widths[-1]).at("head"), config.head
         self.head = (None if head is None else head.build_for(dims, config.widths)
                      if isinstance(head, LayerClassesConfig) else head.build(dims))
+        self.scores_layers = isinstance(self.head, LayerClasses)
 
     def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
         """The units of the highest layer, [B,S,D], zero beyond each row's count.
@@ -158,8 +162,8 @@ class Dense(ImageModel):
         """The function of the way back: the sigmoid or the identity for pixels, the activation for units."""
         if layer:
             return self.activation(a)
-        assert self.back_settings is not None, "a network without a way back is refused before"
-        return torch.sigmoid(a) if self.back_settings.output == "sigmoid" else a
+        assert self.way_back is not None, "a network without a way back is refused before"
+        return torch.sigmoid(a) if self.way_back.output == "sigmoid" else a
 
     def free_energy(self, layer: int, x: Float[Tensor, "... P"]) -> Float[Tensor, "..."]:
         """F(x) = -b'x - sum_j log(1 + exp(W_j x + b_j)) of the restricted Boltzmann machine with the energy E(x,h) =
@@ -175,3 +179,8 @@ class Dense(ImageModel):
                 units = torch.bernoulli(torch.sigmoid(self.layers[layer](x)))
                 x = torch.bernoulli(torch.sigmoid(self.back_sum(layer, units)))
         return x
+
+    def layer_scores(self, layer: int, units: Float[Tensor, "B D"]) -> Float[Tensor, "B C"]:
+        """The scores of classes from a layer's units, by a head with classes of each layer."""
+        assert isinstance(self.head, LayerClasses), "a network without such a head is refused before"
+        return self.head.layer_scores(layer, units)

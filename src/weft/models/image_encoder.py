@@ -23,7 +23,7 @@ from weft.linear.linear import Linear
 from weft.linear.rewrite import rewritten
 from weft.models.decoder import require_stack
 from weft.models.image_inputs import ImageInput, patches_of
-from weft.models.image_model import ImageModel, ImageModelConfig
+from weft.models.image_model import ImageModelConfig, PatchedModel
 from weft.models.stack import Blocks, build_stack
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
@@ -141,7 +141,7 @@ def begins_of(span: Span) -> Tensor:
     return (span.ticks.order == span.ticks.begin)[..., None]
 
 
-class ImageEncoder(ImageModel):
+class ImageEncoder(PatchedModel):
     """A bidirectional model of an image's patches, with a head for a task if one is configured."""
 
     def __init__(self, config: ImageEncoderConfig) -> None:

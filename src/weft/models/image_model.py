@@ -1,8 +1,7 @@
-"""`ImageModel`: base of the models that read images, and of their configurations."""
+"""What models of images share: their configuration's images and head, and the input that cuts and scales."""
 
 from __future__ import annotations
 
-from abc import ABC
 from typing import Annotated, ClassVar
 
 import torch
@@ -10,7 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.config import PartField
-from weft.core.model import Encoder, EncoderInputs, ModelConfig
+from weft.core.images import ImageModel
+from weft.core.model import EncoderInputs, ModelConfig
 from weft.heads.base import ClassifierConfig, HeadConfig
 from weft.models.image_inputs import ImageInput, ImageSettings
 
@@ -35,8 +35,8 @@ class ImageModelConfig(ModelConfig):
         return self.head.names if isinstance(self.head, ClassifierConfig) else ()
 
 
-class ImageModel(Encoder, ABC):
-    """A model of images, which it reads as rows of patches.
+class PatchedModel(ImageModel):
+    """Base of models with an `ImageInput`.
 
     Attributes:
         input: cuts images into patches and scales them.
@@ -44,19 +44,21 @@ class ImageModel(Encoder, ABC):
 
     input: ImageInput
 
+    @property
+    def image_size(self) -> tuple[int, int, int]:
+        return self.input.settings.size
+
+    @property
+    def image_tokens(self) -> int:
+        return self.input.tokens
+
     def reads(self) -> dict[str, int]:
         return {"patches": self.input.features}
 
     def images(self, pixels: Tensor) -> EncoderInputs:
-        """Images [B,C,H,W] as the model's inputs, with unscaled pixels.
-
-        Raises:
-            InputError: images of another size.
-        """
         return self.input.cut(pixels)
 
     def fit_scaling(self, pixels: Tensor) -> None:
-        """Measure the scaling of pixels on the images to train on, [n,C,H,W]."""
         self.input.fit(pixels.to(next(self.parameters()).device))
 
     def dtype(self) -> torch.dtype:

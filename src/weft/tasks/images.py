@@ -13,11 +13,11 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.errors import ConfigError, DataError
+from weft.core.images import ImageModel
 from weft.core.model import Model
 from weft.data.duplicates import Repeated
 from weft.data.images import ImageBatch, ImageBatches, Images, read_images
 from weft.data.settings import DataSettings
-from weft.models.image_model import ImageModel
 from weft.tasks.base import Count, HeldOut, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material
 from weft.tokenizers import Tokenizer
@@ -120,7 +120,7 @@ class ImageTask(Task[ImageExamples, ImageBatch]):
         if not isinstance(model, ImageModel):
             return [f"model: a model of kind {model.config.kind!r} reads no images. Give one that does, such as "
                     "image_encoder or dense."]
-        found, tokens = super().problems(model), model.input.tokens
+        found, tokens = super().problems(model), model.image_tokens
         if self.settings.context < tokens:
             found.append(f"training.context: {self.settings.context} tokens, while an image has {tokens}. Leave it "
                          "out, and model.context too.")
@@ -178,8 +178,8 @@ def require_size(model: ImageModel, images: Images) -> None:
     Raises:
         DataError: they are of another size.
     """
-    if images.size != model.input.settings.size:
-        given, wanted = (" x ".join(map(str, size)) for size in (images.size, model.input.settings.size))
+    if images.size != model.image_size:
+        given, wanted = (" x ".join(map(str, size)) for size in (images.size, model.image_size))
         raise DataError(f"images of {given} (channels, height, width), while model.image has {wanted}.",
                         where=images.name, remedy="Correct model.image, or bring the images to its size.")
 

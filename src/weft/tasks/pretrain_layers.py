@@ -13,13 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.core.config import rule
+from weft.core.images import LayeredModel
 from weft.core.model import Model, ModelState
 from weft.core.registry import register
 from weft.data.images import Images
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.heads.layer_classes import LayerClasses
-from weft.models.dense import Dense
 from weft.tasks.base import Scored, TaskSettings
 from weft.tasks.classify_images import negative_log_likelihood
 from weft.tasks.images import (
@@ -105,11 +104,11 @@ class PretrainLayers(ImageTask):
         self.measured_in = "nats" if config.loss == "cross_entropy" else "squared error"
 
     def problems(self, model: Model) -> list[str]:
-        if not isinstance(model, Dense):
+        if not isinstance(model, LayeredModel):
             return [f"model: a model of kind {model.config.kind!r} has no layers to pre-train. Give kind: dense."]
-        found, config, back = super().problems(model), self.config, model.back_settings
+        found, config, back = super().problems(model), self.config, model.way_back
         if config.method == "supervised":
-            return found if isinstance(model.head, LayerClasses) else [
+            return found if model.scores_layers else [
                 *found, "model.head: no scores from each layer. Give head: {kind: layer_classes} with n_classes or "
                 "labels."]
         if back is None:
@@ -119,11 +118,10 @@ class PretrainLayers(ImageTask):
             found.append("model.back.tied: false, and a restricted Boltzmann machine has one matrix. Give true.")
         if boltzmann or config.loss == "cross_entropy":
             what = "a restricted Boltzmann machine" if boltzmann else "cross-entropy"
-            sigmoids = {"activation": model.config.whole()["activation"], "back.output": back.output}
+            sigmoids = {"activation": back.activation, "back.output": back.output}
             found += [f"model.{name}: {value!r}, and {what} needs sigmoids. Give sigmoid." for name, value in
-                      sigmoids.items() if value != "sigmoid" and (name != "activation" or len(model.layers) > 1 or
-                                                                  boltzmann)]
-            if model.input.settings.scaling == "standard":
+                      sigmoids.items() if value != "sigmoid" and (name != "activation" or model.depth > 1 or boltzmann)]
+            if back.scaling == "standard":
                 found.append(f"model.image.scaling: standard, and {what} needs pixels between 0 and 1. Give min_max.")
         return found
 
@@ -135,18 +133,17 @@ class PretrainLayers(ImageTask):
         return TOGETHER if self.config.batches_per_layer is None else step // self.config.batches_per_layer
 
     def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> Scored:
-        net = dense(model)
+        net = layered(model)
         x = net.pixels(given.pixels)
         if given.stage == TOGETHER:
             found = self._through(net, x).sum()
             return Scored(found.detach(), found)
-        layer = min(given.stage, len(net.layers) - 1)
+        layer = min(given.stage, net.depth - 1)
         with torch.no_grad():
             for below in range(layer):
                 x = net.up(below, x)
         if self.config.method == "supervised":
-            assert isinstance(net.head, LayerClasses), "a model that does not fit is refused before"
-            scores = net.head.layer_scores(layer, net.up(layer, x))
+            scores = net.layer_scores(layer, net.up(layer, x))
             found = negative_log_likelihood(scores, given.labels).sum()
             return Scored(found.detach(), found)
         error = self._reconstruction(net, layer, x).sum()
@@ -154,20 +151,20 @@ class PretrainLayers(ImageTask):
             return Scored(error.detach(), error)
         return Scored(error.detach(), contrastive_divergence(net, layer, x, self.config.k).sum())
 
-    def _reconstruction(self, net: Dense, layer: int, x: Tensor) -> Tensor:
+    def _reconstruction(self, net: LayeredModel, layer: int, x: Tensor) -> Tensor:
         """The loss [B] of a layer's inputs, reconstructed from its units."""
         return self._error(net, layer, net.back_sum(layer, net.up(layer, x)), x)
 
-    def _through(self, net: Dense, x: Tensor) -> Tensor:
+    def _through(self, net: LayeredModel, x: Tensor) -> Tensor:
         """The loss [B] of the pixels, reconstructed from the units of the highest layer."""
-        units, count = x, len(net.layers)
+        units, count = x, net.depth
         for layer in range(count):
             units = net.up(layer, units)
         for layer in range(count - 1, 0, -1):
             units = net.back_function(layer, net.back_sum(layer, units))
         return self._error(net, 0, net.back_sum(0, units), x)
 
-    def _error(self, net: Dense, layer: int, a: Tensor, x: Tensor) -> Tensor:
+    def _error(self, net: LayeredModel, layer: int, a: Tensor, x: Tensor) -> Tensor:
         """The loss [B] of inputs x whose reconstruction is the function of the way back of ``a``, in float32 or wider;
         cross-entropy from ``a`` itself, since logarithms of sigmoids would overflow."""
         wide = torch.promote_types(a.dtype, torch.float32)
@@ -177,17 +174,17 @@ class PretrainLayers(ImageTask):
         return (net.back_function(layer, a) - x).square().sum(-1)
 
     def guess(self, model: Model) -> float:
-        features = dense(model).input.features
+        features = math.prod(layered(model).image_size)
         if self.config.method == "supervised":
             return math.log(max(2, len(self.settings.labels)))
         return features * (math.log(2) if self.config.loss == "cross_entropy" else 1.0)
 
     def measure(self, model: Model, examples: ImageExamples, batches: int | None = None) -> Validation:
         """Measure each image once, in order."""
-        net, name = dense(model), examples.images.name
+        net, name = layered(model), examples.images.name
         require_size(net, examples.images)
         groups, rows = in_batches(len(examples), self.settings.rows), 0
-        sums = torch.zeros(len(net.layers) + 1, dtype=torch.float64)
+        sums = torch.zeros(net.depth + 1, dtype=torch.float64)
         with evaluating(model) as device:
             for places in spread(groups, batches):
                 found = self._measured(net, self.given(chosen_batch(examples, places), device))
@@ -200,23 +197,23 @@ class PretrainLayers(ImageTask):
                           {f"{each}_{layer + 1}": value for layer, value in enumerate(means[:-1])}, "loss",
                           unit=self.unit)
 
-    def _measured(self, net: Dense, given: ImageGiven) -> Tensor:
+    def _measured(self, net: LayeredModel, given: ImageGiven) -> Tensor:
         """Sums over a batch: a measure of each layer, and the loss of the whole."""
         x = net.pixels(given.pixels)
         found: list[Tensor] = []
         whole = None if self.config.method == "supervised" else self._through(net, x)
-        for layer in range(len(net.layers)):
+        for layer in range(net.depth):
             if whole is not None:
                 found.append(self._reconstruction(net, layer, x))
             x = net.up(layer, x)
-            if isinstance(net.head, LayerClasses) and whole is None:
-                scores = net.head.layer_scores(layer, x)
+            if whole is None:
+                scores = net.layer_scores(layer, x)
                 found.append((scores.argmax(-1) == given.labels).double())
                 last = negative_log_likelihood(scores, given.labels)
         return torch.stack([each.double().sum() for each in (*found, last if whole is None else whole)])
 
 
-def contrastive_divergence(net: Dense, layer: int, x: Tensor, k: int) -> Tensor:
+def contrastive_divergence(net: LayeredModel, layer: int, x: Tensor, k: int) -> Tensor:
     """F(x) - F(x_k) [B], with x_k after k steps of Gibbs sampling from x and held constant.
 
     Its gradient is the negative of the update of contrastive divergence, <h x>_0 - <h x>_k for the matrix, with the
@@ -226,7 +223,7 @@ def contrastive_divergence(net: Dense, layer: int, x: Tensor, k: int) -> Tensor:
     return net.free_energy(layer, x) - net.free_energy(layer, net.gibbs(layer, x, k))
 
 
-def dense(model: Model) -> Dense:
+def layered(model: Model) -> LayeredModel:
     """``model``, of which `PretrainLayers.problems` has found its kind."""
-    assert isinstance(model, Dense), "a model that does not fit is refused before"
+    assert isinstance(model, LayeredModel), "a model that does not fit is refused before"
     return model
