@@ -125,6 +125,8 @@ def test_a_step_moves_the_correction_against_the_load() -> None:
             loads[row] += 1
         layer(tokens(seed), None, span)
         assert torch.equal(layer.correction, before), "calls of a step choose alike"
+    assert layer.tally is not None
+    assert_close(layer.tally.numbers, loads, **EXACT)
     assert layer.after_step(lambda *values: [2 * value for value in values])
     assert_close(layer.correction, before + 0.01 * (loads.mean() - loads).sign().double(), **EXACT)
     again = layer.correction.clone()

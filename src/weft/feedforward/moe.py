@@ -195,7 +195,8 @@ def _mean(values: Tensor, valid: Tensor | None) -> Tensor:
 @register
 class MixtureOfExpertsConfig(FeedForwardConfig):
     """Dropless mixture of experts with top-k routing. ``shared_expert``: one more, which sees every token;
-    ``shared_gate``: its output is multiplied by a sigmoid of a linear map of the token (Qwen 2)."""
+    ``shared_gate``: its output is multiplied by a sigmoid of a linear map of the token (Qwen 2). ``routing``: other
+    scores, groups of experts and a correction, as in DeepSeek-V2 and V3."""
 
     kind: ClassVar[str] = "moe"
     added_later: ClassVar[frozenset[str]] = frozenset({"shared_expert", "shared_gate", "routing"})

@@ -1,9 +1,10 @@
 """How a router's logits become the experts of each token and their gates.
 
-    a = logits, or sigmoid(logits)             p_n = a_n + b_n, with a correction b that takes part in the choice alone
-    of groups of neighbouring experts, those of the largest group scores are open: max p_n, or the two largest p_n added
-    the k open experts of the largest p are chosen;  gates g_n = factor s_n / (1, or the sum of the chosen s)
-    s = softmax(logits), or sigmoid(logits)
+    s = softmax(l), or sigmoid(l), of the logits l [N]
+    p = s + b, with a correction b that takes part in the choice alone
+    groups of neighbouring experts: those are open whose score is largest, the best p in them or the two best added
+    chosen: the k open experts of the largest p
+    gates: g_n = factor s_n, divided by the sum of the chosen s where renormalised
 
 Mixtral and Qwen take the softmax without groups. DeepSeek-V2 (arXiv:2405.04434, section 2.2.2) scores groups by their
 best expert; DeepSeek-V3 (arXiv:2412.19437, equations 12 to 16) takes the sigmoid, a correction and the sum of two.
