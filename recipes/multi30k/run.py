@@ -1,8 +1,8 @@
 """Train and test the models of this recipe: ``python recipes/multi30k/run.py DATA [sinusoidal rope] [--seeds 3]``.
 
-DATA is the folder of Multi30k's files (``train.en.gz``, ``train.de.gz``, ``val.*`` and ``test_2016_flickr.*``). Each model
-is trained from each seed into ``runs/multi30k`` (a run that was interrupted goes on); the checkpoint that was best on the
-validation pairs translates the test sentences by beam search. BLEU, its interval and signature are kept in
+DATA is the folder of Multi30k's files (``train.en.gz``, ``train.de.gz``, ``val.*`` and ``test_2016_flickr.*``). Each
+model is trained from each seed into ``runs/multi30k`` (a run that was interrupted goes on); the checkpoint that was
+best on the validation pairs translates the test sentences by beam search. BLEU, its interval and signature are kept in
 ``result.json`` beside this file, from which the table of the README is made, and a cross-attention map in ``map.svg``.
 """
 

@@ -53,6 +53,9 @@ def test_the_interval_is_that_of_resampled_sentences() -> None:
     assert found.low == pytest.approx(np.quantile(every, 0.025), abs=1.5)
     assert found.high == pytest.approx(np.quantile(every, 0.975), abs=1.5)
     assert found.low < found.score < found.high
+    drawn = [plain([pairs[i] for i in rows]) for rows in np.random.default_rng(5).integers(4, size=(300, 4)).tolist()]
+    few = bleu(MINE, ITS, resamples=300, seed=5)
+    assert [few.low, few.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]).tolist(), rel=1e-9)
     assert bleu(MINE, ITS, resamples=50, seed=1) == bleu(MINE, ITS, resamples=50, seed=1)
     assert bleu(MINE, ITS, resamples=50, seed=1) != bleu(MINE, ITS, resamples=50, seed=2)
 
