@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,8 +43,27 @@ def relatives(stem: str, changes: Mapping[str, Mapping[str, Any]]) -> list[Case]
 
 
 def all_cases() -> list[Case]:
-    """Those of every family."""
-    return [case for module in _modules() for case in module.CASES]
+    """Those of every family of language models."""
+    return [case for module in _modules() for case in vars(module).get("CASES", ())]
+
+
+def encoder_cases() -> list[Case]:
+    """Those of every family of encoders."""
+    return [case for module in _modules() for case in vars(module).get("ENCODERS", ())]
+
+
+def with_heads(stem: str, changes: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, Any]) -> list[Case]:
+    """Cases of a family of encoders; the first has every head, the others that of masked tokens."""
+    plain, *others = changes.items()
+    made = [Case(f"{stem.lower()}-{plain[0]}-{end}", f"{stem}Config", f"{stem}{end}", {**sizes, **more, **plain[1]})
+            for end, more in HEADS.items()]
+    return made + [Case(f"{stem.lower()}-{name}", f"{stem}Config", f"{stem}ForMaskedLM", {**sizes, **values})
+                   for name, values in others]
+
+
+HEADS: Mapping[str, Mapping[str, Any]] = {
+    "ForMaskedLM": {}, "Model": {}, "ForTokenClassification": {"num_labels": 3},
+    "ForSequenceClassification": {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}}
 
 
 def gradient_cases() -> list[Case]:
@@ -64,6 +84,8 @@ def build(case: Case, seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue  # a table of sines and cosines
             normed = "norm" in name or ".ln_" in name  # around what its class starts it at: 1, or Gemma's 0
             middle = float(parameter.mean().round()) if normed else 0.0
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + middle)
@@ -85,8 +107,17 @@ def rows(vocab_size: int, lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]
 
 def alone(folder: Path, row: list[int]) -> Tensor:
     """Logits [T,V] of one row by itself, in a model that has seen no other: dynamic scalings keep what they saw."""
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-    model.eval()
+    found = opened(folder)
+    options: dict[str, Any] = {"use_cache": False} if type(found).__name__.endswith(("CausalLM", "LMHeadModel")) else {}
     with torch.no_grad():
-        logits: Tensor = model(torch.tensor([row]), use_cache=False).logits[0]
+        given = found(torch.tensor([row]), **options)
+    logits: Tensor = (given.last_hidden_state if type(found).__name__.endswith("Model") and
+                      not type(found).__name__.endswith("LMHeadModel") else given.logits)[0]
     return logits
+
+
+def opened(folder: Path) -> Any:
+    """The model of a folder, in the class that its config.json names."""
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    model: Any = getattr(transformers, name).from_pretrained(folder, local_files_only=True)
+    return model.eval()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from weft.families.canonical import canonical_data
-from weft.families.common import COMMON
 from weft.families.configurations import read_keys, write_keys
 from weft.families.family import Family, Size, families
 from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, words
@@ -131,14 +130,14 @@ def test_keys_are_written() -> None:
 
 def test_every_ignored_key_has_a_reason() -> None:
     rules = [rule for family in families().values() if family.native is not None
-             for rule in (*family.native.keys, *COMMON)]
+             for rule in family.native.rules]
     assert all(len(rule.reason.split()) > 2 for rule in rules if isinstance(rule, Ignored))
 
 
 def test_no_key_has_two_rules() -> None:
     for family in families().values():
         if family.native is not None:
-            keys = [key for rule in (*family.native.keys, *COMMON) for key in rule.keys]
+            keys = [key for rule in family.native.rules for key in rule.keys]
             assert sorted(keys) == sorted(set(keys)), family.name
 
 

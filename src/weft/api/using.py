@@ -12,7 +12,7 @@ from weft.api.models import Model, load, load_language_model
 from weft.checkpoints import Loaded
 from weft.core.config import parse
 from weft.core.errors import InputError
-from weft.core.model import LanguageModel
+from weft.core.model import LanguageModel, Readout
 from weft.data import TokenStream
 from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling, for_decoding
 from weft.decoding import beam_search as search_rows
@@ -23,12 +23,15 @@ from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
 from weft.evaluation.evaluate import Mode
+from weft.evaluation.score import ScoredRow
 from weft.interop.huggingface.text import end_ids
 from weft.tasks import Validation
 from weft.tasks.answers import Answer, score_hidden, text_row
 from weft.tasks.answers import classify as answers_of
+from weft.tasks.masked import mask_of
 from weft.tasks.material import HeldOut, held_out_text, text_stream
 from weft.tasks.next_token import NextTokenConfig
+from weft.tasks.whole_rows import head_outputs, whole_rows
 from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings, RunConfig
 
@@ -97,32 +100,41 @@ def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sa
                        compiled=CompiledStep(causal) if compile else None)
 
 
-def score(model: Model, rows: str | Sequence[str | RowLike], *, logits: bool = False) -> Scored:
+def score(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike], *, logits: bool = False) -> Scored:
     """Return the log-probabilities of a text or texts (as whole documents) or of rows of ids; see
     `weft.evaluation.score`. For a model that predicts masked tokens, each token is masked in turn; see
-    `weft.tasks.answers.score_hidden`."""
-    loaded, rows = load(model), one_or_more(rows)
+    `weft.tasks.answers.score_hidden`. With ``logits``, of an encoder also what its head gives for each row as it is, or
+    its hidden vectors [T,D] without a head (`weft.tasks.whole_rows.head_outputs`); without a mask token, or a head that
+    predicts tokens, its rows have no log-probabilities then. Pairs of texts are for encoders, see `classify`."""
+    loaded, given = load(model), one_or_more(rows)
     causal = loaded.model
     if not isinstance(causal, LanguageModel):
-        if logits:
-            raise InputError("this model does not predict the next token, so it has no such logits.", where="logits",
-                             remedy="Leave it out.")
-        return score_hidden(causal, _whole_rows(loaded, rows), loaded.tokenizer)
-    texts = all(isinstance(row, str) for row in rows)
-    start = _start(loaded.tokenizer) if texts else None
-    return score_rows(causal, prompt_rows(loaded, rows, open_text=False), start=start, logits=logits)
+        return _score_whole(loaded, _whole_rows(loaded, given), logits)
+    alone = [row for row in given if not _is_pair(row)]
+    if len(alone) < len(given):
+        raise InputError("a pair of texts, for a model of the next token.", where="rows", remedy="Give one text.")
+    start = _start(loaded.tokenizer) if all(isinstance(row, str) for row in alone) else None
+    return score_rows(causal, prompt_rows(loaded, alone, open_text=False), start=start, logits=logits)
+
+
+def _score_whole(loaded: Loaded, rows: list[Row], logits: bool) -> Scored:
+    """What an encoder gives for rows, see `score`."""
+    model, tokenizer = loaded.model, loaded.tokenizer
+    if not logits:
+        return score_hidden(model, rows, tokenizer)
+    masks = tokenizer is not None and mask_of(tokenizer) < model.vocab_size
+    given = head_outputs(model, rows)
+    if masks and isinstance(model.head, Readout):
+        return Scored(score_hidden(model, rows, tokenizer).rows, given)
+    return Scored(tuple(ScoredRow(row.tokens, (None,) * len(row.tokens)) for row in rows), given)
 
 
 def classify(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike]) -> tuple[Answer, ...]:
     """Return the classes or values that a model's head predicts for each row or each token; see
     `weft.tasks.answers.classify`. Rows are a text or texts, pairs of texts (as the task `classify` reads them with
     ``second_field``), or rows of ids."""
-    loaded, seconds, made = load(model), list[int](), list[str | RowLike]()
-    for row in one_or_more(rows):
-        pair = text_row(_tokenizer(loaded), *row) if _is_pair(row) else None
-        seconds.append(0 if pair is None else pair.second)
-        made.append(cast(str | RowLike, row) if pair is None else pair.tokens)
-    return answers_of(loaded.model, _whole_rows(loaded, made), seconds)
+    loaded = load(model)
+    return answers_of(loaded.model, _whole_rows(loaded, one_or_more(rows)))
 
 
 def _is_pair(row: object) -> TypeGuard[tuple[str, str]]:
@@ -135,13 +147,18 @@ def task_kind(loaded: Loaded) -> str:
     return str(task.get("kind", NextTokenConfig.kind))
 
 
-def _whole_rows(loaded: Loaded, rows: Sequence[str | RowLike]) -> list[tuple[int, ...]]:
-    """Encode texts between the tokens that begin and end a document; rows of ids stay as they are."""
-    texts = [text_row(_tokenizer(loaded), row).tokens if isinstance(row, str) else row for row in rows]
-    parsed = parse_rows(texts)
-    if any(row.source is not None for row in parsed):
-        raise InputError("a row has a source, and this model takes none.", where="rows", remedy="Give tokens alone.")
-    return [row.tokens for row in parsed]
+def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike]) -> list[Row]:
+    """Encode texts, or pairs of them, between the tokens that begin and end a document; rows of ids stay as they are.
+    All are checked against the model."""
+    made, seconds = list[RowLike](), list[int]()
+    for row in rows:
+        texts = (row,) if isinstance(row, str) else row if _is_pair(row) else ()
+        text = text_row(_tokenizer(loaded), *texts) if texts else None
+        made.append(cast(RowLike, row) if text is None else text.tokens)
+        seconds.append(0 if text is None else text.second)
+    parsed = parse_rows(made)
+    return whole_rows(loaded.model, [row.tokens if second else row
+                                     for row, second in zip(parsed, seconds, strict=True)], seconds)
 
 
 def evaluate(model: Model, data: str | Path | None = None, *, context: int | None = None, stride: int | None = None,

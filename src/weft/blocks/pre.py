@@ -12,17 +12,23 @@ from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
+from weft.norms.none import NoNorm
 
 
 @register
 class PreNormConfig(BlockConfig):
     """x + f(norm(x)) for every layer f. Set the model's `norm` too, which follows the last block. ``skip_normed``:
-    norm(x) + f(norm(x)) (BLOOM's apply_residual_connection_post_layernorm)."""
+    norm(x) + f(norm(x)) (BLOOM's apply_residual_connection_post_layernorm). ``first_norm``: whether the block's first
+    layer has a norm; the first block needs none where the embeddings are normalised (ModernBERT)."""
 
     kind: ClassVar[str] = "pre"
-    source: ClassVar[str] = "Xiong et al. 2020, figure 1b; Shoeybi et al. 2019 (Megatron-LM; skip_normed)"
+    source: ClassVar[str] = ("Xiong et al. 2020, figure 1b; Shoeybi et al. 2019 (Megatron-LM; skip_normed); "
+                             "Warner et al. 2024 (arXiv:2412.13663), section 2.1.1 (first_norm)")
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"first_norm"})
 
     skip_normed: bool = False
+    first_norm: bool = True
 
     def build(self, dims: Dims) -> PreNorm:
         return PreNorm(self, dims)
@@ -30,7 +36,8 @@ class PreNormConfig(BlockConfig):
     @classmethod
     def examples(cls) -> list[Self]:
         layers = [{"kind": "attention", "n_heads": 2}, {"kind": "mlp", "d_ff": 12}]
-        return [*super().examples(), cls.model_validate({"layers": layers, "skip_normed": True})]
+        return [*super().examples(), cls.model_validate({"layers": layers, "skip_normed": True}),
+                cls.model_validate({"layers": layers, "first_norm": False})]
 
 
 class PreNorm(Block):
@@ -39,6 +46,8 @@ class PreNorm(Block):
     def __init__(self, config: PreNormConfig, dims: Dims) -> None:
         super().__init__(config, dims)
         self.skip_normed = config.skip_normed
+        if not config.first_norm:
+            self.norms[0] = NoNorm()
 
     def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
                span: Span) -> tuple[Output[LayerState], Tensor]:

@@ -37,7 +37,9 @@ def score(checkpoint: Checkpoint,
                                                            "--text, for a model trained to classify.")] = None,
           tokens: TokensFile = None,
           logits: Annotated[Path | None, typer.Option("--logits", help="Write the logits, row_0, row_1, ... [T,V] in "
-                                                      "float32, to this new safetensors file.")] = None,
+                                                      "float32, to this new safetensors file: of an encoder what its "
+                                                      "head gives, or the hidden vectors [T,D] if it has "
+                                                      "none.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
           plugin: Plugin = None,
           json: Json = False, revision: Revision = None,
@@ -45,7 +47,7 @@ def score(checkpoint: Checkpoint,
     """Show the log-probability of every token, in nats; for a classifier, of every class."""
     prepare(plugin, threads, kernels)
     from weft import api
-    from weft.core.model import Classifier
+    from weft.core.model import Classifier, LanguageModel
     from weft.disk.ownership import require_free
     from weft.evaluation import write_logits
     from weft.tasks.next_token import NextTokenConfig
@@ -54,7 +56,8 @@ def score(checkpoint: Checkpoint,
         require_free(logits, single=True)
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     rows = texts_or_rows(text, tokens, "--text")
-    if isinstance(loaded.model.head, Classifier) and api.task_kind(loaded) != NextTokenConfig.kind:
+    predicts = isinstance(loaded.model, LanguageModel)
+    if isinstance(loaded.model.head, Classifier) and not (predicts and api.task_kind(loaded) == NextTokenConfig.kind):
         _classified(loaded, _paired(rows, second), json=json, logits=logits)
         return
     _require_no(second)
@@ -96,11 +99,15 @@ def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | RowLike], *, 
     """Print the classes or values of each row, or of each of its tokens."""
     from weft import api
     from weft.core.errors import InputError
+    from weft.core.model import LanguageModel
+    from weft.evaluation import write_logits
 
-    if logits is not None:
+    if logits is not None and isinstance(loaded.model, LanguageModel):
         raise InputError("logits of the next token, for a model that was trained to classify.", where="--logits",
                          remedy="Leave it out.")
     found = api.classify(loaded, rows)
+    if logits is not None:
+        write_logits(logits, api.score(loaded, rows, logits=True))
     if json:
         print_json({"rows": found})
         return
@@ -111,6 +118,8 @@ def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | RowLike], *, 
             best = f" {answer.best[place]}" if answer.best else ""
             shown = ", ".join(f"{name} {value:.3f}" for name, value in zip(names, scores, strict=True))
             typer.echo(f"{of}:{best} ({shown})")
+    if logits is not None:
+        typer.echo(f"wrote {logits}")
 
 
 def _tokens(loaded: Loaded, result: Scored, index: int) -> str:

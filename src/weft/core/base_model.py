@@ -84,7 +84,7 @@ class EncoderInputs:
 
     Attributes:
         tokens: ids [B,S].
-        types: segment ids [B,S] (BERT's sentence A and B).
+        types: segment ids [B,S] (BERT's sentence A and B); None: 0 for every token.
         globals_: True where a token attends to all tokens and all attend to it (Longformer).
         patches: image patches [B,S,P].
     """

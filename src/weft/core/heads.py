@@ -69,3 +69,17 @@ class Classifier(Head, ABC):
             h: hidden vectors, zero beyond each row's count.
             span: with the ``count`` of tokens in each row.
         """
+
+
+def outputs(head: Head | None, h: Float[Tensor, "B T D"], span: Span) -> Tensor:
+    """What a head gives for a model's vectors: logits [B,T,V] of tokens, scores [B,C] of rows or [B,T,C] of tokens; the
+    vectors themselves without a head.
+
+    Args:
+        head: the model's; None: it has none.
+        h: hidden vectors, zero beyond each row's count.
+        span: with the ``count`` of tokens in each row.
+    """
+    if isinstance(head, Readout):
+        return head.logits(h)
+    return head.scores(h, span) if isinstance(head, Classifier) else h

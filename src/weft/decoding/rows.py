@@ -1,6 +1,7 @@
 """Rows of token ids as users give them: lists of different lengths, checked before the model runs.
 
     [[5, 3, 9], {"tokens": [5]}, {"source": [4, 4], "target": [1]}]
+    [{"tokens": [5, 3, 9], "types": [0, 0, 1], "global": [1, 0, 0]}]       for encoders that read them
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from weft.core.errors import InputError, nearest
 from weft.core.model import LanguageModel
 from weft.data.text import read_text
 
-KEYS = ("tokens", "source", "target")
+KEYS = ("tokens", "source", "target", "types", "global")
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,14 @@ class Row:
     Attributes:
         tokens: ids; those of the target if there is a source.
         source: ids of the encoder's input in an encoder-decoder, else None.
+        types: the segment id of each token, for an encoder that reads them; None: not given.
+        globals_: 1 for each token that is global, else 0, for an encoder whose masks read them; None: not given.
     """
 
     tokens: tuple[int, ...]
     source: tuple[int, ...] | None = None
+    types: tuple[int, ...] | None = None
+    globals_: tuple[int, ...] | None = None
 
 
 RowLike: TypeAlias = Row | Sequence[int] | np.ndarray | Mapping[str, Any]
@@ -109,6 +114,10 @@ def with_start(rows: Sequence[Row], start: int | None, model: LanguageModel, *, 
 
 
 def _check_source(row: Row, model: LanguageModel, place: str) -> None:
+    beside = [name for name, given in (("types", row.types), ("global", row.globals_)) if given is not None]
+    if beside:
+        raise InputError(f"a language model reads no {beside[0]}.", where=f"{place}.{beside[0]}",
+                         remedy="Leave them out, or give an encoder that reads them.")
     if row.source is None and model.takes_source:
         raise InputError("the row has no source, and this model decodes from one.", where=place,
                          remedy='Give {"source": [...], "target": [...]}.')
@@ -133,13 +142,24 @@ def _row(data: object, where: str) -> Row:
         if "tokens" in data:
             raise InputError("the row has both 'source' and 'tokens'.", where=where,
                              remedy="Name the ids that follow a source 'target'.")
+        for name in ("types", "global"):
+            if name in data:
+                raise InputError(f"the row has both 'source' and {name!r}.", where=where,
+                                 remedy="Leave one of them out.")
         return Row(_ids(data.get("target", []), f"{where}.target"), _ids(data["source"], f"{where}.source"))
     if "target" in data:
         raise InputError("the row has a 'target' and no 'source'.", where=where,
                          remedy="Add the source, or name the ids 'tokens'.")
     if "tokens" not in data:
         raise InputError("the row has no ids.", where=where, remedy="Give 'tokens', or 'source' and 'target'.")
-    return Row(_ids(data["tokens"], f"{where}.tokens"))
+    types, marks = (None if data.get(name) is None else _ids(_numbers(data[name]), f"{where}.{name}")
+                    for name in ("types", "global"))
+    return Row(_ids(data["tokens"], f"{where}.tokens"), types=types, globals_=marks)
+
+
+def _numbers(data: object) -> object:
+    """A list with 1 for true and 0 for false; anything else as it is."""
+    return [int(each) if isinstance(each, bool) else each for each in data] if isinstance(data, list | tuple) else data
 
 
 def _ids(data: object, where: str) -> tuple[int, ...]:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from weft.core.config import parse_part
-from weft.core.model import ModelConfig
+from weft.core.model import ModelConfig, parse_model
 
 Data = dict[str, Any]
 
@@ -29,9 +28,7 @@ def canonical_data(data: Any) -> Data:
     Raises:
         ConfigError: the data is not a configuration.
     """
-    config = parse_part(("model",), data)
-    assert isinstance(config, ModelConfig), "the group model holds model configurations"
-    return canonical(config)
+    return canonical(parse_model(data))
 
 
 def _walk(data: Any, model: Data) -> Any:
@@ -83,10 +80,11 @@ def _embedding(model: Data) -> Data:
     return {**embedding, "scale": None if embedding["scale"] == 1.0 else embedding["scale"]}
 
 
-def _decoder(part: Data, model: Data) -> Data:
+def _stacked(part: Data, model: Data) -> Data:
     return {"embedding": _embedding(part)}
 
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
-    "attention": _attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _decoder})
+    "attention": _attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _stacked,
+    "encoder": _stacked})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

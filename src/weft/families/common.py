@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from weft.families.keys import Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Together, words
@@ -40,7 +42,15 @@ COMMON: tuple[KeyRule, ...] = (
     Fixed("quantization_config", (None,), why="Its weights are quantised: convert an unquantised version."),
     Fixed("compression_config", (None,), why="Its weights are compressed: convert an uncompressed version."),
 )
-"""The rules that are added to those of each decoder family."""
+"""The rules of keys that a family need not name itself."""
+
+def common_beside(own: Iterable[KeyRule]) -> tuple[KeyRule, ...]:
+    """`COMMON` without the keys for which a family has rules of its own."""
+    taken = {key for rule in own for key in rule.keys}
+    left = (replace(rule, names=tuple(name for name in rule.names if name not in taken))
+            if isinstance(rule, Ignored) else rule for rule in COMMON)
+    return tuple(rule for rule in left if not taken.intersection(rule.keys))
+
 
 BUFFERS: tuple[Junk, ...] = (
     Junk(r"(.*\.)?(maybe_)?rotary(_emb)?\.(inv_freq|original_inv_freq|cos_cached|sin_cached)",

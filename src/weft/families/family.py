@@ -11,9 +11,9 @@ from typing import Any, final
 
 from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import CheckpointError, ConfigError, nearest
-from weft.core.model import LanguageModel, ModelConfig
+from weft.core.model import Model, ModelConfig
 from weft.families import known
-from weft.families.common import BUFFERS, COMMON
+from weft.families.common import BUFFERS, common_beside
 from weft.families.configurations import notes_on, read_keys, write_keys
 from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.template import Facts, build_config, match
@@ -49,11 +49,12 @@ class Native:
     Attributes:
         model_type: its name in config.json.
         architecture: the class that opens a folder.
-        keys: the rules for the keys of config.json, in the order in which they are read (`COMMON` is added).
+        keys: the rules for the keys of config.json, in the order in which they are read (see `rules`).
         weights: the rules of its tensors, given the facts.
         prefix: prefix of tensors' names, which files of the bare model lack.
         junk: further tensors that files may hold (`BUFFERS` are added).
         tied: for tied embeddings, the name of the repeated tensor and that of the original.
+        copies: names of tensors that repeat others whatever is tied, each with the original's.
         architectures: further classes whose folders can be read.
         model_types: further names of the same format.
         limits: lists what its class cannot open although its configuration can express it.
@@ -69,11 +70,17 @@ class Native:
     prefix: str = ""
     junk: tuple[Junk, ...] = ()
     tied: tuple[str, str] | None = None
+    copies: tuple[tuple[str, str], ...] = ()
     architectures: tuple[str, ...] = ()
     model_types: tuple[str, ...] = ()
     limits: Callable[[Facts], list[str]] = lambda facts: []
     otherwise: tuple[Callable[[Facts], list[Rule]], ...] = ()
     widens: bool = False
+
+    @property
+    def rules(self) -> tuple[KeyRule, ...]:
+        """The rules of all keys: the family's own, and `COMMON` for keys that these do not name."""
+        return (*self.keys, *common_beside(self.keys))
 
 
 @final
@@ -102,7 +109,7 @@ class Family:
             ConfigError: listing every key that is unknown, missing or has a value that cannot be read.
         """
         assert self.native is not None, "a family without a foreign format reads none"
-        facts, problems = read_keys((*self.native.keys, *COMMON), raw)
+        facts, problems = read_keys(self.native.rules, raw)
         problems += self._foreign_class(raw)
         if problems:
             raise ConfigError(problems)
@@ -111,7 +118,7 @@ class Family:
     def notes(self, raw: Raw) -> list[str]:
         """Notes for the user about keys that are ignored."""
         assert self.native is not None, "a family without a foreign format reads none"
-        return notes_on((*self.native.keys, *COMMON), raw)
+        return notes_on(self.native.rules, raw)
 
     def write(self, config: ModelConfig, kept: Mapping[str, Any]) -> tuple[dict[str, Any], Facts, list[str]]:
         """The foreign configuration of ``config``, its facts, and a line for all that does not fit (if there is any,
@@ -125,12 +132,12 @@ class Family:
         if problems:
             return {}, facts, problems
         facts[KEPT] = dict(kept)
-        raw, problems = write_keys((*self.native.keys, *COMMON), facts)
+        raw, problems = write_keys(self.native.rules, facts)
         problems += self.native.limits(facts)
         named = {"architectures": [self.native.architecture], "model_type": self.native.model_type}
         return {**named, **raw}, facts, problems
 
-    def account(self, model: LanguageModel, facts: Facts, stored: Iterable[str] = ()) -> Account:
+    def account(self, model: Model, facts: Facts, stored: Iterable[str] = ()) -> Account:
         """The account between a model with these facts, which may be on the meta device, and the tensors of a file.
 
         Args:
@@ -138,6 +145,7 @@ class Family:
         """
         assert self.native is not None, "a family without a foreign format has no file"
         tied = dict([self.native.tied]) if self.native.tied and facts.get("tied") else {}
+        tied |= dict(self.native.copies)
         junk = (*self.native.junk, *BUFFERS)
         forms = [account(rules(facts), own_tensors(model), prefix=self.native.prefix, junk=junk, tied=tied)
                  for rules in (self.native.weights, *self.native.otherwise)]

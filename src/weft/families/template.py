@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias, final
 
-from weft.core.config import parse_part
 from weft.core.errors import ConfigError
-from weft.core.model import ModelConfig
+from weft.core.model import ModelConfig, parse_model
 from weft.families.canonical import canonical, canonical_data
 
 Facts: TypeAlias = dict[str, Any]
@@ -87,9 +86,7 @@ def build_config(template: Any, facts: Mapping[str, Any]) -> ModelConfig:
     Raises:
         ConfigError: the facts do not give a valid configuration.
     """
-    config = parse_part(("model",), fill(template, facts))
-    assert isinstance(config, ModelConfig), "the group model holds model configurations"
-    return config
+    return parse_model(fill(template, facts))
 
 
 def match(template: Any, config: ModelConfig) -> tuple[Facts, list[str]]:

@@ -150,7 +150,8 @@ def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "
         for name, tensor in zip(rule.theirs, written, strict=True):
             assert name not in shapes, f"two rules write {name}"
             shapes[name] = tuple(tensor.shape)
-    return Account(applied, shapes, prefix, junk, dict(tied or {}))
+    repeated = {copy: source for copy, source in (tied or {}).items() if source in shapes}
+    return Account(applied, shapes, prefix, junk, repeated)
 
 
 def _applications(rule: Rule, own: Iterable[str]) -> list[Rule]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from weft.core.config import rule
+from weft.core.config import PartField, rule
 from weft.core.model import Head
 from weft.core.part_config import Dims, PartConfig
+from weft.norms.base import NormConfig
+from weft.norms.none import NoNormConfig
+from weft.ops.activations import Activation
 
 
 class HeadConfig(PartConfig):
@@ -27,11 +30,29 @@ class ClassifierConfig(HeadConfig):
         n_classes: C; left out if ``labels`` are given.
         labels: names of the classes, in the order of their ids.
         dropout: of the input of the last map, in training.
+        transform: whether a vector x first becomes norm(f(V x + v)) (BERT's pooler, RoBERTa's and ModernBERT's heads).
+        activation: f; only with ``transform``.
+        transform_bias: whether there is a v; only with ``transform``.
+        norm: of the transformed vector; only with ``transform``.
     """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"activation", "transform_bias", "norm"})
 
     n_classes: int | None = Field(default=None, gt=1)
     labels: tuple[str, ...] = ()
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    transform: bool = False
+    activation: Activation = "tanh"
+    transform_bias: bool = True
+    norm: Annotated[NormConfig, PartField("norm", shares=False)] = NoNormConfig()
+
+    @model_validator(mode="after")
+    def _of_a_transform(self) -> Self:
+        for name in () if self.transform else ("activation", "transform_bias", "norm"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise rule(name, "a field of the transform, and there is none.",
+                           "Add transform: true, or leave it out.")
+        return self
 
     @model_validator(mode="after")
     def _one_number(self) -> Self:

@@ -29,7 +29,10 @@ class MaskedTokenConfig(HeadConfig):
         norm: of what the embedding is multiplied by.
         tied: whether E is the token embedding's matrix, so that W maps to its width; otherwise E is [V,D].
         bias: whether there is a b.
+        transform_bias: whether there is a w.
     """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"transform_bias"})
 
     kind: ClassVar[str] = "masked_token"
     also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "lm")
@@ -40,13 +43,14 @@ class MaskedTokenConfig(HeadConfig):
     tied: bool = True
     bias: bool = True
     std: float = Field(default=0.02, gt=0)
+    transform_bias: bool = True
 
     def build(self, dims: Dims) -> MaskedTokenHead:
         return MaskedTokenHead(self, dims)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(activation="relu", tied=False, bias=False, std=0.5)]
+        return [cls(), cls(activation="relu", tied=False, bias=False, std=0.5, transform_bias=False)]
 
 
 class MaskedTokenHead(Readout):
@@ -58,9 +62,10 @@ class MaskedTokenHead(Readout):
     def __init__(self, config: MaskedTokenConfig, dims: Dims) -> None:
         super().__init__()
         width = dims.tokens.embedding_dim if config.tied and dims.tokens is not None else dims.d_model
-        self.transform = Linear(dims.d_model, width)
+        self.transform = Linear(dims.d_model, width, config.transform_bias)
         nn.init.normal_(self.transform.weight, std=config.std)
-        nn.init.zeros_(self.transform.bias)
+        if self.transform.bias is not None:
+            nn.init.zeros_(self.transform.bias)
         self.activation = ACTIVATIONS[config.activation]
         self.norm = config.norm.build_size(width)
         # The transform already maps to the width of the decoder's matrix, so the decoder gets no projection.

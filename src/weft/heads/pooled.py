@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, Self
 
-import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.config import rule
-from weft.core.model import Classifier
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.heads.base import ClassifierConfig
-from weft.heads.per_token import STD, linear_scores
-from weft.linear.linear import Linear
-from weft.ops.dropout import Dropout
+from weft.heads.classifier import LinearClassifier
 
 
 @register
@@ -27,7 +23,6 @@ class PooledConfig(ClassifierConfig):
     Attributes:
         pool: ``first``: the row's first token (BERT's [CLS]); ``last``: its last token before padding, in a causal
             model the only one that depends on the whole row; ``mean``: the mean of its tokens without padding.
-        transform: whether the pooled vector first goes through a map tanh(V x + v) (BERT's pooler).
         n_values: the number of values that are predicted in place of classes, for regression.
     """
 
@@ -38,7 +33,6 @@ class PooledConfig(ClassifierConfig):
                              "Reimers and Gurevych 2019, section 3 (mean)")
 
     pool: Literal["first", "last", "mean"] = "first"
-    transform: bool = False
     n_values: int | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
@@ -57,30 +51,22 @@ class PooledConfig(ClassifierConfig):
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(n_classes=3), cls(pool="last", labels=("no", "yes"), dropout=0.1),
-                cls(pool="mean", n_values=2, transform=True)]
+                cls(pool="mean", n_values=2, transform=True),
+                cls.model_validate({"n_classes": 2, "transform": True, "activation": "gelu", "transform_bias": False,
+                                    "norm": {"kind": "layernorm", "bias": False}})]
 
 
-class PooledHead(Classifier):
+class PooledHead(LinearClassifier):
     """One linear map [C,D] with a bias of the pooled vector, which is zero for a row without tokens."""
 
     pooled = True
 
     def __init__(self, config: PooledConfig, dims: Dims, n_outputs: int) -> None:
-        super().__init__()
-        self.n_outputs, self.labels, self.values = n_outputs, config.labels, config.n_values is not None
-        self.pool = config.pool
-        self.transform = Linear(dims.d_model, dims.d_model) if config.transform else None
-        if self.transform is not None:
-            nn.init.normal_(self.transform.weight, std=STD)
-            nn.init.zeros_(self.transform.bias)
-        self.dropout = Dropout(config.dropout)
-        self.map = linear_scores(dims.d_model, n_outputs)
+        super().__init__(config, dims, n_outputs)
+        self.values, self.pool = config.n_values is not None, config.pool
 
     def scores(self, h: Float[Tensor, "B T D"], span: Span) -> Float[Tensor, "B C"]:
-        x = self._pooled(h, span.count)
-        x = x if self.transform is None else torch.tanh(self.transform(x))
-        scores: Tensor = self.map(self.dropout(x))
-        return scores
+        return self.of_vectors(self._pooled(h, span.count))
 
     def _pooled(self, h: Float[Tensor, "B T D"], count: Tensor | None) -> Float[Tensor, "B D"]:
         if self.pool == "first":

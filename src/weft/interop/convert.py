@@ -90,7 +90,7 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, 
     source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
     _require_apart(out, loaded.path, target)
     require_free(out, single=target.single, proof=_proof, replace=replace)
-    if to != "weft":
+    if target.causal:
         language_model(source.model, f"the format {to!r}", where=str(loaded.path))
     before = _before(source)
     source.model.to(dtype)

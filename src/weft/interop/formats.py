@@ -105,6 +105,7 @@ class Target:
         read: reads the model back, for the verification.
         foreign: another program that opens the format.
         single: whether the format is one file, not a folder.
+        causal: whether it holds language models alone.
     """
 
     check: Callable[[Source], object]
@@ -112,6 +113,7 @@ class Target:
     read: Callable[[Source, Path], Model]
     foreign: Foreign | None = None
     single: bool = False
+    causal: bool = False
 
     @property
     def kind(self) -> str:
@@ -122,7 +124,7 @@ class Target:
 def _fitted(source: Source) -> Any:
     """The native class that can hold the model; None: none can, and a modelling file is to be written."""
     try:
-        return fit(source.causal.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
+        return fit(source.model.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
     except UnsupportedError:
         if not source.with_code:
             raise
@@ -134,7 +136,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
     fitted = _fitted(source)
     if fitted is None:
         return _write_code(source, draft)
-    write_model(fitted, source.causal, draft, shard_bytes=source.shard_bytes)
+    write_model(fitted, source.model, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
     if source.with_code:
@@ -185,5 +187,6 @@ TARGETS: Mapping[str, Target] = MappingProxyType({
                  Foreign("transformers", foreign_logits)),
     "weft": Target(lambda source: None, _write_weft, lambda source, folder: load_checkpoint(folder).model),
     "gguf": Target(_gguf, _write_gguf, lambda source, file: _gguf(source).read(file),
-                   Foreign("llama.cpp", foreign_llama, lambda source: _gguf(source).rounds()), single=True)})
+                   Foreign("llama.cpp", foreign_llama, lambda source: _gguf(source).rounds()), single=True,
+                   causal=True)})
 """Formats by their names for ``--to``."""

@@ -11,7 +11,7 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from weft.checkpoints.tensors import own_tensors
-from weft.core.model import LanguageModel, ModelConfig
+from weft.core.model import Model, ModelConfig
 from weft.positions.constants import Constant
 
 FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, init.normal_, init.trunc_normal_,
@@ -31,12 +31,10 @@ class Unfilled(TorchFunctionMode):
         return func(*args, **named)
 
 
-def meta_model(config: ModelConfig) -> LanguageModel:
+def meta_model(config: ModelConfig) -> Model:
     """The model of a configuration on the meta device."""
     with torch.device("meta"), Unfilled():
-        model = config.build()
-    assert isinstance(model, LanguageModel), "families are of language models"
-    return model
+        return config.build()
 
 
 def count_parameters(config: ModelConfig) -> int:

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import FailedError
+from weft.core.heads import outputs
 from weft.core.model import EncoderInputs, LanguageModel, Model
+from weft.core.span import WHOLE
+from weft.interop.huggingface.folder import read_raw
 from weft.interop.huggingface.with_code import brings_bundled_code
 
 ROWS, LENGTH, SEED = 2, 16, 0
@@ -35,10 +38,11 @@ def a_tensor(model: Model) -> Tensor:
 
 
 def logits_of(model: Model, tokens: Tensor) -> Tensor:
-    """Logits [B,T,V] in float32 on the CPU; for a model without logits its vectors [B,T,D]."""
+    """Logits [B,T,V] in float32 on the CPU; for an encoder what its head gives, or its vectors [B,T,D] without one."""
     here = tokens.to(a_tensor(model).device)
     with torch.inference_mode():
-        found: Tensor = model(here).y if isinstance(model, LanguageModel) else model.vectors(EncoderInputs(here)).y
+        found: Tensor = model(here).y if isinstance(model, LanguageModel) else outputs(
+            model.head, model.vectors(EncoderInputs(here)).y, WHOLE)
     return found.float().cpu()
 
 
@@ -61,31 +65,45 @@ def require_close(difference: float, expected: Tensor, dtypes: Sequence[torch.dt
 
 
 def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
-    """The logits of a folder in `transformers`, and notes for the user: no logits where it is not installed, or where
-    it opens the folder but cannot run a model of these sizes. Code in the folder is run only if it is, byte for byte,
-    Weft's own.
+    """The logits of a folder in `transformers` (the last hidden vectors of a model without a head), and notes for the
+    user: no logits where it is not installed, or where it opens the folder but cannot run a model of these sizes. Code
+    in the folder is run only if it is, byte for byte, Weft's own.
 
     Raises:
         FailedError: `transformers` cannot open the folder.
     """
     if importlib.util.find_spec("transformers") is None:
         return None, ()
-    from transformers import AutoModelForCausalLM, __version__
+    import transformers
+    from transformers import __version__
 
     # All exceptions: any error of a foreign library is reported to the user in one line.
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True,
-                                                          trust_remote_code=brings_bundled_code(folder))
+        auto: Any = getattr(transformers, auto_class(folder))
+        model: Any = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=brings_bundled_code(folder))
     except Exception as error:
         raise FailedError(f"transformers {__version__} does not open what was written: {_line(error)}", where="convert",
                           remedy="Nothing was written. Please report this model.") from error
     try:
         with torch.inference_mode():
-            logits: Tensor = model.eval()(tokens).logits
+            found = model.eval()(tokens)
+            logits: Tensor = found.last_hidden_state if type(model).__name__.endswith("Model") else found.logits
     except Exception as error:
         return None, (f"transformers {__version__} opens the folder and cannot run it, so only Weft has compared the "
                       f"numbers: {_line(error)}",)
     return logits.float(), ()
+
+
+HEADED = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+"""Ends of the names of classes with heads, which name the class of `transformers` that opens them."""
+
+
+def auto_class(folder: Path) -> str:
+    """The class of `transformers` that opens a folder with the head that its config.json names."""
+    names = [str(name) for name in read_raw(folder).get("architectures") or ()]
+    headed = next((f"AutoModel{end}" for end in HEADED for name in names if name.endswith(end)), None)
+    bare = any(name.endswith("Model") and not name.endswith("LMHeadModel") for name in names)
+    return headed or ("AutoModel" if bare else "AutoModelForCausalLM")
 
 
 def _line(error: Exception) -> str:

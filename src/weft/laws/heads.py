@@ -7,7 +7,8 @@ from functools import partial
 
 import torch
 
-from weft.core.model import Classifier, EncoderInputs, Model, Readout
+from weft.core.heads import outputs
+from weft.core.model import EncoderInputs, Model, Readout
 from weft.core.span import Span
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
@@ -52,11 +53,7 @@ def _dropout(subject: Subject, model: Model, tokens: torch.Tensor) -> Iterator[F
 
 
 def _outputs(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:
-    h, head = model.vectors(EncoderInputs(tokens=tokens), span).y, model.head
-    if isinstance(head, Readout):
-        return head.logits(h)
-    assert isinstance(head, Classifier), "a head is a readout or a classifier"
-    return head.scores(h, span)
+    return outputs(model.head, model.vectors(EncoderInputs(tokens=tokens), span).y, span)
 
 
 def _log_prob(subject: Subject, model: Model, head: Readout, generator: torch.Generator) -> Finding:

@@ -45,7 +45,8 @@ class AttentionConfig(MixerConfig):
     n_kv_heads = n_heads is multi-head, 1 is multi-query, anything between grouped-query attention. Heads times d_head
     need not equal d_model. With ``clip`` c, queries, keys and values are clamped to [-c, c] as soon as they are
     projected (MPT). ``qk_norm`` normalises every head of queries and keys by itself, or with ``qk_norm_over: heads``
-    all heads of a token's queries together, and all of its keys (OLMo 2). With ``sinks`` every head has a learned
+    all heads of a token's queries together, and all of its keys (OLMo 2). ``bias``: which projections have one;
+    ``all_but_keys``: queries, values and the output (DeBERTa). With ``sinks`` every head has a learned
     number s that joins the scores of each softmax, and whose weight goes nowhere, so that a head may attend to nothing:
     exp(s_ij) / (exp(s) + sum_j exp(s_ij)) (gpt-oss). It is neither scaled, capped nor masked, and it starts at 0.
     """
@@ -65,7 +66,7 @@ class AttentionConfig(MixerConfig):
     position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
     qk_norm: Annotated[NormConfig, PartField("norm", shares=False)] | None = None
     qk_norm_over: Literal["head", "heads"] = "head"
-    bias: Literal["none", "qkv", "output", "all"] = "none"
+    bias: Literal["none", "qkv", "output", "all", "all_but_keys"] = "none"
     clip: float | None = Field(default=None, gt=0)
     sinks: bool = False
     scores: ScoreSettings = ScoreSettings()
@@ -124,6 +125,7 @@ class AttentionConfig(MixerConfig):
                                 "mask": "causal & window(4)", "backend": "sdpa"}),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "qk_norm": "rmsnorm",
                                 "qk_norm_over": "heads"}),
+            cls.model_validate({"n_heads": 2, "n_kv_heads": 1, "d_head": 4, "d_value": 3, "bias": "all_but_keys"}),
             cls.model_validate({"n_heads": 2, "d_head": 3, "position": "alibi",
                                 "mask": "causal & (window(3) | global(0, 1))"}),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "sinks": True,
@@ -152,7 +154,9 @@ class Attention(Layer):
         self.config, self.sizes, self.mask, self.position = config, sizes, config.attended(), position
         bias, self.widths = config.bias, sizes.split()
         self.qkv = Linear(dims.d_model, sum(self.widths), bias=bias in ("qkv", "all"))
-        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all"))
+        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model,
+                             bias=bias in ("output", "all", "all_but_keys"))
+        self.qv_bias = (nn.Parameter(torch.zeros(self.widths[0] + self.widths[2])) if bias == "all_but_keys" else None)
         norm = config.qk_norm
         together = config.qk_norm_over == "heads"
         normed = [sizes.d_head * (heads if together else 1) for heads in (sizes.heads, sizes.kv_heads)]
@@ -221,6 +225,8 @@ class Attention(Layer):
         sizes = self.sizes
         position: Any = self._modules["position"]
         qkv = projection(x)
+        if self.qv_bias is not None:
+            qkv = qkv + self._without_keys(self.qv_bias)
         if self.config.clip is not None:
             qkv = qkv.clamp(-self.config.clip, self.config.clip)
         if self.q_norm is None and "queries_keys" not in position.acts_on:
@@ -242,11 +248,17 @@ class Attention(Layer):
         """Return queries [N,H,E] and keys [N,K,E] of vectors that are not tokens, such as a position scheme's: they are
         projected as tokens are, and not rotated."""
         sizes, clip = self.sizes, self.config.clip
-        qkv = self.qkv(x) if clip is None else self.qkv(x).clamp(-clip, clip)
+        qkv = self.qkv(x) if self.qv_bias is None else self.qkv(x) + self._without_keys(self.qv_bias)
+        qkv = qkv if clip is None else qkv.clamp(-clip, clip)
         q, k = (part.unflatten(-1, (-1, sizes.d_head)) for part in qkv.split_with_sizes(sizes.split(), -1)[:2])
         if self.q_norm is None or self.k_norm is None:
             return q, k
         return self._normed(self.q_norm, q), self._normed(self.k_norm, k)
+
+    def _without_keys(self, bias: Float[Tensor, " N"]) -> Float[Tensor, " M"]:
+        """Biases of queries and values with zeros between them, for the keys."""
+        q, v = bias.split_with_sizes([self.widths[0], self.widths[2]])
+        return torch.cat([q, q.new_zeros(self.widths[1]), v])
 
     def _normed(self, norm: Norm, x: Float[Tensor, "... H E"]) -> Float[Tensor, "... H E"]:
         """Queries or keys, normalised by head or over all heads."""

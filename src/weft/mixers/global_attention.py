@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -62,6 +62,7 @@ class GlobalAttentionConfig(AttentionConfig):
 
     mask: Annotated[Mask, MaskField()] = SymmetricWindow(256, 256)
     tokens: tuple[int, ...] | None = None
+    bias: Literal["none", "qkv", "output", "all"] = "none"
 
     @field_validator("tokens")
     @classmethod

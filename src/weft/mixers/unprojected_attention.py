@@ -45,6 +45,7 @@ class UnprojectedAttentionConfig(AttentionConfig):
 
     queries_keys: Literal["merged", "separate"] = "merged"
     values: Literal["inputs", "projected"] = "inputs"
+    bias: Literal["none", "qkv", "output", "all"] = "none"
 
     def build(self, dims: Dims) -> UnprojectedAttention:
         sizes = self.sizes(dims)

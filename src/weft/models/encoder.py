@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Self
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -15,6 +17,7 @@ from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import WHOLE, Span
+from weft.linear.linear import Linear
 from weft.linear.rewrite import rewritten
 from weft.masks.facts import GLOBALS, TYPES
 from weft.models.decoder import StackedConfig, build_embedding, looked_up
@@ -25,13 +28,26 @@ from weft.positions.base import least_limit
 @register
 class TokenEncoderConfig(StackedConfig):
     """embeddings (+ segment embeddings) -> blocks -> norm -> head, if it has one. Its attention layers have
-    ``mask: bidirectional``."""
+    ``mask: bidirectional``.
+
+    Attributes:
+        n_types: rows of the table of segment embeddings; 0: no table. Tokens whose types are left out have type 0.
+        d_input: features of embeddings, of their positions and segments, and of their norm, which a linear map with a
+            bias then brings to d_model (RoFormer, ELECTRA); None: d_model, and no map.
+        padding_id: an id whose tokens are not counted for positions: their own is -1, the row of a learned table before
+            that of position 0 (RoBERTa); None: every token is counted. Padding at the end of a row is known by the
+            row's count in any case.
+    """
 
     group: ClassVar[str] = "encoder"
     kind: ClassVar[str] = "encoder"
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3.1; Devlin et al. 2019, section 3 (segments)"
+    source: ClassVar[str] = ("Vaswani et al. 2017, section 3.1; Devlin et al. 2019, section 3 (segments); "
+                             "Su et al. 2021 (RoFormer), its released code (d_input)")
+    added_later: ClassVar[frozenset[str]] = frozenset({"d_input", "padding_id"})
 
     n_types: int = Field(default=0, ge=0)
+    d_input: int | None = Field(default=None, gt=0)
+    padding_id: int | None = Field(default=None, ge=0)
 
     def build(self, dims: Dims | None = None) -> TokenEncoder:
         return rewritten(TokenEncoder(self), self.rewrites)
@@ -46,6 +62,12 @@ class TokenEncoderConfig(StackedConfig):
             cls.model_validate({"vocab_size": 11, "d_model": 8, "position": "learned", "context": 32, "n_types": 2,
                                 "embedding": {"dropout": 0.1},
                                 "blocks": [{"kind": "post", "layers": [attention, mlp]}], "head": "masked_token"}),
+            cls.model_validate({"vocab_size": 11, "d_model": 8, "position": {"kind": "learned", "offset": 2},
+                                "context": 32, "padding_id": 1,
+                                "blocks": [{"kind": "post", "layers": [attention, mlp]}]}),
+            cls.model_validate({"vocab_size": 11, "d_model": 8, "d_input": 6, "position": "sinusoidal", "n_types": 2,
+                                "embedding": {"norm": "layernorm"},
+                                "blocks": [{"kind": "post", "layers": [attention, mlp]}], "head": "masked_token"}),
         ]
 
 
@@ -54,15 +76,19 @@ class TokenEncoder(Encoder):
 
     def __init__(self, config: TokenEncoderConfig) -> None:
         super().__init__(config)
-        dims = Dims(config.d_model, config.vocab_size, config.context)
+        width = config.d_model if config.d_input is None else config.d_input
+        dims = Dims(width, config.vocab_size, config.context)
         self.embedding, self.shared, dims = build_embedding(config, dims)
-        self.types = nn.Embedding(config.n_types, config.d_model) if config.n_types else None
+        self.types = nn.Embedding(config.n_types, width) if config.n_types else None
         if self.types is not None:
-            nn.init.normal_(self.types.weight, std=config.embedding.deviation(config.d_model))
+            nn.init.normal_(self.types.weight, std=config.embedding.deviation(width))
+        self.input = None if config.d_input is None else Linear(width, config.d_model)
+        dims = replace(dims, d_model=config.d_model)
         self.stack = build_stack(config.blocks, dims)
         self.norm = config.norm.build(dims.at("norm"))
         self.head = None if config.head is None else config.head.build(dims.at("head"))
         self.shared.require_used()
+        self.padding_id = config.padding_id
         self._facts = frozenset(facts_of(self))
 
     def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
@@ -73,8 +99,9 @@ class TokenEncoder(Encoder):
                 outside its table.
         """
         tokens = self._tokens(inputs)
-        span = self._with_facts(inputs, WHOLE if span is None else span).resolve(None, tokens)
-        x = self.embedding(tokens, span, self._segments(inputs.types, span))
+        span = self._positioned(self._with_facts(inputs, WHOLE if span is None else span).resolve(None, tokens), tokens)
+        x = self.embedding(tokens, span, self._segments(tokens, inputs.types, span))
+        x = x if self.input is None else span.clean(self.input(x))
         out = self.stack(x, None, span)
         return Output(span.clean(self.norm(out.y, span.ticks.valid)), None, out.losses)
 
@@ -93,10 +120,21 @@ class TokenEncoder(Encoder):
                  if value is not None and name in self._facts}
         return span.replace(facts={**(span.facts or {}), **facts}) if facts else span
 
-    def _segments(self, types: Tensor | None, span: Span) -> Tensor | None:
-        """The embeddings [B,S,D] of segment ids; None without any."""
-        if self.types is None or types is None:
+    def _positioned(self, span: Span, tokens: Tensor) -> Span:
+        """The span with positions that leave out tokens with the padding's id, if there is one."""
+        if self.padding_id is None or span.coordinates is not None:
+            return span
+        counted = tokens != self.padding_id
+        before = counted.cumsum(1) - counted.long()
+        begin = before.gather(1, span.ticks.begin.expand_as(tokens)) if tokens.shape[1] else before
+        return span.replace(coordinates=torch.where(counted, before - begin, -1)).resolve(None, tokens)
+
+    def _segments(self, tokens: Tensor, types: Tensor | None, span: Span) -> Tensor | None:
+        """The embeddings [B,S,D] of segment ids, of 0 where none are given; None without a table."""
+        if self.types is None:
             return None
+        if types is None:
+            return looked_up(self.types, torch.zeros_like(tokens))
         types, count = span.clean(types), self.types.num_embeddings  # padding may hold values that are no ids
         require((types >= 0) & (types < count), InputError, f"a segment id outside 0 to {count - 1}.",
                 where="inputs.types", remedy="Give ids below n_types, or declare more types.")

@@ -23,7 +23,8 @@ class LearnedPositionConfig(PositionConfig):
 
     Attributes:
         max_length: positions in the table, in tokens; None: the model's context.
-        offset: unused rows of the table before that of position 0 (OPT: 2).
+        offset: rows of the table before that of position 0, which only negative coordinates read (OPT: 2, unused;
+            RoBERTa: the last of them is that of padding).
         std: standard deviation of the vectors' normal initialisation.
     """
 
@@ -46,7 +47,7 @@ class LearnedPositionConfig(PositionConfig):
 
 
 class LearnedPosition(PositionScheme):
-    """x + table[offset + p] for p = 0 .. max_length - 1.
+    """x + table[offset + p] for p = 0 .. max_length - 1, or for coordinates from -offset on.
 
     Positions beyond the table, which many implementations read from arbitrary memory or clamp, are an error: an
     exception at the call on the CPU, an asynchronous assertion on other devices and in compiled code.
@@ -73,7 +74,7 @@ class LearnedPosition(PositionScheme):
         """
         position = counted_position(ticks, "learned")
         require_positions(
-            (position >= 0) & (position < self.limit),
+            (position >= -self.offset) & (position < self.limit),
             f"a position lies outside the table of {self.limit} learned positions, 0 to {self.limit - 1}.",
             f"Give documents of at most {self.limit} tokens, train with a greater max_length, or use a scheme without "
             "a table.")

@@ -177,7 +177,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
         ids, types, count, _ = given
         span = Span(count=count)
-        out = model.vectors(EncoderInputs(tokens=ids, types=types if "types" in model.reads() else None), span)
+        out = model.vectors(EncoderInputs(tokens=ids, types=types if model.reads().get("types", 0) > 1 else None), span)
         scores = model.head.scores(out.y, span)
         return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
 

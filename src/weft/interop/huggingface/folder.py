@@ -13,7 +13,7 @@ import torch
 
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.core.errors import CheckpointError, ConfigError
-from weft.core.model import LanguageModel, ModelConfig
+from weft.core.model import Model, ModelConfig
 from weft.families.family import Family, family_of
 from weft.families.keys import KEPT
 from weft.families.template import Facts
@@ -48,7 +48,7 @@ class Opened:
     config: ModelConfig
     kept: Mapping[str, Any]
     generation: Mapping[str, Any]
-    model: LanguageModel
+    model: Model
     stored: Stored
     account: Account
     places: Mapping[str, str]
@@ -114,7 +114,7 @@ def _floats(value: Any) -> Any:
     return [_floats(item) for item in value] if isinstance(value, list) else value
 
 
-def _build(family: Family, raw: Mapping[str, Any], folder: Path) -> tuple[ModelConfig, Facts, LanguageModel]:
+def _build(family: Family, raw: Mapping[str, Any], folder: Path) -> tuple[ModelConfig, Facts, Model]:
     try:
         config, facts = family.read(raw)
         return config, facts, meta_model(config)

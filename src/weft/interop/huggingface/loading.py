@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.checkpoints.load import Loaded
-from weft.core.model import LanguageModel
+from weft.core.model import Model
 from weft.interop.huggingface.folder import Opened, open_folder, refuse
 from weft.interop.huggingface.text import GENERATION, folder_tokenizer
 from weft.interop.huggingface.with_code import has_code, load_with_code
@@ -36,7 +36,7 @@ def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torc
 
 
 def load_model(opened: Opened, *, device: torch.device | str = "cpu",
-               dtype: torch.dtype | None = None) -> LanguageModel:
+               dtype: torch.dtype | None = None) -> Model:
     """The model, in evaluation mode. Tensors are read one rule at a time, so that there are never two copies of more
     than one rule's tensors.
 

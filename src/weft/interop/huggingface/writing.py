@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import InputError, UnsupportedError, nearest
-from weft.core.model import LanguageModel, ModelConfig
+from weft.core.model import Model, ModelConfig
 from weft.families.family import Family, families
 from weft.families.template import Facts
 from weft.families.weights import Account
@@ -71,7 +71,7 @@ def _nothing_fits(found: Mapping[str, list[str]]) -> UnsupportedError:
                                    "(with_code=True): the folder then has a modelling file, which needs Weft.")
 
 
-def write_model(fitted: Fit, model: LanguageModel, draft: Path, *, shard_bytes: int) -> None:
+def write_model(fitted: Fit, model: Model, draft: Path, *, shard_bytes: int) -> None:
     """Write configuration and tensors into an empty folder, one shard in memory at a time."""
     account = fitted.family.account(model, fitted.facts)
     own = own_tensors(model)
