@@ -85,6 +85,6 @@ def _stacked(part: Data, model: Data) -> Data:
 
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
-    "attention": _attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _stacked,
-    "encoder": _stacked})
+    "attention": _attention, "global_attention": _attention, "mlp": _mlp, "glu": _glu, "learned": _learned,
+    "decoder": _stacked, "encoder": _stacked})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""
