@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from against_transformers.tiny import Case, all_cases, alone, build, rows, saved
+from against_transformers.tiny import Case, all_cases, alone, build, encoder_cases, rows, saved
 from weft import api
 from weft.families.family import families
 
@@ -54,7 +54,7 @@ def same_tokens(folder: Path) -> bool:
 def measure() -> dict[str, Any]:
     """Every case of every family."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for case in all_cases():
+    for case in (*all_cases(), *encoder_cases()):
         with tempfile.TemporaryDirectory() as place:
             found.setdefault(build(case).config.model_type, []).append(measured(case, Path(place)))
     return {"transformers": transformers.__version__, "families": dict(sorted(found.items()))}

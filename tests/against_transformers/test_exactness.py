@@ -10,7 +10,17 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from against_transformers.tiny import TOLERANCE, Case, all_cases, alone, build, gradient_cases, rows, saved
+from against_transformers.tiny import (
+    TOLERANCE,
+    Case,
+    all_cases,
+    alone,
+    build,
+    encoder_cases,
+    gradient_cases,
+    rows,
+    saved,
+)
 from weft import api
 from weft.families.family import families
 from weft.interop.huggingface.folder import open_folder
@@ -86,7 +96,7 @@ def test_gradients_are_those_of_transformers(case: Case, tmp_path: Path) -> None
 
 
 def test_every_family_with_a_format_has_cases() -> None:
-    tried = {build(case).config.model_type for case in all_cases()}
+    tried = {build(case).config.model_type for case in (*all_cases(), *encoder_cases())}
     assert tried == {family.native.model_type for family in families().values() if family.native is not None}
 
 

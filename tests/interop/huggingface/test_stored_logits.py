@@ -15,7 +15,7 @@ from weft.families.family import families
 def logits(folder: Path, row: list[int]) -> torch.Tensor:
     found = api.score(folder, [row], logits=True).logits
     assert found is not None
-    return found[0]
+    return torch.atleast_2d(found[0])
 
 
 @pytest.mark.parametrize("name", stored())

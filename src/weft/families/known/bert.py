@@ -73,4 +73,6 @@ BERT = Family(
         prefix="bert.", junk=OTHER_HEADS, limits=needs_types,
         copies=(("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
                 ("cls.predictions.decoder.bias", "cls.predictions.bias"))),
-    sizes=(Size("bert-base-uncased", {}, 109_514_298, "to be confirmed"),))
+    sizes=(Size("bert-base-uncased", {}, 109_514_298, "the tensors of the published files"),
+           Size("bert-large-uncased", {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+                                       "intermediate_size": 4096}, 335_174_458, "the tensors of the published files")))

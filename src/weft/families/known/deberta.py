@@ -26,7 +26,7 @@ def write_distances(facts: Facts) -> dict[str, Any]:
 
 def limits(facts: Facts) -> list[str]:
     """The vectors of distances have no norm."""
-    return ["shared.relative.norm: a norm of the vectors of distances, which DeBERTa v2 has."] if facts["normed"] else []
+    return ["shared.relative.norm: of the vectors of distances, which only DeBERTa v2 has."] if facts["normed"] else []
 
 
 HEAD = Head("Deberta")

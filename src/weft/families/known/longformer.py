@@ -36,8 +36,9 @@ def write_windows(facts: Facts) -> dict[str, Any]:
     """The list of windows."""
     masks = [parse_mask(mask) for mask in facts["masks"]]
     for mask in masks:
-        if not isinstance(mask, SymmetricWindow) or mask.left != mask.right or mask.left < 1:
-            raise KeyProblem(f"cannot express the mask {mask!r}; only windows of equally many tokens on both sides.")
+        if not isinstance(mask, SymmetricWindow) or mask.left != mask.right or mask.left < 2:
+            raise KeyProblem(f"cannot express the mask {mask!r}; only windows of equally many tokens on both sides, at "
+                             "least two, with fewer of which its class fails.")
     return {WIDTHS: [2 * mask.left for mask in masks if isinstance(mask, SymmetricWindow)]}
 
 

@@ -164,4 +164,6 @@ MODERNBERT = Family(
         model_type="modernbert", architecture="ModernBertForMaskedLM", architectures=HEAD.classes(), keys=KEYS,
         weights=weights, prefix="model.", junk=(Junk(r"(head|decoder)\..*", "the head of pre-training"),),
         copies=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),)),
-    sizes=(Size("modernbert-base", {}, 149_655_232, "to be confirmed"),))
+    sizes=(Size("modernbert-base", {}, 149_655_232, "the tensors of the published files"),
+           Size("modernbert-large", {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
+                                     "intermediate_size": 2624}, 395_881_664, "the tensors of the published files")))

@@ -59,6 +59,8 @@ def head_weights(facts: Facts) -> list[Rule]:
     return both("classifier", "head.map")
 
 
+PUBLISHED = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+
 ROBERTA = Family(
     name="roberta", template=TEMPLATE, source="Liu et al. 2019 (arXiv:1907.11692), section 4",
     native=Native(
@@ -68,5 +70,6 @@ ROBERTA = Family(
               Junk(r"lm_head\..*", "the head of pre-training")),
         copies=(("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
                 ("lm_head.decoder.bias", "lm_head.bias"))),
-    sizes=(Size("roberta-base", {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-                124_697_433, "to be confirmed"),))
+    sizes=(Size("roberta-base", PUBLISHED, 124_697_433, "the tensors of the published files"),
+           Size("roberta-large", {**PUBLISHED, "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+                                  "intermediate_size": 4096}, 355_412_057, "the tensors of the published files")))

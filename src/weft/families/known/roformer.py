@@ -16,7 +16,7 @@ from weft.families.encoders import (
     inside,
     post_norm_weights,
 )
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.bert import needs_types, prediction_weights
 from weft.families.template import Facts, Hole, Layers
@@ -75,5 +75,4 @@ ROFORMER = Family(
               Junk(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
               Junk(r"cls\..*", "heads of pre-training")),
         copies=(("cls.predictions.decoder.weight", "roformer.embeddings.word_embeddings.weight"),
-                ("cls.predictions.decoder.bias", "cls.predictions.bias"))),
-    sizes=(Size("roformer", {}, 1, "to be confirmed"),))
+                ("cls.predictions.decoder.bias", "cls.predictions.bias"))))
