@@ -19,9 +19,13 @@ from weft.core.model import EncoderInputs
 from weft.core.part_config import Dims
 from weft.core.probes import probe
 from weft.core.span import Span
+from weft.mixers import global_attention
 from weft.mixers.global_attention import GlobalAttention, GlobalAttentionConfig
 from weft.mixers.key_value import KeyValueState
 from weft.mixers.rolling import RollingState
+from weft.ops.attention import ATTENTION, AttentionCall
+from weft.ops.banded_attention import ROWS
+from weft.ops.forms import forced
 
 D, T, H, E = 6, 11, 2, 3
 Near = Callable[[int, int, int], bool]
@@ -95,6 +99,26 @@ def test_rows_of_several_documents_count_their_tokens_from_each_begin() -> None:
     whole = layer(x, None, Span(begins=begins)).y
     apart = torch.cat([layer(piece).y for piece in x.split([4, 5, 2], 1)], 1)
     assert_close(whole, apart, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("mask", ["symmetric_window(5, 5)", "causal & window(6)"])
+def test_long_rows_are_cut_into_blocks_and_the_global_queries_are_few(mask: str,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = build(mask=mask, tokens=[0, 3]), vectors(3 * ROWS + 5)
+    seen: list[tuple[str, int]] = []
+
+    def noted(call: AttentionCall, form: str | None = None) -> Tensor:
+        seen.append((ATTENTION.choose(call, form).form.name, call.q.shape[1]))
+        return ATTENTION(call, form)
+
+    monkeypatch.setattr(global_attention, "ATTENTION", noted)
+    y = layer(x).y
+    assert seen == [("sdpa", 4), ("banded", 3 * ROWS + 5)]
+    with forced({"attention": "reference"}):
+        assert_close(layer(x).y, y, rtol=1e-11, atol=1e-12)
+    near = (lambda h, i, j: abs(i - j) <= 5) if mask.startswith("s") else (lambda h, i, j: i - 6 < j <= i)
+    wanted = longformer(near, {0, 3}, mask.startswith("c"))(*(each.detach().numpy() for each in arguments(layer, x)))
+    np.testing.assert_allclose(y.detach().numpy(), wanted, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("in_place", [False, True])

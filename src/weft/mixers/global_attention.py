@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, final
 
 import torch
 from jaxtyping import Bool, Float
 from pydantic import field_validator
 from torch import Tensor
 
-from weft.core.clock import Ticks
+from weft.core.clock import Keys, Ticks
 from weft.core.config import rule
 from weft.core.errors import ConfigError
 from weft.core.layer import LayerState
@@ -24,7 +24,9 @@ from weft.core.span import Span
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Globals, GlobalTokens, Mask, MaskField, Prefix, SymmetricWindow
 from weft.masks.facts import GLOBALS
-from weft.masks.visible import Rule, visible
+from weft.masks.grid import ticks_at
+from weft.masks.terms import Band, Key, Query
+from weft.masks.visible import Rule, Ruled, visible
 from weft.mixers.attention import PROJECTIONS, Attention, AttentionConfig
 from weft.mixers.heads import HeadSizes
 from weft.mixers.key_value import KeyValueShape, Stored
@@ -34,6 +36,21 @@ from weft.positions.base import PositionScheme
 ALLOWED: Mapping[str, Mask] = MappingProxyType({"none": Causal(), "prefix": Causal() | Prefix(),
                                                 "any": Bidirectional()})
 """What global tokens may attend to, by the later keys that the mask of the others allows."""
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class _KeysAt(Mask):
+    """All queries attend to the tokens at ``indices`` of their document: half of `GlobalTokens`, with a bound on
+    the others, so that under a window few scores are computed."""
+
+    indices: tuple[int, ...]
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return reduce(torch.logical_or, (key.order - query.begin == index for index in self.indices))
+
+    def band(self) -> Band:
+        return Band(1, 0, self.indices[-1] + 1)
 
 
 @register
@@ -104,10 +121,12 @@ class GlobalAttention(Attention):
 
     def __init__(self, config: GlobalAttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
         super().__init__(config, sizes, position, dims)
-        self.tokens, marked = config.tokens, config.marked()
+        self.tokens, marked, every = config.tokens, config.marked(), ALLOWED[config.mask.lookahead()]
         self.global_qkv = Linear(dims.d_model, sum(self.widths), bias=self.qkv.bias is not None)
         self.global_qkv.load_state_dict(self.qkv.state_dict())
-        self.global_rule = Rule.of(ALLOWED[config.mask.lookahead()] & marked, sizes.heads)
+        self.global_rule = Rule.of(every & marked, sizes.heads)
+        if self.tokens is not None:
+            self.rule = Rule.of(every & (config.mask | _KeysAt(self.tokens)), sizes.heads)
 
     def child_roles(self) -> Mapping[str, str]:
         return {**PROJECTIONS, "global_qkv": PROJECTIONS["qkv"]}
@@ -117,9 +136,9 @@ class GlobalAttention(Attention):
             self.global_qkv, x, span.ticks), strict=True))
         stored = self.store(state, k, v, span)
         own, others = (self._of(q, stored, half, span) for half in (1, 0))
-        own = replace(own, visible=visible(self.global_rule, stored.keys, span))
-        chosen = self.chosen(span.ticks)
-        return Output(self.mix(self._attended(own, others, chosen)), stored.state)
+        own = self._of_few(own, stored.keys, span) if state is None else replace(
+            own, visible=visible(self.global_rule, stored.keys, span))
+        return Output(self.mix(self._attended(own, others, self.chosen(span.ticks))), stored.state)
 
     def chosen(self, ticks: Ticks) -> Bool[Tensor, "#B T"]:
         """Return which tokens of the chunk are global."""
@@ -137,10 +156,23 @@ class GlobalAttention(Attention):
         q, k, v = (x.chunk(2, 2)[half] for x in (q, stored.k, stored.v))
         return self.call(q, stored._replace(k=k, v=v), span)
 
+    def _of_few(self, call: AttentionCall, keys: Keys, span: Span) -> AttentionCall:
+        """Return the call of global tokens of whole rows, with no other queries than the first ones, where those are
+        all that can be global."""
+        few = span.ticks.order.shape[1] if self.tokens is None else self.tokens[-1] + 1
+        if span.ticks.packed or call.terms or call.value_terms is not None or self.asked is not None:
+            return replace(call, visible=visible(self.global_rule, keys, span))
+        first = ticks_at(span.ticks, slice(0, few))
+        return replace(call, q=call.q[:, :few], visible=Ruled(self.global_rule, first, keys, begins=False))
+
     def _attended(self, own: AttentionCall, others: AttentionCall, chosen: Tensor) -> Float[Tensor, "B T H F"]:
-        """Return the attention of every token: of global ones by their own call."""
+        """Return the attention of every token: of global ones by their own call, which may have the first queries
+        alone."""
         if self.asked is None or "weights" not in self.asked:
-            return torch.where(chosen[..., None, None], ATTENTION(own, self.form), ATTENTION(others, self.form))
+            ours, theirs = ATTENTION(own, self.form), ATTENTION(others, self.form)
+            few = ours.shape[1]
+            both = torch.where(chosen[:, :few, None, None], ours, theirs[:, :few])
+            return both if few == theirs.shape[1] else torch.cat([both, theirs[:, few:]], 1)
         weights: list[Tensor] = []
         ours, theirs = (ATTENTION(replace(call, record=weights.append)) for call in (own, others))
         self.asked.give("weights", torch.where(chosen[:, None, :, None], weights[0], weights[1]))
