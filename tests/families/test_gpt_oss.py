@@ -49,9 +49,9 @@ def test_a_configuration_that_names_no_scaling_has_that_of_its_class() -> None:
     ({"swiglu_alpha": 1.5}, "swiglu_alpha: 1.5 is not known here."),
     ({"layer_types": [SLIDING]}, "layer_types: 1 types for 2 layers."),
     ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config: {'quant_method': 'mxfp4'}, but only "
-     "None can be read. Its experts are quantised (MXFP4 in the published files): load it in transformers with "
-     "quantization_config=Mxfp4Config(dequantize=True) and dtype=torch.bfloat16, save that with save_pretrained, and "
-     "give the folder it makes."),
+     "None can be read. Its weights are quantised: convert an unquantised version. transformers makes one of MXFP4 "
+     "files: load them with quantization_config=Mxfp4Config(dequantize=True) and dtype=torch.bfloat16, and write them "
+     "with save_pretrained."),
 ])
 def test_what_cannot_be_read_is_said_with_what_to_do(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -39,7 +39,9 @@ COMMON: tuple[KeyRule, ...] = (
     Fixed("cross_attention_hidden_size", (None,), why="A decoder reads no source."),
     Ignored(("is_decoder", "tie_encoder_decoder"), "a decoder-only model is one in any case"),
     Fixed("pruned_heads", ({}, None), default={}, why="Pruned heads have been removed from its weights."),
-    Fixed("quantization_config", (None,), why="Its weights are quantised: convert an unquantised version."),
+    Fixed("quantization_config", (None,), why="Its weights are quantised: convert an unquantised version. "
+          "transformers makes one of MXFP4 files: load them with quantization_config=Mxfp4Config(dequantize=True) and "
+          "dtype=torch.bfloat16, and write them with save_pretrained."),
     Fixed("compression_config", (None,), why="Its weights are compressed: convert an uncompressed version."),
 )
 """The rules of keys that a family need not name itself."""

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.families.family import Family, Native, Size
-from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, words
+from weft.families.keys import Codec, Ignored, KeyProblem, KeyRule, Raw, Read, Together, words
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
@@ -55,9 +55,6 @@ def read_rotary(raw: Raw, facts: Facts) -> Facts:
 
 
 KEYS: tuple[KeyRule, ...] = (
-    Fixed("quantization_config", (None,), why="Its experts are quantised (MXFP4 in the published files): load it in "
-          "transformers with quantization_config=Mxfp4Config(dequantize=True) and dtype=torch.bfloat16, save that with "
-          "save_pretrained, and give the folder it makes."),
     *shapes(context=131072, d_ff=2880, n_kv_heads=8, vocab_size=201088, d_model=2880, d_head=64, n_layers=36,
             n_heads=64),
     Read("rms_norm_eps", "eps", float, 1e-5), Read("initializer_range", "std", float, 0.02),
