@@ -161,7 +161,7 @@ def test_the_schema_is_a_string_with_the_known_masks() -> None:
     field = Part.model_json_schema(mode="serialization")["properties"]["mask"]
     assert field["type"] == "string"
     assert field["default"] == "causal"
-    assert "symmetric_window(left, right)" in field["description"]
+    assert "symmetric_window(left, right, dilation=1)" in field["description"]
     assert all(repr(parse_mask(example)) == example for example in field["examples"])
 
 

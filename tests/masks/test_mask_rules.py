@@ -38,7 +38,8 @@ from weft.masks import (
 )
 
 LEAVES = [Causal(), Bidirectional(), Prefix(), Documents(), Padding(), Window(1), Window(3), SymmetricWindow(2, 1),
-          SymmetricWindow(1, 0), Dilated(3, 2), Dilated(2, 1), Strided(1), Strided(3), Block(3), Fixed(3, 1),
+          SymmetricWindow(1, 0), Dilated(3, 2), Dilated(2, 1), SymmetricWindow(1, 2, 2),
+          SymmetricWindow(0, 0, 3), Strided(1), Strided(3), Block(3), Fixed(3, 1),
           Fixed(4, 2, 1), GlobalTokens(0), GlobalTokens(1, 3), Segments(3, 2), Segments(2, 0)]
 
 
@@ -111,8 +112,8 @@ def expected(mask: Mask, i: int, j: int, head: int, row: Row) -> bool:
             return oracle.real_key(i, j, [t < row.count for t in range(len(row.begins))])
         case Window(size):
             return oracle.window(i, j, size)
-        case SymmetricWindow(left, right):
-            return j in range(i - left, i + right + 1)
+        case SymmetricWindow(left, right, dilation):
+            return j in range(i - left * dilation, i + right * dilation + 1, dilation)
         case Dilated(size, dilation):
             return oracle.window_dilated(i, j, size, dilation)
         case Strided(stride):
@@ -210,7 +211,8 @@ def spelt(pattern: Pattern) -> Mask:
 @pytest.mark.parametrize(("text", "reach", "lookahead"), [
     ("causal", None, "none"), ("causal & window(128)", 128, "none"), ("window(4) | window(7)", 7, "none"),
     ("window(4) | causal", None, "none"), ("~window(4)", None, "any"), ("causal & ~window(4)", None, "none"),
-    ("symmetric_window(3, 2)", 4, "any"), ("symmetric_window(3, 0)", 4, "none"), ("dilated(3, 4)", 9, "none"),
+    ("symmetric_window(3, 2)", 4, "any"), ("symmetric_window(3, 0)", 4, "none"),
+    ("symmetric_window(3, 1, 2)", 7, "any"), ("dilated(3, 4)", 9, "none"),
     ("segments(4, 3)", 7, "none"), ("block(5)", 5, "none"), ("causal | prefix", None, "prefix"),
     ("bidirectional", None, "any"),
     ("per_head(window(4), window(6))", 6, "none"), ("per_head(window(4), strided(4))", None, "none"),
@@ -313,6 +315,7 @@ def test_a_compiled_call_equals_the_plain_one() -> None:
     (lambda: Window(2.5), r"window: size is 2\.5, but must be an integer\. Give 1 or more\."),
     (lambda: Window(True), r"window: size is True, but must be an integer"),
     (lambda: SymmetricWindow(-1, 2), r"symmetric_window: left is -1, but a number of keys cannot be negative"),
+    (lambda: SymmetricWindow(1, 1, 0), r"symmetric_window: dilation is 0, but keys are at least one token apart"),
     (lambda: SymmetricWindow(1, -2), r"symmetric_window: right is -2, but a number of keys cannot be negative"),
     (lambda: Dilated(0, 2), r"dilated: size is 0, but a window holds at least"),
     (lambda: Dilated(2, 0), r"dilated: dilation is 0, but keys are at least one token apart\. Give 1 or more\."),
@@ -328,7 +331,7 @@ def test_a_compiled_call_equals_the_plain_one() -> None:
     (lambda: GlobalTokens(0, -1), r"global: indices is -1, but tokens are counted from the begin of their document"),
     (lambda: PerHead(Causal()), r"per_head: 1 masks, and heads differ only with two or more\. Give one"),
     (lambda: PerHead(Causal(), 3), r"per_head: 3 is not a mask\. Give one mask for each head"),
-], ids=range(19))
+], ids=range(20))
 def test_wrong_arguments_are_refused(make: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator]

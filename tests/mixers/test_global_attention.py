@@ -33,6 +33,7 @@ Near = Callable[[int, int, int], bool]
 
 PATTERNS: dict[str, Near] = {
     "symmetric_window(2, 2)": lambda h, i, j: abs(i - j) <= 2,
+    "symmetric_window(1, 1, 3)": lambda h, i, j: abs(i - j) in (0, 3),
     "causal & window(3)": lambda h, i, j: i - 3 < j <= i,
     "dilated(3, 2)": lambda h, i, j: i - j in (0, 2, 4),
     "per_head(window(2), dilated(2, 3))": lambda h, i, j: i - j in ((0, 1), (0, 3))[h],
@@ -104,7 +105,7 @@ def test_rows_of_several_documents_count_their_tokens_from_each_begin() -> None:
 @pytest.mark.parametrize("mask", ["symmetric_window(5, 5)", "causal & window(6)"])
 def test_long_rows_are_cut_into_blocks_and_the_global_queries_are_few(mask: str,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = build(mask=mask, tokens=[0, 3]), vectors(3 * ROWS + 5)
+    layer, x = build(mask=mask, tokens=[0, 9]), vectors(3 * ROWS + 5)
     seen: list[tuple[str, int]] = []
 
     def noted(call: AttentionCall, form: str | None = None) -> Tensor:
@@ -113,11 +114,11 @@ def test_long_rows_are_cut_into_blocks_and_the_global_queries_are_few(mask: str,
 
     monkeypatch.setattr(global_attention, "ATTENTION", noted)
     y = layer(x).y
-    assert seen == [("sdpa", 4), ("banded", 3 * ROWS + 5)]
+    assert seen == [("sdpa", 10), ("banded", 3 * ROWS + 5)]
     with forced({"attention": "reference"}):
         assert_close(layer(x).y, y, rtol=1e-11, atol=1e-12)
     near = (lambda h, i, j: abs(i - j) <= 5) if mask.startswith("s") else (lambda h, i, j: i - 6 < j <= i)
-    wanted = longformer(near, {0, 3}, mask.startswith("c"))(*(each.detach().numpy() for each in arguments(layer, x)))
+    wanted = longformer(near, {0, 9}, mask.startswith("c"))(*(each.detach().numpy() for each in arguments(layer, x)))
     np.testing.assert_allclose(y.detach().numpy(), wanted, rtol=1e-11, atol=1e-12)
 
 

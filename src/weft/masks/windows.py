@@ -47,35 +47,44 @@ class Window(Mask):
 @final
 @dataclass(frozen=True, repr=False)
 class SymmetricWindow(Mask):
-    """``left`` keys before the query, its own, and ``right`` after: -left <= key.order - query.order <= right.
+    """``left`` keys before the query, its own, and ``right`` after, at distances of d = ``dilation``: j - i in
+    {-left d, ..., -d, 0, d, ..., right d}.
 
-    Longformer's attention_window w is ``symmetric_window(w/2, w/2)``.
+    Longformer's attention_window w is ``symmetric_window(w/2, w/2)``, dilated ``symmetric_window(w/2, w/2, d)``.
     """
 
     kind: ClassVar[str] = "symmetric_window"
-    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1"
+    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1, figures 2b and 2c"
 
     left: int
     right: int
+    dilation: int = 1
 
     def __post_init__(self) -> None:
         require_count(self.kind, "left", self.left, 0, "a number of keys cannot be negative")
         require_count(self.kind, "right", self.right, 0, "a number of keys cannot be negative")
+        require_count(self.kind, "dilation", self.dilation, 1, "keys are at least one token apart")
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
-        return (key.order >= query.order - self.left) & (key.order <= query.order + self.right)
+        ahead, step = key.order - query.order, self.dilation
+        near = (ahead >= -self.left * step) & (ahead <= self.right * step)
+        return near if step == 1 else near & (ahead % step == 0)
 
     def lookahead(self) -> Lookahead:
         return "any" if self.right else "none"
 
     def reach(self) -> int:
-        return self.left + 1
+        return self.left * self.dilation + 1
 
     def band(self) -> Band:
-        return Band(self.left + 1, self.right)
+        return Band(self.reach(), self.right * self.dilation)
 
     def pattern(self) -> Pattern | None:
-        return None if self.right else Pattern(causal=True, size=self.left + 1)
+        plain = self.right == 0 and (self.dilation == 1 or self.left == 0)
+        return Pattern(causal=True, size=self.left + 1) if plain else None
+
+    def __repr__(self) -> str:
+        return f"{self.kind}({self.left}, {self.right}{f', {self.dilation}' if self.dilation > 1 else ''})"
 
 
 @register_mask

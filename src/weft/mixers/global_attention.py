@@ -66,9 +66,9 @@ class GlobalAttentionConfig(AttentionConfig):
     question to answer. ``mask`` is what the other tokens see besides; it may be dilated, by head too
     (``per_head(window(8), dilated(8, 2))``). Under a causal mask global tokens too attend to no later key.
 
-    Both softmaxes of the paper's released code count a global key inside the window once, as here. Its
-    ``attention_window`` w is ``symmetric_window(w/2, w/2)``; here no row is padded to a multiple of the window. W'
-    start as copies of W. Norms, positions, scale and sinks are those of the other tokens.
+    A global key inside the window is counted once, as in the paper's released code, whose ``attention_window`` w is
+    ``symmetric_window(w/2, w/2)``; here no row is padded to a multiple of the window. W' start as copies of W. Norms,
+    positions, scale and sinks are those of the other tokens.
     """
 
     kind: ClassVar[str] = "global_attention"
@@ -109,7 +109,7 @@ class GlobalAttentionConfig(AttentionConfig):
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "mask": "causal & window(3)",
                                 "tokens": [0, 2], "position": "rope", "bias": "all"}),
             cls.model_validate({"n_heads": 2, "d_head": 3, "mask": "per_head(window(3), dilated(3, 2))"}),
-            cls.model_validate({"n_heads": 2, "d_head": 4, "mask": "symmetric_window(2, 2)", "bias": "qkv"}),
+            cls.model_validate({"n_heads": 2, "d_head": 4, "mask": "symmetric_window(2, 2, 2)", "bias": "qkv"}),
             cls.model_validate({"n_heads": 2, "d_head": 4, "mask": "symmetric_window(1, 2)", "tokens": [0],
                                 "position": "alibi", "qk_norm": "rmsnorm"}),
         ]
