@@ -48,6 +48,11 @@ def pre_with_normed_skips(x: Tensor, layers: Any, norms: Any, keep: float) -> Te
     return x
 
 
+def pre_from_the_second(x: Tensor, layers: Any, norms: Any, keep: float) -> Tensor:
+    first, *others = layers
+    return pre(keep * x + first(x), others, norms[1:], keep)
+
+
 def post(x: Tensor, layers: Any, norms: Any, keep: float) -> Tensor:
     for f, norm in zip(layers, norms, strict=True):
         x = norm(keep * x + f(x))
@@ -84,6 +89,7 @@ def parallel_with_own_norms(x: Tensor, layers: Any, norms: Any, keep: float) -> 
 
 WIRINGS: dict[str, tuple[str, dict[str, Any], Wiring]] = {
     "pre": ("pre", {}, pre), "pre, normed skips": ("pre", {"skip_normed": True}, pre_with_normed_skips),
+    "pre, first without": ("pre", {"first_norm": False}, pre_from_the_second),
     "post": ("post", {}, post), "post, inside": ("post", {"inside": True}, post_inside), "plain": ("plain", {}, plain),
     "sandwich": ("sandwich", {"norm": "rmsnorm"}, sandwich), "parallel": ("parallel", {}, parallel),
     "parallel, own norms": ("parallel", {"shared_norm": False}, parallel_with_own_norms)}
@@ -112,8 +118,8 @@ def test_a_branch_can_be_scaled(kind: str) -> None:
 
 def test_every_norm_is_a_module_of_its_own() -> None:
     assert {name: len(build(*WIRINGS[name][:1], **WIRINGS[name][1]).norms) for name in WIRINGS} == {
-        "pre": 3, "pre, normed skips": 3, "post": 3, "post, inside": 3, "plain": 0, "sandwich": 6, "parallel": 1,
-        "parallel, own norms": 3}
+        "pre": 3, "pre, normed skips": 3, "pre, first without": 3, "post": 3, "post, inside": 3, "plain": 0,
+        "sandwich": 6, "parallel": 1, "parallel, own norms": 3}
     norms = list(build("pre").norms)
     assert len({id(norm) for norm in norms}) == 3
 

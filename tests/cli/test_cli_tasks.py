@@ -128,9 +128,11 @@ def test_an_encoder_where_a_language_model_is_needed(refused: Refuse, encoder: P
 
 
 def test_a_format_of_language_models_takes_no_encoder(refused: Refuse, encoder: Path, tmp_path: Path) -> None:
+    message = refused("convert", encoder / "run", tmp_path / "out.gguf", "--to", "gguf")
+    assert "the format 'gguf' needs a language model, and a model of kind 'encoder' predicts no next token." in message
     message = refused("convert", encoder / "run", tmp_path / "hf", "--to", "hf")
-    assert "the format 'hf' needs a language model, and a model of kind 'encoder' predicts no next token." in message
-    assert not (tmp_path / "hf").exists()
+    assert re.search(r"none of \d native classes can express this model; the nearest is '\w+', which does", message)
+    assert not (tmp_path / "hf").exists() and not (tmp_path / "out.gguf").exists()
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -26,6 +26,14 @@ def test_every_form_of_row(tmp_path: Path) -> None:
         Row((5, 3)), Row((7,)), Row((1,))]
 
 
+def test_types_and_global_tokens_stand_beside_the_ids() -> None:
+    data = [{"tokens": [5, 3], "types": [0, 1], "global": [True, False]}, {"tokens": [1], "types": None}]
+    assert parse_rows(data) == [Row((5, 3), None, (0, 1), (1, 0)), Row((1,))]
+    for name in ("types", "global"):
+        with pytest.raises(InputError, match=rf"rows\[0\]\.{name}: a language model reads no {name}\. Leave them out"):
+            check_rows(parse_rows([{"tokens": [1], name: [0]}]), MODEL)
+
+
 @pytest.mark.parametrize(("data", "message"), [
     ({"tokens": [1]}, r"rows: an object where a list of rows is expected\. Give a list of rows, such as"),
     ([], r"rows: the list of rows is empty\. Give at least one row"),
@@ -41,6 +49,9 @@ def test_every_form_of_row(tmp_path: Path) -> None:
     ([{"source": [1], "tokens": [1]}],
      r"rows\[0\]: the row has both 'source' and 'tokens'\. Name the ids that follow a source 'target'"),
     ([{"source": [1], "target": "x"}], r'rows\[0\]\.target: the str "x" where a list of ids is expected'),
+    ([{"tokens": [1], "types": 0}], r"rows\[0\]\.types: the int 0 where a list of ids is expected"),
+    ([{"tokens": [1], "global": ["x"]}], r'rows\[0\]\.global\[0\]: the str "x" where a token id is expected'),
+    ([{"source": [1], "types": [0]}], r"rows\[0\]: the row has both 'source' and 'types'\. Leave one of them out"),
     ([{"tokens": {}}], r"rows\[0\]\.tokens: an object where a list of ids is expected"),
 ])
 def test_what_is_no_row(data: object, message: str) -> None:

@@ -54,8 +54,8 @@ def test_what_cannot_be_read(values: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"masks": ["symmetric_window(2, 3)"] * 2}, "attention_window: cannot express the mask symmetric_window(2, 3); only "
-     "windows of equally many tokens on both sides, at least two, with fewer of which its class fails."),
+    ({"masks": ["symmetric_window(2, 3)"] * 2}, "attention_window: cannot express the mask symmetric_window(2, 3); "
+     "only windows of equally many tokens on both sides, at least two, with fewer of which its class fails."),
     ({"tokens": [0, 3]}, "global tokens [0, 3], but with the head 'pooled' those of its class are [0], and the file "
                          "has no key for others."),
 ])

@@ -112,6 +112,29 @@ def test_a_row_is_pooled_over_the_tokens_that_count(pool: str, transform: bool) 
     torch.testing.assert_close(whole, found.scores(h[:1], Span(count=torch.tensor([5]))), rtol=1e-12, atol=1e-13)
 
 
+TRANSFORM = {"transform": True, "activation": "gelu", "transform_bias": False,
+             "norm": {"kind": "layernorm", "bias": False, "eps": 1e-3}}
+
+
+@pytest.mark.parametrize("kind", ["pooled", "per_token"])
+def test_a_transform_may_have_another_activation_a_norm_and_no_bias(kind: str) -> None:
+    """ModernBERT's head."""
+    found, h = head({"kind": kind, "n_classes": 3, **TRANSFORM}), vectors(grad=True)
+    names = [name for name, _ in found.named_parameters()]
+    assert names == ["transform.weight", "norm.weight", "map.weight", "map.bias"]
+
+    def by_hand(h: Any, v: Any, scale: Any, w: Any, b: Any) -> Any:
+        x = h[:, 0] if kind == "pooled" else h
+        return norms.layernorm(activations.gelu(x @ v.T), scale, np.zeros(D), eps=1e-3) @ w.T + b
+
+    require_agreement(found.scores(h, Span()), [h, *found.parameters()], by_hand)
+
+
+def test_the_map_before_the_decoder_may_lack_its_bias() -> None:
+    found = head({"kind": "masked_token", "tied": False, "transform_bias": False})
+    assert [name for name, _ in found.named_parameters()][:2] == ["transform.weight", "norm.weight"]
+
+
 def test_values_stand_in_place_of_classes() -> None:
     found = head({"kind": "pooled", "n_values": 2})
     assert (found.values, found.n_outputs, found.scores(vectors(), Span()).shape) == (True, 2, (3, 2))
@@ -137,6 +160,9 @@ def test_a_decoder_with_a_head_stays_a_language_model() -> None:
 
 
 @pytest.mark.parametrize(("config", "message"), [
+    ({"kind": "pooled", "n_classes": 2, "activation": "gelu"},
+     r"activation: a field of the transform, and there is none\. Add transform: true, or leave it out"),
+    ({"kind": "per_token", "n_classes": 2, "norm": "layernorm"}, r"norm: a field of the transform, and there is none"),
     ({"kind": "pooled", "n_classes": 3, "labels": ["a", "b"]}, r"n_classes: 3 for 2 labels\. Leave it out"),
     ({"kind": "pooled", "labels": ["a", "a"]}, r"labels: 'a' is listed twice"),
     ({"kind": "per_token", "labels": ["a"]}, r"labels: 'a' is the only one\. Name at least two classes"),

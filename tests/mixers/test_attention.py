@@ -67,6 +67,22 @@ def test_one_bias_without_the_other() -> None:
     require_agreement(layer(x).y, arguments(layer, x), lambda x, qkv, out, b: reference(x[0], qkv, out, None, b)[None])
 
 
+def test_all_projections_but_that_of_keys_have_a_bias() -> None:
+    layer = build(n_heads=4, d_head=3, n_kv_heads=2, bias="all_but_keys")
+    assert layer.qkv.bias is None and layer.qv_bias is not None and layer.qv_bias.shape == (12 + 6,)
+    reference = fused_attention(4, 2, 3, mask=masks.dense(masks.causal, range(T), range(T)))
+
+    def by_hand(x: Any, qkv: Any, out: Any, out_bias: Any, bias: Any) -> Any:
+        return reference(x[0], qkv, out, np.concatenate([bias[:12], np.zeros(6), bias[12:]]), out_bias)[None]
+
+    x = vectors()
+    require_agreement(layer(x).y, [*arguments(layer, x), layer.qv_bias], by_hand)
+    # The queries and keys of vectors that are no tokens have the same biases.
+    q, k = layer.content(x[0])
+    assert_close(q.flatten(1), x[0] @ layer.qkv.weight[:12].T + layer.qv_bias[:12], rtol=1e-12, atol=1e-13)
+    assert_close(k.flatten(1), x[0] @ layer.qkv.weight[12:18].T, rtol=1e-12, atol=1e-13)
+
+
 def test_scores_are_capped() -> None:
     agree(build(n_heads=2, scores={"softcap": 0.4}), softcap=0.4)
 

@@ -52,6 +52,45 @@ def test_it_is_bert_s_sum_then_norm_then_post_norm_blocks() -> None:
     require_agreement(y, list(encoder.parameters()), bert)
 
 
+def test_types_that_are_left_out_are_0() -> None:
+    encoder, tokens = build(n_types=2), ids(2)
+    left_out, given = (encoder(EncoderInputs(tokens=tokens, types=types)) for types in (None, torch.zeros_like(tokens)))
+    assert torch.equal(left_out, given)
+    assert not torch.equal(given, encoder(EncoderInputs(tokens=tokens, types=torch.ones_like(tokens))))
+
+
+def test_narrow_inputs_are_normalised_before_the_map_to_the_model() -> None:
+    """RoFormer's and ELECTRA's order: sum, norm, map with a bias."""
+    encoder = build(d_input=4, n_types=2, embedding={"norm": "layernorm"}, head="masked_token")
+    assert encoder.input is not None and encoder.embedding.tokens.embedding_dim == 4
+    tokens, types = ids(), ids(high=2)
+
+    def by_hand(*weights: Any) -> Any:
+        positions, table, scale, shift, segments, w, b = weights
+        return norms.layernorm(table[tokens[0]] + positions[:S] + segments[types[0]], scale, shift) @ w.T + b
+
+    span = Span().resolve(None, tokens)
+    x = encoder.input(encoder.embedding(tokens, span, encoder.types(types)))[0]
+    embedding = encoder.embedding
+    require_agreement(x, [embedding.position.table, embedding.tokens.weight, embedding.norm.weight, embedding.norm.bias,
+                          encoder.types.weight, encoder.input.weight, encoder.input.bias], by_hand)
+    y = encoder(EncoderInputs(tokens=tokens, types=types), Span(count=torch.tensor([3])))
+    assert y.shape == (1, S, D) and y[0, 3:].abs().sum() == 0
+
+
+def test_tokens_of_the_padding_id_are_not_counted() -> None:
+    """Of ids p = 1: [5 p 6 p 7] has the positions [0 -1 1 -1 2], in each document from its beginning."""
+    encoder = build(padding_id=1, position={"kind": "learned", "offset": 2, "max_length": 8})
+    tokens, begins = torch.tensor([[5, 1, 6, 7, 1, 8]]), torch.tensor([[False, False, False, True, False, False]])
+    for marks, wanted in ((None, [0, -1, 1, 2, -1, 3]), (begins, [0, -1, 1, 0, -1, 1])):
+        given = Span(begins=marks, coordinates=torch.tensor([wanted]))
+        found = encoder(EncoderInputs(tokens=tokens), Span(begins=marks))
+        assert torch.equal(found, encoder(EncoderInputs(tokens=tokens), given))
+        assert not torch.equal(found, build(position={"kind": "learned", "offset": 2, "max_length": 8})(
+            EncoderInputs(tokens=tokens), Span(begins=marks)))
+    assert encoder(EncoderInputs(tokens=tokens[:, :0])).shape == (1, 0, D)
+
+
 def test_padding_is_not_seen_and_gives_zeros() -> None:
     encoder, tokens, count = build(norm="layernorm"), ids(3), torch.tensor([5, 3, 1])
     y = encoder(EncoderInputs(tokens=tokens), Span(count=count))

@@ -62,6 +62,15 @@ def test_its_limit_is_the_table_s_length_or_the_model_s_context() -> None:
     assert LearnedPositionConfig().build(Dims(4, context=12)).limit == 12
 
 
+def test_rows_before_the_offset_are_those_of_negative_coordinates() -> None:
+    learned = parse(LearnedPositionConfig, {"max_length": 6, "offset": 2}).build(Dims(4)).double()
+    x = zeros(1, 3)
+    assert torch.equal(learned.embed(x, ticks_of(x, coordinates=torch.tensor([[-1, 0, -2]])))[0],
+                       learned.table[[1, 2, 0]])
+    with pytest.raises(InputError, match=BEYOND):
+        learned.embed(x, ticks_of(x, coordinates=torch.tensor([[-3, 0, 1]])))
+
+
 def test_rows_before_the_offset_are_never_read() -> None:
     config = parse(LearnedPositionConfig, {"max_length": 6, "offset": 2})
     learned = config.build(Dims(4)).double()

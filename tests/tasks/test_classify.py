@@ -165,7 +165,8 @@ def test_labels_are_found_recorded_and_travel_with_the_checkpoint(tmp_path: Path
     assert run.model.labels() == ("no", "yes")
     whole = train(run, tmp_path / "whole")
     assert load_checkpoint(tmp_path / "whole").model.config.labels() == ("no", "yes")
-    assert set(whole.validation.measures) == {"accuracy", "macro_f1"}
+    assert set(whole.validation.measures) == {"accuracy", "accuracy_standard_error", "macro_f1", "f1", "matthews",
+                                              "matthews_standard_error"}
     run_killed_at(run, tmp_path / "killed", 5)
     resumed = train(run, tmp_path / "killed", resume=True)
     assert same_weights(resumed.model, whole.model) and resumed.validation == whole.validation

@@ -251,3 +251,27 @@ def test_a_tokenizer_larger_than_the_model_is_refused() -> None:
     BPE.require_fits(384, where="model")
     with pytest.raises(TokenizerError, match=r"model: the tokenizer BPE-320 has 320 ids, while the model's .* has 319"):
         BPE.require_fits(319, where="model")
+
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s")
+
+
+@pytest.mark.parametrize("declared", [{}, {"tokenizer_class": "BertTokenizer", "cls_token": "[CLS]",
+                                           "sep_token": "[SEP]"}], ids=["bare", "declared"])
+def test_bert_s_texts_stand_between_the_tokens_of_an_encoder(declared: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(BERT) + "\n")
+    if declared:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(declared))
+    found = read_tokenizer(tmp_path)
+    assert found.encode("The cats") == [5, 6, 7]
+    assert (found.bos_id, found.eos_id) == (2, 3)
+    library = Path(tmp_path / "library")
+    library.mkdir()
+    for name, content in found.files().items():  # tokenizer.json, without a word on the roles
+        (library / name).write_bytes(content)
+    (library / "weft_tokenizer.json").unlink(missing_ok=True)
+    if declared:
+        (library / "tokenizer_config.json").write_text(json.dumps(declared))
+    again = read_tokenizer(library)
+    assert again.encode("The cats") == [5, 6, 7]
+    assert (again.bos_id, again.eos_id) == ((2, 3) if declared else (None, None))

@@ -31,7 +31,7 @@ from weft.tasks.answers import classify as answers_of
 from weft.tasks.masked import mask_of
 from weft.tasks.material import HeldOut, held_out_text, text_stream
 from weft.tasks.next_token import NextTokenConfig
-from weft.tasks.whole_rows import head_outputs, whole_rows
+from weft.tasks.whole_rows import WholeRow, head_outputs, whole_rows
 from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings, RunConfig
 
@@ -110,14 +110,14 @@ def score(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike], *
     causal = loaded.model
     if not isinstance(causal, LanguageModel):
         return _score_whole(loaded, _whole_rows(loaded, given), logits)
-    alone = [row for row in given if not _is_pair(row)]
+    alone = [cast(str | RowLike, row) for row in given if not _is_pair(row)]
     if len(alone) < len(given):
         raise InputError("a pair of texts, for a model of the next token.", where="rows", remedy="Give one text.")
     start = _start(loaded.tokenizer) if all(isinstance(row, str) for row in alone) else None
     return score_rows(causal, prompt_rows(loaded, alone, open_text=False), start=start, logits=logits)
 
 
-def _score_whole(loaded: Loaded, rows: list[Row], logits: bool) -> Scored:
+def _score_whole(loaded: Loaded, rows: list[WholeRow], logits: bool) -> Scored:
     """What an encoder gives for rows, see `score`."""
     model, tokenizer = loaded.model, loaded.tokenizer
     if not logits:
@@ -147,7 +147,7 @@ def task_kind(loaded: Loaded) -> str:
     return str(task.get("kind", NextTokenConfig.kind))
 
 
-def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike]) -> list[Row]:
+def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike]) -> list[WholeRow]:
     """Encode texts, or pairs of them, between the tokens that begin and end a document; rows of ids stay as they are.
     All are checked against the model."""
     made, seconds = list[RowLike](), list[int]()
@@ -156,9 +156,13 @@ def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike])
         text = text_row(_tokenizer(loaded), *texts) if texts else None
         made.append(cast(RowLike, row) if text is None else text.tokens)
         seconds.append(0 if text is None else text.second)
-    parsed = parse_rows(made)
-    return whole_rows(loaded.model, [row.tokens if second else row
-                                     for row, second in zip(parsed, seconds, strict=True)], seconds)
+    whole: list[WholeRow | tuple[int, ...]] = []
+    for index, (each, second) in enumerate(zip(parse_rows(made), seconds, strict=True)):
+        if each.source is not None:
+            raise InputError("the row has a source, and this model takes none.", where=f"rows[{index}]",
+                             remedy="Give tokens alone.")
+        whole.append(each.tokens if second else WholeRow(each.tokens, each.types, each.globals_))
+    return whole_rows(loaded.model, whole, seconds)
 
 
 def evaluate(model: Model, data: str | Path | None = None, *, context: int | None = None, stride: int | None = None,

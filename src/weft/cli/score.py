@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -30,16 +30,18 @@ if TYPE_CHECKING:
     from weft.evaluation import Scored
 
 
+LogitsFile: TypeAlias = Annotated[Path | None, typer.Option(
+    "--logits", help="Write the logits, row_0, row_1, ... [T,V] in float32, to this new safetensors file; of an "
+    "encoder what its head gives, or its hidden vectors [T,D] if it has none.")]
+
+
 @guarded
 def score(checkpoint: Checkpoint,
           text: Annotated[list[str] | None, typer.Option("--text", help="Text to score. May be repeated.")] = None,
           second: Annotated[list[str] | None, typer.Option("--second", help="Second text of a pair, one for each "
                                                            "--text, for a model trained to classify.")] = None,
           tokens: TokensFile = None,
-          logits: Annotated[Path | None, typer.Option("--logits", help="Write the logits, row_0, row_1, ... [T,V] in "
-                                                      "float32, to this new safetensors file: of an encoder what its "
-                                                      "head gives, or the hidden vectors [T,D] if it has "
-                                                      "none.")] = None,
+          logits: LogitsFile = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
           plugin: Plugin = None,
           json: Json = False, revision: Revision = None,
@@ -67,12 +69,20 @@ def score(checkpoint: Checkpoint,
     if json:
         print_json(result)
         return
+    _show(loaded, result)
+    if logits is not None:
+        typer.echo(f"wrote {logits}")
+
+
+def _show(loaded: Loaded, result: Scored) -> None:
+    """Print each row with its tokens; where only what the model gives is known, its shape."""
     for index, row in enumerate(result.rows):
+        if result.logits is not None and not row.scored and len(row.tokens) > 1:
+            typer.echo(f"row {index}: no tokens scored; values of shape {list(result.logits[index].shape)}")
+            continue
         shown = "" if row.perplexity is None else f", perplexity {row.perplexity:.4g}"
         typer.echo(f"row {index}: {row.scored} tokens scored, {row.total:.4f} nats{shown}")
         typer.echo(_tokens(loaded, result, index))
-    if logits is not None:
-        typer.echo(f"wrote {logits}")
 
 
 def _paired(rows: list[str | RowLike], second: list[str] | None) -> list[str | tuple[str, str] | RowLike]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, final
 
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
@@ -12,9 +12,7 @@ from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Choice, Facts, Hole
 from weft.families.weights import Rule, both
 
-HeadName = Literal["masked", "pooled", "per_token", "none"]
-
-ENDS: Mapping[HeadName, str] = {"masked": "ForMaskedLM", "pooled": "ForSequenceClassification",
+ENDS: Mapping[str, str] = {"masked": "ForMaskedLM", "pooled": "ForSequenceClassification",
                                 "per_token": "ForTokenClassification", "none": "Model"}
 """The end of the name of the class with each head."""
 
@@ -80,7 +78,7 @@ class Head(KeyRule):
         return (*(f"{self.stem}{end}" for end in ENDS.values()), *self.also)
 
 
-def _classes(raw: Raw, head: HeadName) -> Facts:
+def _classes(raw: Raw, head: str) -> Facts:
     """The classes or values of a head, as `transformers` counts them."""
     given = typed("id2label", raw.get("id2label"), dict) or {}
     count = len(given) or next((typed(name, raw[name], int) for name in ("num_labels", "_num_labels")

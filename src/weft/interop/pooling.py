@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weft.checkpoints.tensors import own_tensors
 from weft.core.config import parse_part
 from weft.core.errors import InputError
-from weft.core.model import LanguageModel, ModelConfig
+from weft.core.model import LanguageModel, ModelConfig, language_model
 from weft.interop.shapes import meta_model, place, settle
 from weft.mixers.attention import Attention
 from weft.mixers.heads import HeadSizes
@@ -29,7 +29,7 @@ def pool_heads(model: LanguageModel, n_kv_heads: int) -> LanguageModel:
     _require_groups(found, n_kv_heads)
     config = parse_part(("model",), _with_heads(model.config.dump(), n_kv_heads))
     assert isinstance(config, ModelConfig), "the group model holds model configurations"
-    pooled = meta_model(config)
+    pooled = language_model(meta_model(config), "pooling heads")
     tensors: dict[str, Tensor] = {}
     for name, tensor in own_tensors(model).items():
         owner, _, kind = name.rpartition(".qkv.")

@@ -13,11 +13,10 @@ from weft.core.errors import InputError, UnsupportedError
 from weft.core.model import Classifier, Model, Readout
 from weft.core.strict_json import Record, plain
 from weft.data.labelled import Frame
-from weft.decoding.rows import Row
 from weft.evaluation.measuring import evaluating
 from weft.evaluation.score import Scored, ScoredRow
 from weft.tasks.masked import mask_of
-from weft.tasks.whole_rows import ROWS, inputs_of, read, whole_rows
+from weft.tasks.whole_rows import ROWS, WholeRow, inputs_of, read, whole_rows
 from weft.tokenizers import Tokenizer
 
 
@@ -63,7 +62,7 @@ def text_row(tokenizer: Tokenizer, *texts: str) -> TextRow:
     return TextRow(tuple(tokens.tolist()), second)
 
 
-def classify(model: Model, rows: Sequence[Row | Sequence[int]],
+def classify(model: Model, rows: Sequence[WholeRow | Sequence[int]],
              seconds: Sequence[int] | None = None) -> tuple[Answer, ...]:
     """Predict the classes or values of each row.
 
@@ -94,7 +93,7 @@ def classify(model: Model, rows: Sequence[Row | Sequence[int]],
     return tuple(found)
 
 
-def score_hidden(model: Model, rows: Sequence[Row | Sequence[int]], tokenizer: Tokenizer | None) -> Scored:
+def score_hidden(model: Model, rows: Sequence[WholeRow | Sequence[int]], tokenizer: Tokenizer | None) -> Scored:
     """The log-probability of every token given those on both sides, each hidden in turn: a row's total is its
     pseudo-log-likelihood (Salazar et al. 2020, equation 1), which is not the log-probability of the row. Special tokens
     are read and not scored.
@@ -130,7 +129,8 @@ def score_hidden(model: Model, rows: Sequence[Row | Sequence[int]], tokenizer: T
     return Scored(tuple(found))
 
 
-def _hidden(model: Model, head: Readout, row: Row, places: list[int], mask: int, device: torch.device) -> list[float]:
+def _hidden(model: Model, head: Readout, row: WholeRow, places: list[int], mask: int,
+            device: torch.device) -> list[float]:
     """The log-probability of the tokens at ``places``, each hidden in a copy of the row."""
     copies = [replace(row, tokens=(*row.tokens[:place], mask, *row.tokens[place + 1:])) for place in places]
     here = torch.tensor(places, device=device)[:, None]

@@ -1,7 +1,9 @@
-"""Counts of true and predicted classes, from which accuracy and F1 follow."""
+"""Counts of true and predicted classes, from which accuracy, F1 and Matthews' correlation follow."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import final
 
 import numpy as np
@@ -10,7 +12,7 @@ from jaxtyping import Int64
 
 @final
 class ClassCounts:
-    """Counts over examples, for accuracy and F1.
+    """Counts over examples, for the measures of a classifier.
 
     Args:
         n_classes: C.
@@ -18,6 +20,7 @@ class ClassCounts:
 
     def __init__(self, n_classes: int) -> None:
         self._true, self._predicted, self._both = (np.zeros(n_classes, dtype=np.int64) for _ in range(3))
+        self._pairs: Counter[tuple[int, int]] = Counter()
 
     def add(self, true: Int64[np.ndarray, " B"], predicted: Int64[np.ndarray, " B"]) -> None:
         """Count more examples."""
@@ -25,6 +28,7 @@ class ClassCounts:
         self._true += np.bincount(true, minlength=size)
         self._predicted += np.bincount(predicted, minlength=size)
         self._both += np.bincount(true[true == predicted], minlength=size)
+        self._pairs.update(zip(true.tolist(), predicted.tolist(), strict=True))
 
     @property
     def accuracy(self) -> float:
@@ -32,7 +36,53 @@ class ClassCounts:
         return float(self._both.sum() / self._true.sum())
 
     @property
+    def accuracy_error(self) -> float:
+        """Standard error of the accuracy a of n independent examples: sqrt(a (1 - a) / n)."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / int(self._true.sum()))
+
+    @property
     def macro_f1(self) -> float:
         """The mean of F1 = 2 both / (true + predicted) over the classes that occur among the true or predicted ones."""
         seen = self._true + self._predicted > 0
         return float((2 * self._both[seen] / (self._true + self._predicted)[seen]).mean())
+
+    @property
+    def f1(self) -> float:
+        """F1 of the last class, which is the positive one of two; 0 where it occurs nowhere."""
+        found = int(self._true[-1] + self._predicted[-1])
+        return float(2 * self._both[-1] / found) if found else 0.0
+
+    @property
+    def matthews(self) -> float:
+        """The correlation of true and predicted classes (Matthews 1975; Gorodkin 2004, equation 8, for more than two
+        classes); 0 where all true or all predicted classes are the same."""
+        return _correlation(int(self._both.sum()), self._true, self._predicted)
+
+    @property
+    def matthews_error(self) -> float:
+        """Standard error of `matthews`, by the jackknife: sqrt((n - 1)/n sum (r_i - mean r)^2) over the correlations
+        r_i without example i, which are equal for examples with equal true and predicted classes."""
+        values, weights = [], []
+        for (true, predicted), count in self._pairs.items():
+            without = [each.copy() for each in (self._true, self._predicted)]
+            without[0][true] -= 1
+            without[1][predicted] -= 1
+            values.append(_correlation(int(self._both.sum()) - (true == predicted), *without))
+            weights.append(count)
+        n, found, share = sum(weights), np.array(values), np.array(weights, dtype=np.float64)
+        mean = (found * share).sum() / n
+        return math.sqrt((n - 1) / n * float((share * (found - mean) ** 2).sum()))
+
+    def measures(self) -> dict[str, float]:
+        """Every measure by its name; F1 of one class only where there are two."""
+        f1 = {"f1": self.f1} if len(self._true) == 2 else {}
+        return {"accuracy": self.accuracy, "accuracy_standard_error": self.accuracy_error, "macro_f1": self.macro_f1,
+                **f1, "matthews": self.matthews, "matthews_standard_error": self.matthews_error}
+
+
+def _correlation(both: int, true: Int64[np.ndarray, " C"], predicted: Int64[np.ndarray, " C"]) -> float:
+    """(both n - sum t p) / sqrt((n^2 - sum t^2) (n^2 - sum p^2)), in whole numbers up to the quotient."""
+    n, t, p = int(true.sum()), true.tolist(), predicted.tolist()
+    covariance = both * n - sum(a * b for a, b in zip(t, p, strict=True))
+    spreads = (n * n - sum(a * a for a in t)) * (n * n - sum(b * b for b in p))
+    return covariance / math.sqrt(spreads) if spreads > 0 else 0.0

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self, final
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -32,6 +33,7 @@ from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.classes import ClassCounts
+from weft.tasks.correlations import pearson, spearman
 from weft.tasks.material import Material, Texts
 from weft.tasks.records import Reread, held_out_records, read_parts, record_material
 from weft.tasks.validation import Validation
@@ -109,7 +111,9 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
     """Rows of texts with classes, whose summed negative log-likelihood is the loss; or with values, whose summed mean
     squared error is.
 
-    It measures loss, accuracy and the mean of the classes' F1 scores; or the mean squared error.
+    It measures loss, accuracy, F1 (the mean of the classes; of two classes that of the second, too) and Matthews'
+    correlation, the first and the last with their standard errors; or the mean squared error and the correlations of
+    Pearson and Spearman with the true values.
     """
 
     name = ClassifyConfig.kind
@@ -196,6 +200,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
         groups, total, rows = in_batches(len(examples.rows), self.settings.rows), 0.0, 0
         counts = None if self.config.values is not None else ClassCounts(model.head.n_outputs)
+        values: list[tuple[np.ndarray, np.ndarray]] = []
         with evaluating(model) as device:
             for chosen in spread(groups, batches):
                 given = self.given(laid_out(examples, chosen, slice(None)), device)
@@ -204,12 +209,15 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
                 rows += len(chosen)
                 if counts is not None:
                     counts.add(given[3].cpu().numpy(), scores.argmax(-1).cpu().numpy())
+                else:
+                    values.append((given[3].double().cpu().numpy(), scores.double().cpu().numpy()))
         part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
         cut = f"; {examples.cut} cut to the context" if examples.cut else ""
         protocol = f"each held-out example once{cut}{part}"
         if counts is None:
-            return Validation(None, total / rows, rows, 0, protocol, {"mean_squared_error": total / rows}, "loss",
-                              unit=self.unit)
-        return Validation(None, total / rows, rows, 0, protocol,
-                          {"accuracy": counts.accuracy, "macro_f1": counts.macro_f1}, "accuracy", rising=True,
+            true, predicted = (np.concatenate(each) for each in zip(*values, strict=True))
+            found = {"mean_squared_error": total / rows, "pearson": pearson(true, predicted),
+                     "spearman": spearman(true, predicted)}
+            return Validation(None, total / rows, rows, 0, protocol, found, "loss", unit=self.unit)
+        return Validation(None, total / rows, rows, 0, protocol, counts.measures(), "accuracy", rising=True,
                           unit=self.unit)

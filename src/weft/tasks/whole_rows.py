@@ -4,6 +4,8 @@ tokens, if the model reads these."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -12,14 +14,30 @@ from weft.core.errors import InputError
 from weft.core.heads import outputs
 from weft.core.model import EncoderInputs, Model
 from weft.core.span import Span
-from weft.decoding.rows import Row
 from weft.evaluation.measuring import evaluating
 
 ROWS = 16
 """Rows of a batch; the results do not depend on it."""
 
 
-def whole_rows(model: Model, rows: Sequence[Row | Sequence[int]], seconds: Sequence[int] | None = None) -> list[Row]:
+@final
+@dataclass(frozen=True)
+class WholeRow:
+    """One row.
+
+    Attributes:
+        tokens: ids.
+        types: the segment id of each token; None: not given.
+        globals_: 1 for each token that is global, else 0; None: not given.
+    """
+
+    tokens: tuple[int, ...]
+    types: tuple[int, ...] | None = None
+    globals_: tuple[int, ...] | None = None
+
+
+def whole_rows(model: Model, rows: Sequence[WholeRow | Sequence[int]],
+               seconds: Sequence[int] | None = None) -> list[WholeRow]:
     """The rows, checked.
 
     Args:
@@ -33,14 +51,14 @@ def whole_rows(model: Model, rows: Sequence[Row | Sequence[int]], seconds: Seque
             does not read, that are not one for each token, or lie beyond its table.
     """
     seconds = [0] * len(rows) if seconds is None else seconds
-    made = [row if isinstance(row, Row) else _paired(model, tuple(row), second)
+    made = [row if isinstance(row, WholeRow) else _paired(model, tuple(row), second)
             for row, second in zip(rows, seconds, strict=True)]
     for index, row in enumerate(made):
         _check(model, row, f"rows[{index}]")
     return made
 
 
-def read(model: Model, rows: Sequence[Row], device: torch.device) -> Iterator[tuple[list[Row], Span, Tensor]]:
+def read(model: Model, rows: Sequence[WholeRow], device: torch.device) -> Iterator[tuple[list[WholeRow], Span, Tensor]]:
     """Batches of checked rows with their spans and hidden vectors [B,S,D]."""
     for first in range(0, len(rows), ROWS):
         group = list(rows[first:first + ROWS])
@@ -48,7 +66,7 @@ def read(model: Model, rows: Sequence[Row], device: torch.device) -> Iterator[tu
         yield group, span, model.vectors(inputs_of(group, device), span).y
 
 
-def inputs_of(rows: Sequence[Row], device: torch.device | str) -> EncoderInputs:
+def inputs_of(rows: Sequence[WholeRow], device: torch.device | str) -> EncoderInputs:
     """Rows as tensors, padded on the right with zeros; types and global tokens only where a row has them."""
     types = padded([row.types or () for row in rows], rows, device) if any(row.types for row in rows) else None
     marks = (padded([row.globals_ or () for row in rows], rows, device).bool()
@@ -56,7 +74,7 @@ def inputs_of(rows: Sequence[Row], device: torch.device | str) -> EncoderInputs:
     return EncoderInputs(tokens=padded([row.tokens for row in rows], rows, device), types=types, globals_=marks)
 
 
-def padded(values: Sequence[Sequence[int]], rows: Sequence[Row], device: torch.device | str) -> Tensor:
+def padded(values: Sequence[Sequence[int]], rows: Sequence[WholeRow], device: torch.device | str) -> Tensor:
     """Numbers for each token of each row, [B,S]."""
     found = torch.zeros(len(rows), max(len(row.tokens) for row in rows), dtype=torch.int64)
     for place, each in enumerate(values):
@@ -64,7 +82,7 @@ def padded(values: Sequence[Sequence[int]], rows: Sequence[Row], device: torch.d
     return found.to(device)
 
 
-def head_outputs(model: Model, rows: Sequence[Row | Sequence[int]]) -> tuple[Tensor, ...]:
+def head_outputs(model: Model, rows: Sequence[WholeRow | Sequence[int]]) -> tuple[Tensor, ...]:
     """What a model's head gives for each row, in float32: logits [T,V] of tokens, scores [C] of the row or [T,C] of its
     tokens; the hidden vectors [T,D] where it has no head.
 
@@ -80,16 +98,14 @@ def head_outputs(model: Model, rows: Sequence[Row | Sequence[int]]) -> tuple[Ten
     return tuple(found)
 
 
-def _paired(model: Model, tokens: tuple[int, ...], second: int) -> Row:
+def _paired(model: Model, tokens: tuple[int, ...], second: int) -> WholeRow:
     """A text or a pair as a row. A model with one type gives it to every token (RoBERTa)."""
     known = model.reads().get("types", 0) > 1 and second
-    return Row(tokens, types=(0,) * (len(tokens) - second) + (1,) * second if known else None)
+    return WholeRow(tokens, types=(0,) * (len(tokens) - second) + (1,) * second if known else None)
 
 
-def _check(model: Model, row: Row, where: str) -> None:
+def _check(model: Model, row: WholeRow, where: str) -> None:
     limit, size, sizes = model.limit(), model.vocab_size, model.reads()
-    if row.source is not None:
-        raise InputError("the row has a source, and this model takes none.", where=where, remedy="Give tokens alone.")
     if not row.tokens:
         raise InputError("no tokens.", where=where, remedy="Give at least one.")
     if limit is not None and len(row.tokens) > limit:

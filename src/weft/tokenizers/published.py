@@ -31,7 +31,7 @@ CLASS_ADDS: Mapping[str, tuple[bool, bool]] = MappingProxyType(
 USUAL_SPECIALS = (END_OF_DOCUMENT, "<s>", "</s>", "<pad>", "<mask>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens of older vocabularies, whose files do not name them."""
 
-USUAL_ENDS = ((END_OF_DOCUMENT, END_OF_DOCUMENT), ("<s>", "</s>"))
+USUAL_ENDS = ((END_OF_DOCUMENT, END_OF_DOCUMENT), ("<s>", "</s>"), ("[CLS]", "[SEP]"))
 """The opening and the closing token of such vocabularies."""
 
 
@@ -231,11 +231,13 @@ def _adds(library: tokenizers.Tokenizer, opening: str | None, closing: str | Non
 def _roles(
     library: tokenizers.Tokenizer, declared: Declared, bos: str | None, eos: str | None
 ) -> tuple[str | None, str | None]:
-    """The opening and the closing token: the caller's, or else those of the tokenizer's files, or the model's."""
-    return (
-        bos or _role("bos_token", declared, declared.bos_ids, library),
-        eos or _role("eos_token", declared, declared.eos_ids, library),
-    )
+    """The opening and the closing token: the caller's, or else those of the tokenizer's files, or the model's; where
+    neither names one, those that an encoder is trained with before and after a text ([CLS] and [SEP])."""
+    opening = bos or _role("bos_token", declared, declared.bos_ids, library)
+    closing = eos or _role("eos_token", declared, declared.eos_ids, library)
+    if opening is None and closing is None:
+        return declared.token("cls_token"), declared.token("sep_token")
+    return opening, closing
 
 
 def _role(name: str, declared: Declared, ids: Sequence[int], library: tokenizers.Tokenizer) -> str | None:

@@ -36,10 +36,10 @@ def write_windows(facts: Facts) -> dict[str, Any]:
     """The list of windows."""
     masks = [parse_mask(mask) for mask in facts["masks"]]
     for mask in masks:
-        if not isinstance(mask, SymmetricWindow) or mask.left != mask.right or mask.left < 2:
+        if mask != SymmetricWindow(width := max(mask.reach() or 1, 3) - 1, width):
             raise KeyProblem(f"cannot express the mask {mask!r}; only windows of equally many tokens on both sides, at "
                              "least two, with fewer of which its class fails.")
-    return {WIDTHS: [2 * mask.left for mask in masks if isinstance(mask, SymmetricWindow)]}
+    return {WIDTHS: [2 * ((mask.reach() or 1) - 1) for mask in masks]}
 
 
 def read_tokens(raw: Raw, facts: Facts) -> Facts:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import FailedError, MissingExtra
-from weft.core.model import LanguageModel
+from weft.core.model import LanguageModel, language_model
 from weft.interop.gguf.architecture import Value
 from weft.interop.gguf.content import Content
 from weft.interop.shapes import meta_model, place, settle
@@ -118,7 +118,7 @@ def _tensor(stored: gguf.ReaderTensor, content: Content) -> Tensor:
 
 def _model(content: Content, stored: Mapping[str, gguf.ReaderTensor]) -> LanguageModel:
     """The model with the weights of the file."""
-    model = meta_model(content.model.config)
+    model = language_model(meta_model(content.model.config), "the format 'gguf'")
     dtype = next(content.model.parameters()).dtype
     tensors: dict[str, Tensor] = {}
     for rule in content.account.rules:

@@ -51,7 +51,8 @@ def fit(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None = No
     if family is not None and family not in able:
         raise InputError(f"no family with a format is called {family!r}.", where="family",
                          remedy=nearest(family, able))
-    candidates = [family] if family else sorted(able, key=lambda name: (name != first, name in widening, name))
+    alike = [name for name, each in able.items() if each.template["kind"] == config.kind]
+    candidates = [family] if family else sorted(alike or able, key=lambda name: (name != first, name in widening, name))
     found: dict[str, list[str]] = {}
     for name in candidates:
         raw, facts, found[name] = able[name].write(config, kept)
