@@ -36,6 +36,7 @@ def test_a_mask_allows_nothing_outside_its_band(mask: Mask, row: Row) -> None:
 
 @pytest.mark.parametrize(("mask", "band"), [
     (Causal(), Band(None, 0)), (Window(5), Band(5, 0)), (SymmetricWindow(2, 3), Band(3, 3)),
+    (SymmetricWindow(1, 2, 3), Band(4, 6)),
     (Causal() & (Window(4) | GlobalTokens(0, 2)), Band(4, 0, 3)), (Window(4) | Strided(3), Band(None, 0)),
     (Causal() & Window(9) & Window(4), Band(4, 0)), (Window(2) | Window(7), Band(7, 0)),
     (PerHead(Window(2), SymmetricWindow(5, 1)), Band(6, 1)), (~Window(2), Band()), (GlobalTokens(1), Band(1, None, 2)),
