@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.encoders import ATTENTION, LEFT_OVER, MLP, WINDOW, Head, body, inside, post_norm_weights
+from weft.families.encoders import ATTENTION, LAYER_NORM, LEFT_OVER, MLP, WINDOW, Head, body, inside, post_norm_weights
 from weft.families.family import Family, Native, Size
 from weft.families.keys import Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.bert import embedding_weights, needs_types
@@ -16,7 +16,8 @@ from weft.families.weights import Junk, Rule
 from weft.masks import SymmetricWindow, parse_mask
 
 GLOBAL = ATTENTION | {"kind": "global_attention", "mask": Hole("masks", each=True), "tokens": Hole("tokens")}
-TEMPLATE = ROBERTA_TEMPLATE | {"blocks": Layers({**ROBERTA_TEMPLATE["blocks"].block, "layers": [GLOBAL, MLP]})}
+TEMPLATE = ROBERTA_TEMPLATE | {
+    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [GLOBAL, MLP]})}
 WIDTHS = "attention_window"
 
 
