@@ -14,8 +14,11 @@ HOLDERS = {
     "feedforward.moe.3": {Trait.DISCRETE_CHOICE, Trait.HOST_CHOICE},
     "feedforward.moe.4": {Trait.DISCRETE_CHOICE},
     "feedforward.moe.5": {Trait.DISCRETE_CHOICE},
+    "feedforward.moe.6": {Trait.DISCRETE_CHOICE},
     "mixer.attention.3": {Trait.PREFIX_FIRST},
     "mixer.attention.4": {Trait.BIDIRECTIONAL},
+    "mixer.global_attention.2": {Trait.BIDIRECTIONAL},
+    "mixer.global_attention.3": {Trait.BIDIRECTIONAL},
     **{f"head.{name}": {Trait.BIDIRECTIONAL} for name in (
         "masked_token.0", "masked_token.1", "per_token.0", "per_token.1", "pooled.0", "pooled.1", "pooled.2")},
     **{f"model.feedforward.{index}": {Trait.TOKENS_ONLY} for index in range(3)},

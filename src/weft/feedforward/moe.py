@@ -232,6 +232,6 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
         return [cls(expert=small, n_experts=4), cls(expert=small, n_experts=3, top_k=1, renormalise=False, z_loss=0.0),
                 cls(expert=small, n_experts=3, balance_loss=0.5, z_loss=0.5, dispatch="dense"),
                 cls(expert=small, n_experts=2, balance_loss=0.0, dispatch="grouped"),
-                cls(expert=small, n_experts=3, router_bias=True),
                 cls(expert=small, n_experts=3, shared_expert=GLUConfig(d_ff=5), shared_gate=True),
-                cls(expert=small, n_experts=3, shared_expert=small)]
+                cls(expert=small, n_experts=3, shared_expert=small),
+                cls(expert=small, n_experts=3, router_bias=True)]
