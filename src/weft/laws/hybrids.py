@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any, final
 
+import torch
+
+from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
@@ -40,11 +43,22 @@ class Hybrids:
             scheme = position.build_for_heads(Dims(WIDTH, VOCABULARY, CONTEXT), 2, 4)  # type: ignore[attr-defined]
             # Vectors on values are as wide as keys, and need a form of attention that makes all weights.
             bound = {"d_value": None, "backend": "auto"} if "values" in scheme.acts_on else {}
-            mixer = mixer.model_copy(update={"position": position, "d_head": 4, **bound})
+            other = mixer.model_copy(update={"position": position, "d_head": 4, **bound})
+            mixer = other if _builds(other) else mixer
         giver = mixer.giver()
         layers = [mixer] if giver is None else [giver, mixer]
         return {"kind": draw.choice(self._blocks), "norm": draw.choice(self._norms),
                 "layers": [*layers, draw.choice(self._feedforwards)][:len(layers) + draw.randint(0, 1)]}
+
+
+def _builds(config: PartConfig) -> bool:
+    """Whether the part takes its position scheme; some have no queries or values for one."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            config.build(Dims(WIDTH, VOCABULARY, CONTEXT))
+    except ConfigError:
+        return False
+    return True
 
 
 def _examples(group: str) -> list[PartConfig]:
