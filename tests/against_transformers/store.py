@@ -109,6 +109,8 @@ DEBERTA = {**BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "
            "max_relative_positions": 9, "pooler_hidden_size": 12, "type_vocab_size": 0}
 CASES |= {
     "bert": Case("", "BertConfig", "BertForMaskedLM", {**BERT, "type_vocab_size": 2}),
+    "longformer": Case("", "LongformerConfig", "LongformerForSequenceClassification", {
+        **BERT, "pad_token_id": 1, "attention_window": [4, 8]}),
     "roberta": Case("", "RobertaConfig", "RobertaForSequenceClassification", {**BERT, "pad_token_id": 1}),
     "roformer": Case("", "RoFormerConfig", "RoFormerForMaskedLM", {**BERT, "embedding_size": 7}),
     "modernbert": Case("", "ModernBertConfig", "ModernBertForMaskedLM", {

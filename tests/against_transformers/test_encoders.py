@@ -113,6 +113,9 @@ def test_gradients_are_those_of_transformers(case: Case, tmp_path: Path) -> None
         written = rule.write([each for each in gradients if each is not None])
         for name, found in zip(rule.theirs, written, strict=True):
             expected = wanted[name]
+            if expected is None and "_global." in name:  # no token is marked as global
+                assert not found.any()
+                continue
             assert expected is not None
             torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4, msg=name)
             compared += 1

@@ -179,8 +179,6 @@ def test_an_encoder_reads_the_marks_and_a_classifier_s_first_token_needs_none() 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"tokens": [0, 40]}, "mixer.tokens: the global token 40 lies outside the context of 32 tokens. Give indices from "
                           "0 to 31."),
-    ({"bias": "all_but_keys"}, "mixer.bias: 'all_but_keys' is not a choice of 'global_attention'. Use 'none', 'qkv', "
-                               "'output' or 'all'."),
     ({"tokens": []}, "tokens: global: no token is given. Give the indices of the global tokens, such as global(0). "
                      "Leave tokens out where calls mark them."),
     ({"tokens": [-1]}, "tokens: global: indices is -1, but tokens are counted from the begin of their document, from "

@@ -116,8 +116,6 @@ def test_what_is_not_projected_is_kept_once(fields: dict[str, Any], keys: int, v
 @pytest.mark.parametrize(("fields", "message"), [
     ({"qk_norm": "rmsnorm"}, "mixer.qk_norm: merged queries and keys have no heads to normalise. Leave it out, or set "
                              "queries_keys to 'separate'."),
-    ({"bias": "all_but_keys"}, "mixer.bias: 'all_but_keys' is not a choice of 'unprojected_attention'. Use 'none', "
-                               "'qkv', 'output' or 'all'."),
     ({"d_value": 3}, "mixer.d_value: 3, but values are the inputs, of 6 features. Leave it out, or set values to "
                      "'projected'."),
     ({"n_kv_heads": 1}, "mixer.n_kv_heads: 1, but neither keys nor values are projected. Leave it out."),

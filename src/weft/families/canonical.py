@@ -102,6 +102,7 @@ def _stacked(part: Data, model: Data) -> Data:
 
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
-    "attention": _attention, "cross_attention": _cross_attention, "latent_attention": _latent_attention, "mlp": _mlp,
-    "glu": _glu, "learned": _learned, "decoder": _stacked, "encoder": _stacked, "encoder_decoder": _stacked})
+    "attention": _attention, "cross_attention": _cross_attention, "global_attention": _attention,
+    "latent_attention": _latent_attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _stacked,
+    "encoder": _stacked, "encoder_decoder": _stacked})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Self, final
+from typing import Annotated, ClassVar, Literal, Self, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -79,6 +79,7 @@ class GlobalAttentionConfig(AttentionConfig):
 
     mask: Annotated[Mask, MaskField()] = SymmetricWindow(256, 256)
     tokens: tuple[int, ...] | None = None
+    bias: Literal["none", "qkv", "output", "all"] = "none"
 
     @field_validator("tokens")
     @classmethod
@@ -97,9 +98,6 @@ class GlobalAttentionConfig(AttentionConfig):
 
     def build(self, dims: Dims) -> GlobalAttention:
         sizes = self.sizes(dims)
-        if self.bias == "all_but_keys":
-            raise dims.problem("bias", f"'all_but_keys' is not a choice of {self.kind!r}.",
-                               "Use 'none', 'qkv', 'output' or 'all'.")
         if self.tokens is not None and 0 < dims.context <= self.tokens[-1]:
             raise dims.problem("tokens", f"the global token {self.tokens[-1]} lies outside the context of "
                                f"{dims.context} tokens.", f"Give indices from 0 to {dims.context - 1}.")

@@ -45,12 +45,10 @@ class UnprojectedAttentionConfig(AttentionConfig):
 
     queries_keys: Literal["merged", "separate"] = "merged"
     values: Literal["inputs", "projected"] = "inputs"
+    bias: Literal["none", "qkv", "output", "all"] = "none"
 
     def build(self, dims: Dims) -> UnprojectedAttention:
         sizes = self.sizes(dims)
-        if self.bias == "all_but_keys":
-            raise dims.problem("bias", f"'all_but_keys' is not a choice of {self.kind!r}.",
-                               "Use 'none', 'qkv', 'output' or 'all'.")
         merged, inputs = self.queries_keys == "merged", self.values == "inputs"
         scheme = self.scheme(sizes.heads, dims.d_model if merged else sizes.d_head, dims)
         self._require_used(merged, inputs, dims)

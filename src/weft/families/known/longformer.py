@@ -1,0 +1,94 @@
+"""Longformer: RoBERTa with a window in every layer, and global tokens with projections of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.families.encoders import ATTENTION, LAYER_NORM, LEFT_OVER, MLP, WINDOW, Head, body, inside, post_norm_weights
+from weft.families.family import Family, Native, Size
+from weft.families.keys import Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.known.bert import embedding_weights, needs_types
+from weft.families.known.roberta import LENGTH, PADDING, head_weights, read_positions, write_positions
+from weft.families.known.roberta import TEMPLATE as ROBERTA_TEMPLATE
+from weft.families.steps import Fuse
+from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.weights import Junk, Rule
+from weft.masks import SymmetricWindow, parse_mask
+
+GLOBAL = ATTENTION | {"kind": "global_attention", "mask": Hole("masks", each=True), "tokens": Hole("tokens")}
+TEMPLATE = ROBERTA_TEMPLATE | {
+    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [GLOBAL, MLP]})}
+WIDTHS = "attention_window"
+
+
+def read_windows(raw: Raw, facts: Facts) -> Facts:
+    """One window a layer, of all its tokens but the query's own; one number is that of every layer."""
+    given = raw.get(WIDTHS, 512)
+    widths = typed(WIDTHS, given, list) if isinstance(given, list) else [typed(WIDTHS, given, int)] * facts[N_LAYERS]
+    if len(widths) != facts[N_LAYERS]:
+        raise KeyProblem(f"{WIDTHS}: {len(widths)} windows for {facts[N_LAYERS]} layers.")
+    odd = [width for width in widths if not isinstance(width, int) or width < 2 or width % 2]
+    if odd:
+        raise KeyProblem(f"{WIDTHS}: {odd[0]!r}, but it counts equally many tokens on both sides: even, and not 0.")
+    return {"masks": [f"symmetric_window({width // 2}, {width // 2})" for width in widths]}
+
+
+def write_windows(facts: Facts) -> dict[str, Any]:
+    """The list of windows."""
+    masks = [parse_mask(mask) for mask in facts["masks"]]
+    for mask in masks:
+        if mask != SymmetricWindow(width := max(mask.reach() or 1, 3) - 1, width):
+            raise KeyProblem(f"cannot express the mask {mask!r}; only windows of equally many tokens on both sides, at "
+                             "least two, with fewer of which its class fails.")
+    return {WIDTHS: [2 * ((mask.reach() or 1) - 1) for mask in masks]}
+
+
+def read_tokens(raw: Raw, facts: Facts) -> Facts:
+    """The class that classifies rows makes their first token global where no other is marked; the others none."""
+    return {"tokens": [0] if facts["head"] == "pooled" else None}
+
+
+def write_tokens(facts: Facts) -> dict[str, Any]:
+    """Nothing, where the tokens are those of the class."""
+    usual = read_tokens({}, facts)["tokens"]
+    if facts["tokens"] != usual:
+        raise KeyProblem(f"global tokens {facts['tokens']}, but with the head {facts['head']!r} those of its class are "
+                         f"{'marked by each call' if usual is None else usual}, and the file has no key for others.")
+    return {}
+
+
+HEAD = Head("Longformer")
+KEYS: tuple[KeyRule, ...] = (
+    *body(vocab_size=30522), Together((LENGTH, PADDING), read_positions, write_positions), WINDOW,
+    Read("type_vocab_size", "n_types", default=2), HEAD, Together((WIDTHS,), read_windows, write_windows),
+    Together((), read_tokens, write_tokens), Kept("sep_token_id"),
+    Fixed("attention_mode", ("longformer", None), default="longformer", why="Other modes are not this model."),
+    Ignored(("ignore_attention_mask", "gradient_checkpointing", "onnx_export"),
+            "read by no version, or only while training or exporting"), LEFT_OVER)
+
+
+def weights(facts: Facts) -> list[Rule]:
+    """All tensors; heads whose tensors the model lacks are left out."""
+    prefix = inside(facts, "longformer.")
+    theirs, ours = f"{prefix}encoder.layer.{{layer}}.attention.self", "stack.layers.{layer}.layers.0.global_qkv"
+    own = [Rule(tuple(f"{theirs}.{name}_global.{part}" for name in ("query", "key", "value")), (f"{ours}.{part}",),
+                (Fuse((facts["d_model"],) * 3),)) for part in ("weight", "bias")]
+    return [*embedding_weights(prefix), *post_norm_weights(facts, f"{prefix}encoder"), *own, *head_weights(facts)]
+
+
+PUBLISHED = {"attention_window": 512, "max_position_embeddings": 4098, "type_vocab_size": 1, "layer_norm_eps": 1e-5,
+             "vocab_size": 50265}
+
+LONGFORMER = Family(
+    name="longformer", template=TEMPLATE, source="Beltagy et al. 2020 (arXiv:2004.05150), sections 3 and 5",
+    native=Native(
+        model_type="longformer", architecture="LongformerForMaskedLM", architectures=HEAD.classes(), keys=KEYS,
+        weights=weights, prefix="longformer.", limits=needs_types,
+        junk=(Junk(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
+              Junk(r"lm_head\..*", "the head of pre-training")),
+        copies=(("lm_head.decoder.weight", "longformer.embeddings.word_embeddings.weight"),
+                ("lm_head.decoder.bias", "lm_head.bias"))),
+    sizes=(Size("longformer-base-4096", PUBLISHED, 148_711_257, "the tensors of the published files"),
+           Size("longformer-large-4096", {**PUBLISHED, "hidden_size": 1024, "num_hidden_layers": 24,
+                                          "num_attention_heads": 16, "intermediate_size": 4096}, 434_653_273,
+                "the tensors of the published files")))
