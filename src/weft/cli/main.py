@@ -24,7 +24,8 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "generate": LazyCommand("weft.cli.generate:generate",
                             "Continue texts or rows of token ids, or answer a conversation."),
     "translate": LazyCommand("weft.cli.translate:translate",
-                             "Write the target of each line of a text, with an encoder-decoder."),
+                             "Write the target of each line of a text, with an encoder-decoder, by "
+                             "beam search."),
     "chat": LazyCommand("weft.cli.chat:chat", "Chat with a model in the terminal."),
     "score": LazyCommand("weft.cli.score:score", "Show the log-probability of every token, in nats; for a "
                          "classifier, of every class."),
