@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from by_hand import require_agreement
 from oracles import attention as oracle
@@ -207,26 +206,3 @@ def test_one_query_without_gradients_reads_each_group_s_keys_once() -> None:
 def test_grouped_rows_equal_the_reference(facts: dict[str, Any]) -> None:
     call = inputs(queries=1, **facts)
     assert_close(grouped_rows(call), reference(call), rtol=1e-12, atol=1e-12)
-
-
-class _Operators(TorchDispatchMode):
-    """The names of the operators that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(("size", "value"), [(6, 4), (4, 6), (4, 4)])
-@pytest.mark.parametrize("gradients", [True, False])
-def test_values_of_another_size_than_keys_do_not_store_the_weights(size: int, value: int, gradients: bool) -> None:
-    q, k, v = (random(1, 9, 2, width).detach().requires_grad_(gradients) for width in (size, size, value))
-    with _Operators() as seen:
-        y = sdpa(AttentionCall(q=q, k=k, v=v, scale=0.7, visible=causal(9)))
-    assert y.shape == v.shape
-    assert any("scaled_dot_product_flash_attention_for_cpu" in name for name in seen.names), seen.names
-    assert not any("softmax" in name for name in seen.names)

@@ -86,7 +86,7 @@ def reference(call: AttentionCall) -> Float[Tensor, "B T H F"]:
 
 def sdpa(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     """`torch.nn.functional.scaled_dot_product_attention`, with a bias and a mask folded into one additive mask."""
-    q, k, v = (x.transpose(1, 2) for x in _one_size(call))
+    q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
     shared = q.shape[1] != k.shape[1]
     bias = joined(call.terms)
     plain = call.visible.causal and bias is None
@@ -99,18 +99,7 @@ def sdpa(call: AttentionCall) -> Float[Tensor, "B T H F"]:
                                        is_causal=plain, scale=call.scale, enable_gqa=shared)
     if sighted is not None:
         y = torch.where(sighted, y, torch.zeros((), dtype=y.dtype, device=y.device))
-    return y[..., :call.v.shape[3]].transpose(1, 2)
-
-
-def _one_size(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values with zeros behind the shorter ones: the kernel that does not store the weights of all
-    pairs takes values of the keys' size alone. A single query has few weights."""
-    size, value = call.q.shape[3], call.v.shape[3]
-    if size == value or call.q.shape[1] == 1:
-        return call.q, call.k, call.v
-    q, k, v = (F.pad(x, (0, max(size, value) - x.shape[3])) if x.shape[3] < max(size, value) else x
-               for x in (call.q, call.k, call.v))
-    return q, k, v
+    return y.transpose(1, 2)
 
 
 def wide_sdpa(call: AttentionCall) -> Float[Tensor, "B T H F"]:
