@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from weft.core.config import parse_part
+from weft.core.heads import outputs
+from weft.core.model import Encoder
 from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
+from weft.core.span import WHOLE
 from weft.laws import subject_of
 
 GROUPS = ("mixer", "feedforward", "block", "model", "encoder")
@@ -61,7 +64,9 @@ def output(group: str, data: Any, *, training: bool, seed: int) -> Tensor:
     x = subject.inputs(2, 6, generator)
     torch.manual_seed(seed)
     memory = subject.memory(2, generator)  # an encoder drops too
-    return subject.whole(x, memory).y.detach()
+    y = subject.whole(x, memory).y
+    module = subject.module
+    return outputs(module.head, y, WHOLE).detach() if isinstance(module, Encoder) else y.detach()
 
 
 @pytest.mark.parametrize(("group", "example", "place"), FIELDS)

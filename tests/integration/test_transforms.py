@@ -57,7 +57,7 @@ def small(config: PartConfig) -> tuple[Subject, Parameters, Tensor, Tensor | Non
 def loss(subject: Subject, parameters: Parameters, x: Tensor, source: Tensor | None) -> Tensor:
     """A number that every output and every auxiliary loss enters."""
     span = Span(memory=None if source is None else Memory(source))
-    args: Any = (EncoderInputs(tokens=x),) if isinstance(subject.module, Encoder) else (x, None, span)
+    args: Any = (EncoderInputs.of(x),) if isinstance(subject.module, Encoder) else (x, None, span)
     out = functional_call(subject.module, parameters, args)
     y, losses = (out, ()) if isinstance(out, Tensor) else (out.y, out.losses)
     return y.square().sum() + sum(each.value for each in losses)

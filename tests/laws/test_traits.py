@@ -10,8 +10,7 @@ from weft.laws import every_example, subject_of
 HOLDERS = {
     **{f"encoder.{name}": {Trait.BIDIRECTIONAL} for name in (
         "dense.0", "dense.1", "dense.2", "image_encoder.0", "image_encoder.1", "image_encoder.2")},
-    "encoder.encoder.0": {Trait.BIDIRECTIONAL},
-    "encoder.encoder.1": {Trait.BIDIRECTIONAL},
+    **{f"encoder.encoder.{index}": {Trait.BIDIRECTIONAL} for index in range(4)},
     **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(3)},
     "feedforward.moe.3": {Trait.DISCRETE_CHOICE, Trait.HOST_CHOICE},
     **{f"feedforward.moe.{index}": {Trait.DISCRETE_CHOICE} for index in range(4, 10)},
@@ -22,7 +21,7 @@ HOLDERS = {
     "mixer.latent_attention.3": {Trait.PREFIX_FIRST},
     **{f"head.{name}": {Trait.BIDIRECTIONAL} for name in (
         "layer_classes.0", "layer_classes.1", "masked_token.0", "masked_token.1", "per_token.0", "per_token.1",
-        "pooled.0", "pooled.1", "pooled.2")},
+        "per_token.2", "pooled.0", "pooled.1", "pooled.2", "pooled.3")},
     **{f"model.feedforward.{index}": {Trait.TOKENS_ONLY} for index in range(3)},
     **{f"model.ngram.{index}": {Trait.NOT_DIFFERENTIABLE, Trait.TOKENS_ONLY} for index in range(5)},
     "norm.batchnorm.0": {Trait.BATCH_STATISTICS},

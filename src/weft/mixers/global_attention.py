@@ -107,7 +107,7 @@ class GlobalAttentionConfig(AttentionConfig):
     def examples(cls) -> list[Self]:
         return [
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "mask": "causal & window(3)",
-                                "tokens": [0, 2], "position": "rope", "bias": "all"}),
+                                "tokens": [0, 2], "position": "rope", "bias": "all", "scores": {"dropout": 0.1}}),
             cls.model_validate({"n_heads": 2, "d_head": 3, "mask": "per_head(window(3), dilated(3, 2))"}),
             cls.model_validate({"n_heads": 2, "d_head": 4, "mask": "symmetric_window(2, 2, 2)", "bias": "qkv"}),
             cls.model_validate({"n_heads": 2, "d_head": 4, "mask": "symmetric_window(1, 2)", "tokens": [0],

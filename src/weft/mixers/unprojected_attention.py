@@ -78,7 +78,7 @@ class UnprojectedAttentionConfig(AttentionConfig):
     @classmethod
     def examples(cls) -> list[Self]:
         return [
-            cls.model_validate({"n_heads": 2}),
+            cls.model_validate({"n_heads": 2, "scores": {"dropout": 0.1}}),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 3, "values": "projected", "bias": "all",
                                 "position": "alibi", "mask": "causal & window(4)"}),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "queries_keys": "separate",

@@ -75,7 +75,8 @@ class DenseConfig(ImageModelConfig):
     def examples(cls) -> list[Self]:
         image = {"height": 3, "width": 2}
         return [
-            cls.model_validate({"image": image, "widths": [7, 5], "head": {"kind": "pooled", "n_classes": 3}}),
+            cls.model_validate({"image": image, "widths": [7, 5],
+                                "head": {"kind": "pooled", "n_classes": 3, "dropout": 0.1}}),
             cls.model_validate({"image": {**image, "scaling": "standard", "per": "feature"}, "widths": [5],
                                 "activation": "tanh", "back": {"tied": False, "output": "identity"}}),
             cls.model_validate({"image": image, "widths": [7, 5], "back": {}, "head": {"kind": "layer_classes",
