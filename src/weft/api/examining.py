@@ -12,6 +12,7 @@ from weft.api.configs import presets, read_model
 from weft.api.models import Model, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
+from weft.checkpoints.locate import holds_checkpoint
 from weft.core.errors import InputError, nearest
 from weft.core.model import ModelConfig
 from weft.interop.arpa.convert import sum_error
@@ -71,7 +72,11 @@ def require_changeable(target: Model | ModelConfig, overrides: Iterable[str]) ->
 
 
 def _is_checkpoint(target: Model) -> bool:
-    return isinstance(target, Loaded) or Path(target).is_dir() or hub_model(target) is not None
+    if isinstance(target, Loaded) or hub_model(target) is not None:
+        return True
+    folder = Path(target)
+    # A preset's name means the preset, also beside a folder of that name that has nothing to do with Weft.
+    return folder.is_dir() and (str(target) not in presets() or holds_checkpoint(folder))
 
 
 def resolved_target(target: Model | ModelConfig, overrides: Iterable[str]) -> ModelConfig | Loaded:

@@ -63,6 +63,11 @@ def _plain(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def holds_checkpoint(path: Path) -> bool:
+    """Whether a folder has what `find_checkpoint` looks for: a checkpoint's configuration, or a run's checkpoints."""
+    return (path / CONFIG_FILE).exists() or (path / RUN_CHECKPOINTS).is_dir()
+
+
 def find_checkpoint(path: str | Path) -> Path:
     """The checkpoint at ``path``, or the last checkpoint of the run folder at ``path``.
 
