@@ -182,7 +182,8 @@ def test_a_rolling_buffer_keeps_positions_that_are_no_orders(more: int) -> None:
         10 * (order + 1) for order in orders if order >= 0]
 
 
-@pytest.mark.parametrize("state", [growing(capacity=4), growing(), rolling()], ids=["reserved", "growing", "rolling"])
+@pytest.mark.parametrize("state", [growing(capacity=4), growing(), rolling(), rolling(first=2)],
+                         ids=["reserved", "growing", "rolling", "rolling behind first tokens"])
 def test_what_stands_beyond_a_row_s_count_is_not_kept(state: Any) -> None:
     held = kept(put(state, [[1, 2], [3, 99]], count=torch.tensor([2, 1])))
     stored = put(held, [[5], [6]])
