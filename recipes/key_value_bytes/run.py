@@ -5,8 +5,8 @@
 
 Bytes are those of a state with room for the context, in float32, of all layers. A token with the state is the median
 of single steps in a state that holds the context; without it, a whole row of that length is computed for its last
-token. Both are the model's own calls, in one process, on weights as drawn. Writes result.json and bytes.svg, and
-milliseconds.svg where times were measured.
+token. Both are the model's own calls, in one process, on weights as drawn. Writes result.json and its pictures, and,
+where times were measured, their table in README.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import platform
 import statistics
 import time
@@ -25,12 +24,14 @@ import torch
 import yaml
 
 from weft.core.model import LanguageModel, parse_model
-from weft.drawing.markup import Markup, tag
-from weft.drawing.palette import MODELS_LIGHT
+from weft.drawing.chart import Curve, chart
+from weft.drawing.figure import Figure
 from weft.ops.processor import processor_name
 
 HERE = Path(__file__).parent
 STUDY = HERE / "mixers.yaml"
+WAYS = {"with": "with the state", "without": "without a state"}
+BEGIN, END = "<!-- times -->\n", "<!-- /times -->\n"
 STEPS, PIECE = 24, 512
 """Steps whose median is a token's time; tokens of a piece in which a state is filled."""
 
@@ -95,50 +96,43 @@ def times(model: LanguageModel, contexts: list[int]) -> dict[str, dict[str, floa
     return found
 
 
-def picture(title: str, unit: str, series: dict[str, dict[str, float]]) -> Markup:
-    """Lines over the context, both axes logarithmic, as an SVG of its own."""
-    width, height, left, right, top, bottom = 640, 400, 70, 150, 40, 50
-    xs = sorted({int(x) for line in series.values() for x in line})
-    values = [y for line in series.values() for y in line.values()]
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    kinds = len(study()["mixers"])
+def picture(name: str, title: str, unit: str, series: dict[str, dict[str, float]]) -> Figure:
+    """Lines over the context, both axes logarithmic."""
+    curves = [Curve(kind, [(int(x), y) for x, y in line.items()], index)
+              for index, (kind, line) in enumerate(series.items())]
+    return chart(name, title, f"{title} against the tokens of context, for {', '.join(series)}.", curves,
+                 "tokens of context", unit, scale="logarithmic", lengths=True, width=480, height=300, letters=14)
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = math.log(x / xs[0]) / math.log(xs[-1] / xs[0])
-        up = (math.log10(y) - low) / (high - low)
-        below = height - bottom - up * (height - top - bottom)
-        return round(left + across * (width - left - right), 1), round(below, 1)
 
-    marks = [tag("text", {"x": left, "y": 22, "font-size": 15}, title)]
-    for x in xs:
-        marks.append(tag("text", {"x": place(x, 10 ** low)[0], "y": height - 28, "text-anchor": "middle"}, str(x)))
-    marks.append(tag("text", {"x": (left + width - right) / 2, "y": height - 8, "text-anchor": "middle"},
-                     "tokens of context"))
-    for power in range(low, high + 1):
-        y = place(xs[0], 10.0 ** power)[1]
-        marks += [tag("path", {"d": f"M{left} {y}H{width - right}", "stroke": "#e3dfd7"}),
-                  tag("text", {"x": left - 6, "y": y + 4, "text-anchor": "end"}, f"{10.0 ** power:g} {unit}")]
-    for index, (name, line) in enumerate(series.items()):
-        points = [place(int(x), y) for x, y in line.items()]
-        colour, dash = MODELS_LIGHT[index % kinds], "5 3" if index >= kinds else "none"
-        drawn = " ".join(f"{x},{y}" for x, y in points)
-        marks += [tag("polyline", {"points": drawn, "fill": "none", "stroke": colour, "stroke-width": 2,
-                                   "stroke-dasharray": dash}),
-                  tag("text", {"x": points[-1][0] + 6, "y": points[-1][1] + 4, "fill": colour}, name)]
-    return tag("svg", {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {height}", "role": "img",
-                       "font-family": "sans-serif", "font-size": 12},
-               tag("title", None, title), tag("rect", {"width": width, "height": height, "fill": "#fdfcfa"}), *marks)
+def pictures(record: dict[str, Any]) -> list[Figure]:
+    """One of each thing that was counted or measured."""
+    mebibytes = {name: {x: y / 2**20 for x, y in line.items()} for name, line in record["bytes"].items()}
+    found = [picture("bytes", "Keys and values of a row", "MiB", mebibytes)]
+    for way, words in WAYS.items() if "milliseconds" in record else ():
+        found.append(picture(f"milliseconds-{way}", f"Time of one token {words}", "ms",
+                             {name: both[way] for name, both in record["milliseconds"].items()}))
+    return found
+
+
+def table(record: dict[str, Any]) -> str:
+    """The times of README.md, in milliseconds, and what they were measured on."""
+    contexts = [f"{context:,}" for context in study()["contexts"]]
+    lines = [f"| | {' | '.join(contexts)} |", f"| --- |{' ---: |' * len(contexts)}"]
+    lines += [f"| {name}, {words} | {' | '.join(f'{value:,.1f}' for value in both[way].values())} |"
+              for way, words in WAYS.items() for name, both in record["milliseconds"].items()]
+    return "\n".join([*lines, "", f"{record['processor']}, {record['threads']} threads, torch {record['torch']}, "
+                      f"{record['date']}."])
 
 
 def write(record: dict[str, Any]) -> None:
-    """The record, and a picture of each thing that was counted or measured."""
+    """The record, its pictures, and the table of times where they were measured."""
     (HERE / "result.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    mebibytes = {name: {x: y / 2**20 for x, y in line.items()} for name, line in record["bytes"].items()}
-    (HERE / "bytes.svg").write_text(picture("Keys and values of a row", "MiB", mebibytes) + "\n", encoding="utf-8")
+    for figure in pictures(record):
+        (HERE / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
     if "milliseconds" in record:
-        lines = {f"{name}{end}": both[way] for way, end in (("with", ""), ("without", ", no state"))
-                 for name, both in record["milliseconds"].items()}
-        (HERE / "milliseconds.svg").write_text(picture("Time of one token", "ms", lines) + "\n", encoding="utf-8")
+        page = HERE / "README.md"
+        before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+        page.write_text(f"{before}{BEGIN}{table(record)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def main() -> None:
@@ -146,7 +140,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--count", action="store_true", help="count bytes and measure nothing")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--draw", action="store_true", help="write the pictures and the table of result.json anew")
     options = parser.parse_args()
+    if options.draw:
+        write(json.loads((HERE / "result.json").read_text(encoding="utf-8")))
+        return
     torch.set_num_threads(options.threads)
     record: dict[str, Any] = {"study_sha256": study_sha256(), "bytes": count()}
     if not options.count:

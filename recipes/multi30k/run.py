@@ -22,11 +22,10 @@ import yaml
 
 from weft import api
 from weft.api.translating import source_row
-from weft.core.model import EncoderInputs, LanguageModel, parameter_count
-from weft.core.probes import probe
-from weft.core.span import Span
+from weft.core.model import LanguageModel, parameter_count
 from weft.disk.atomic import write_file
 from weft.drawing.markup import Markup, tag
+from weft.pictures.attention import attention_maps
 from weft.training import Progress
 from weft.training.compute import processor_name
 
@@ -65,10 +64,8 @@ def attention_map(folder: str) -> Markup:
     assert isinstance(model, LanguageModel) and tokenizer is not None, "a run of this recipe"
     row = source_row(loaded, SHOWN)
     target = [*row.tokens, *api.translate(loaded, SHOWN, SEARCH).beams.rows[0][0].tokens]
-    names = f"stack.layers.{len(list(model.stack.layers)) - 1}.layers.1.weights"
-    with torch.no_grad(), probe(model.eval(), names) as values:
-        model(torch.tensor([target[:-1]]), None, Span(memory=model.encode(EncoderInputs(torch.tensor([row.source])))))
-    weights = values[names][0][0].mean(0)
+    *_, last = (found for found in attention_maps(model, target[:-1], row.source) if found.cross)
+    weights = last.weights.mean(0)
     sides = [[tokenizer.decode([token]) or "end" for token in ids] for ids in (target[1:], row.source or ())]
     return drawn(weights.tolist(), *sides)
 

@@ -27,10 +27,9 @@ import torch
 from torch import Tensor
 from windows import WAYS
 
-from weft.drawing.axes import Axis, logarithmic, powers_of_two
-from weft.drawing.marks import line
-from weft.drawing.markup import Markup, join, tag
-from weft.drawing.palette import LIGHT, MODELS_LIGHT
+from weft.drawing.chart import Curve, chart
+from weft.drawing.figure import Figure
+from weft.ops.forms import OPERATIONS
 from weft.ops.processor import processor_name
 
 FOLDER = Path(__file__).parent
@@ -106,7 +105,15 @@ def record(found: dict[str, dict[str, Cost]]) -> dict[str, Any]:
     """The figures, and what they were measured on."""
     return {"settings_sha256": settings_sha256(), "date": datetime.date.today().isoformat(),
             "processor": processor_name(), "torch": torch.__version__, "load": round(os.getloadavg()[0], 1),
+            "form": chosen(),
             "costs": {way: {steps: cost._asdict() for steps, cost in costs.items()} for way, costs in found.items()}}
+
+
+def chosen() -> str:
+    """The form that the fast way takes for the longest row."""
+    with OPERATIONS.observed() as seen:
+        WAYS["fast"](*inputs(LENGTHS[-1]), WINDOW)
+    return seen[0].form
 
 
 def growth(costs: dict[str, dict[str, float]], measure: str) -> float:
@@ -121,43 +128,25 @@ def table(found: dict[str, Any]) -> str:
     for measure, words in MEASURES.items():
         for way, costs in found["costs"].items():
             values = [costs[str(steps)][measure] for steps in LENGTHS]
-            shown = [f"{value / 2**20:,.0f}" if measure == "peak" else f"{value:.3f}" for value in values]
+            shown = [f"{_in_unit(value, measure):,.0f}" if measure == "peak" else f"{value:.3f}" for value in values]
             lines.append(f"| {way}: {words} | {' | '.join(shown)} | T^{growth(costs, measure):.1f} |")
     return "\n".join([*lines, "", f"W = {WINDOW}, {HEADS} heads of {SIZE} features, float32, one thread; "
-                      f"{found['date']}, {found['processor']}, torch {found['torch']}, load before: {found['load']}."])
+                      f"{found['date']}, {found['processor']}, torch {found['torch']}, load before: {found['load']}.",
+                      f"The fast way is the form `{found['form']}`."])
 
 
-def picture(found: dict[str, Any]) -> str:
-    """A panel for each measure, both axes logarithmic."""
-    panels = [_panel(found["costs"], measure, words, 10 + index * 330)
-              for index, (measure, words) in enumerate(MEASURES.items())]
-    names = join([tag("text", {"x": 60 + index * 200, "y": 296, "fill": MODELS_LIGHT[index]}, way)
-                  for index, way in enumerate(WAYS)])
-    return str(tag("svg", {"xmlns": "http://www.w3.org/2000/svg", "viewBox": "0 0 1000 306", "role": "img",
-                           "font-family": "sans-serif", "font-size": "12"},
-                   tag("title", None, f"Attention to the last {WINDOW} tokens: cost against the length of the row"),
-                   tag("rect", {"width": 1000, "height": 306, "fill": LIGHT["paper"]}), join(panels), names)) + "\n"
+def pictures(found: dict[str, Any]) -> list[Figure]:
+    """A chart for each measure, both axes logarithmic."""
+    return [chart(f"windows-{measure}", words[0].upper() + words[1:],
+                  f"{words} against the length of the row, for {', '.join(WAYS)}.",
+                  [Curve(way, [(steps, _in_unit(costs[str(steps)][measure], measure)) for steps in LENGTHS], index)
+                   for index, (way, costs) in enumerate(found["costs"].items())],
+                  "tokens of the row", words, scale="logarithmic", lengths=True, width=480, height=280, letters=18)
+            for measure, words in MEASURES.items()]
 
 
-def _panel(costs: dict[str, Any], measure: str, words: str, left: float) -> Markup:
-    scale = 2**20 if measure == "peak" else 1
-    values = [cost[measure] / scale for way in costs.values() for cost in way.values()]
-    x = powers_of_two(LENGTHS, left + 40, left + 310, str)
-    y = logarithmic(values, 250, 30, lambda value: f"{value:g}")
-    assert x is not None and y is not None, "costs are positive"
-    lines = [line([(x.place(steps), y.place(way[str(steps)][measure] / scale)) for steps in LENGTHS],
-                  {"stroke": MODELS_LIGHT[index], "stroke-width": 2}) for index, way in enumerate(costs.values())]
-    return join(tag("text", {"x": left + 40, "y": 18, "fill": LIGHT["ink"]}, words), _grid(x, y), join(lines))
-
-
-def _grid(x: Axis, y: Axis) -> Markup:
-    quiet = {"fill": LIGHT["quiet"], "font-size": 10}
-    across = [join(tag("line", {"x1": x.start, "x2": x.end, "y1": y.place(tick), "y2": y.place(tick),
-                                "stroke": LIGHT["hairline"]}),
-                   tag("text", {"x": x.start - 4, "y": y.place(tick) + 3, "text-anchor": "end", **quiet},
-                       y.write(tick))) for tick in y.ticks]
-    return join(join(across), join([tag("text", {"x": x.place(tick), "y": 266, "text-anchor": "middle", **quiet},
-                                        f"{tick:g}") for tick in x.ticks]))
+def _in_unit(cost: float, measure: str) -> float:
+    return cost / 2**20 if measure == "peak" else cost
 
 
 def written(found: dict[str, Any]) -> None:
@@ -166,7 +155,8 @@ def written(found: dict[str, Any]) -> None:
     text = re.sub(r"(?s)<!-- table -->.*<!-- /table -->", lambda _: f"<!-- table -->\n{table(found)}\n<!-- /table -->",
                   page.read_text("utf-8"))
     page.write_text(text, encoding="utf-8")
-    (FOLDER / "windows.svg").write_text(picture(found), encoding="utf-8")
+    for figure in pictures(found):
+        (FOLDER / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
 
 
 def main() -> None:

@@ -117,5 +117,5 @@ def test_weights_of_a_head_with_a_large_sink_vanish() -> None:
 def test_a_named_form_without_sinks_is_refused(backend: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(AttentionConfig, {"n_heads": 2, "sinks": True, "backend": backend}).build(Dims(D, path="mixer"))
-    assert caught.value.problems == (f"mixer.backend: the form {backend!r} has no sinks. Use 'auto', 'banded' or "
-                                     "'reference'.",)
+    assert caught.value.problems == (f"mixer.backend: the form {backend!r} has no sinks. Use 'auto', 'native', "
+                                     "'banded' or 'reference'.",)

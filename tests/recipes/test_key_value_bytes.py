@@ -36,12 +36,20 @@ def test_the_bytes_are_those_of_the_states() -> None:
 
 def test_the_readme_says_them() -> None:
     text = (RECIPE / "README.md").read_text(encoding="utf-8")
-    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")][2:]
+    rows = [line.split("|") for line in text.partition("**The time")[0].splitlines() if line.startswith("| ")][2:]
     found = [float(row[3]) for row in rows]
     assert found == [round(each["8192"] / 2**20, 1) for each in RECORD["bytes"].values()]
 
 
-def test_the_picture_has_a_line_for_each() -> None:
-    root = ElementTree.parse(RECIPE / "bytes.svg").getroot()
-    lines = root.findall("{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == len(RECORD["bytes"]) and all(len(line.attrib["points"].split()) == 6 for line in lines)
+def test_the_pictures_and_the_times_are_those_of_the_record() -> None:
+    """Word for word; a curve for each kind of attention, through all contexts."""
+    figures = MAKE["pictures"](RECORD)
+    assert [figure.name for figure in figures] == ["bytes", "milliseconds-with", "milliseconds-without"]
+    for figure in figures:
+        written = (RECIPE / f"{figure.name}.svg").read_text(encoding="utf-8")
+        assert written == figure.alone(), "run it with --draw"
+        root = ElementTree.fromstring(written)
+        groups = [each for each in root.iter("{http://www.w3.org/2000/svg}g") if "data-curve" in each.attrib]
+        assert [each.attrib["data-curve"] for each in groups] == list(RECORD["bytes"])
+        assert all(len(each[0].attrib["d"].split("L")) == len(MAKE["study"]()["contexts"]) for each in groups)
+    assert MAKE["table"](RECORD) in (RECIPE / "README.md").read_text(encoding="utf-8"), "run it with --draw"

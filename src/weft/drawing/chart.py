@@ -33,8 +33,8 @@ class Curve:
 
 
 def chart(name: str, title: str, description: str, curves: Sequence[Curve], x_label: str, y_label: str, *,
-          scale: Scale = "linear", width: float = 360, height: float = 250, levels: Sequence[float] = (),
-          include: Sequence[float] = ()) -> Figure:
+          scale: Scale = "linear", lengths: bool = False, width: float = 360, height: float = 250, letters: int = 12,
+          levels: Sequence[float] = (), include: Sequence[float] = ()) -> Figure:
     """A figure of curves.
 
     Args:
@@ -45,14 +45,18 @@ def chart(name: str, title: str, description: str, curves: Sequence[Curve], x_la
         x_label: the horizontal axis.
         y_label: the vertical axis, written above it.
         scale: of the vertical axis.
+        lengths: whether the horizontal axis is of lengths of context: logarithmic, with ticks at powers of two.
         width: of the figure.
         height: of the figure.
+        letters: room for the names of the curves; longer ones are shortened.
         levels: values at which a horizontal line is drawn.
         include: values that the vertical axis contains besides.
     """
     several = len(curves) > 1
-    box = Box(width=width, height=height, left=52, right=96 if several else 14, top=26, bottom=40)
-    x = axes.linear([at for curve in curves for at, _ in curve.points], *box.x, margin=0.0, count=6)
+    box = Box(width=width, height=height, left=52, right=24 + 6 * letters if several else 14, top=26, bottom=40)
+    places = [at for curve in curves for at, _ in curve.points]
+    x = axes.powers_of_two([int(at) for at in places], *box.x, _short) if lengths else axes.linear(
+        places, *box.x, margin=0.0, count=6)
     values = [value for curve in curves for _, value in curve.points]
     y = _vertical([*values, *levels, *include], box, scale)
     assert x is not None and y is not None, "there is a finite value"
@@ -62,7 +66,7 @@ def chart(name: str, title: str, description: str, curves: Sequence[Curve], x_la
     heading = tag("text", {"x": 6, "y": 13, "class": "axis-name"}, y_label)
     return Figure(name, title, description, width, height, Markup("".join(
         [heading, grid(panel), *rules, *(_curve(curve, x, y) for curve in curves),
-         _names(curves, x, y, box) if several else ""])))
+         _names(curves, x, y, box, letters) if several else ""])))
 
 
 def _vertical(values: Sequence[float], box: Box, scale: Scale) -> Axis | None:
@@ -84,13 +88,11 @@ def _curve(curve: Curve, x: Axis, y: Axis) -> Markup:
     return tag("g", {"class": style.colour, "data-curve": curve.name}, line(places, dash), dots)
 
 
-def _names(curves: Sequence[Curve], x: Axis, y: Axis, box: Box) -> Markup:
+def _names(curves: Sequence[Curve], x: Axis, y: Axis, box: Box, letters: int) -> Markup:
     """The curves' names at their last points."""
     labels = []
     for curve in curves:
         last = next((value for _, value in reversed(curve.points) if y.holds(value)), None)
         if last is not None:
             labels.append(Label(y.place(last), curve.name, Style(curve.style)))
-    return end_labels(labels, box.x[1], box.top + 4, box.y[0] - 4, 12)
-
-
+    return end_labels(labels, box.x[1], box.top + 4, box.y[0] - 4, letters)

@@ -77,8 +77,8 @@ class AttentionConfig(MixerConfig):
         sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
         require_form(self.backend, self.scores.softcap, dims)
         if self.sinks and self.backend in ("sdpa", "grouped_rows"):
-            raise dims.problem("backend", f"the form {self.backend!r} has no sinks.", "Use 'auto', 'banded' or "
-                               "'reference'.")
+            raise dims.problem("backend", f"the form {self.backend!r} has no sinks.", "Use 'auto', 'native', "
+                               "'banded' or 'reference'.")
         if sizes.heads % self.mask.heads():
             raise dims.problem("mask", f"{self.mask!r} distinguishes {self.mask.heads()} heads, which does not divide "
                                f"{sizes.heads} heads.", "Choose n_heads among its multiples.")

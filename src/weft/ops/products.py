@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -96,10 +97,16 @@ def _by_widening(call: ProductCall) -> Tensor:
     return wide_product(call.a, call.b, call.bias)
 
 
+@cache
+def _multiplies_bfloat16() -> bool:
+    supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return supported
+
+
 def _built(call: ProductCall) -> str | None:
     if not torch.backends.mkldnn.is_available():
         return "PyTorch is built without oneDNN"
-    if call.a.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if call.a.dtype == torch.bfloat16 and not _multiplies_bfloat16():
         return "oneDNN has no product in bfloat16 for this processor's instructions"
     return None if call.a.numel() and call.b.numel() else "a matrix is empty"
 

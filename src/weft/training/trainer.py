@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import torch
@@ -85,7 +85,8 @@ class Trainer:
         self.batches = self.task.batches(examples)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
-        self._prepared = prepared_parts(self.precision.working)
+        self._prepared = overriding(self.precision.working, "begin_step")
+        self._finished = overriding(self.model, "after_step")
         forward = forward_of(self.task, self.precision.working)
         self._forward = compiled(forward) if self.compute.compile else forward
         self.step, self.seconds = 0, 0.0
@@ -123,7 +124,7 @@ class Trainer:
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
         set_lr(self.optimizer, lr)
         self.optimizer.step()
-        moved = [part.after_step(world.total) for part in self.model.modules() if isinstance(part, Part)]
+        moved = [part.after_step(world.total) for _, part in self._finished]
         self.precision.refresh(buffers=any(moved))
         self.step += 1
         self.seconds += time.perf_counter() - begun
@@ -175,11 +176,10 @@ def derived_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint32)[0])
 
 
-def prepared_parts(model: Model) -> list[tuple[int, Part]]:
-    """The parts of a model that do something before each step (`Part.begin_step`), each with its place among all
-    modules."""
+def overriding(model: Model, method: Literal["begin_step", "after_step"]) -> list[tuple[int, Part]]:
+    """The parts of a model that override a method of `Part`, each with its place among all modules."""
     return [(place, part) for place, part in enumerate(model.modules())
-            if isinstance(part, Part) and type(part).begin_step is not Part.begin_step]
+            if isinstance(part, Part) and getattr(type(part), method) is not getattr(Part, method)]
 
 
 def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> None:
