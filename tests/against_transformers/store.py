@@ -103,6 +103,8 @@ CASES = {
     "deepseek_v3": Case("", "DeepseekV3Config", "DeepseekV3ForCausalLM", {
         **LLAMA, **LATENT, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "q_lora_rank": None,
         "n_shared_experts": 1}),
+    "recurrent_gemma": Case("", "RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "attention_window_size": 3, "block_types": ["recurrent", "attention"]}),
 }
 BERT = {**LLAMA, "intermediate_size": 10, "type_vocab_size": 1}
 DEBERTA = {**BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
