@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import final
 
 SOURCES = Path(__file__).parent
-KERNELS = ("attention.c", "diagonal_recurrence.c")
-"""Compiled once for each instruction set."""
 COMMON = ("library.c",)
-"""Compiled once."""
+"""Compiled once; every other source is compiled once for each instruction set."""
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno")
 AVX2 = ("-mavx2", "-mfma", "-mbmi", "-mbmi2")
@@ -120,7 +118,8 @@ def _build(folder: Path) -> None:
 def _compile(program: str, folder: Path) -> None:
     """The library of all sources."""
     objects = []
-    for source, name, flags in [*((each, name, SETS[name]) for each in KERNELS for name in sets()),
+    kernels = sorted({path.name for path in SOURCES.glob("*.c")}.difference(COMMON))
+    for source, name, flags in [*((each, name, SETS[name]) for each in kernels for name in sets()),
                                 *((each, "common", ()) for each in COMMON)]:
         objects.append(str(folder / f"{Path(source).stem}-{name}.o"))
         _run([program, *FLAGS, *flags, f"-DSET={name}", "-c", str(SOURCES / source), "-o", objects[-1]])
