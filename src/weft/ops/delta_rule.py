@@ -3,9 +3,9 @@
     S_t = (diag(exp(g_t)) + b_t a_t^T) S_{t-1} + k_t v_t^T,   o_t = q_t S_t          S [E,F] for each head
 
 A memory that adds can only fill up; the delta rule takes away what the memory returned for a key and writes what it
-should return (Schlag et al. 2021, equations 22 to 24). With l2-normalised keys and a rate beta_t,
+should return (Schlag et al. 2021, section 4.2). With l2-normalised keys and a rate beta_t,
 
-    DeltaNet                 a = k, b = -beta k, written key beta k, no decay            Yang et al. 2024b, equation 5
+    DeltaNet                 a = k, b = -beta k, written key beta k, no decay            Yang et al. 2024b, section 2.2
     Gated DeltaNet           a = alpha k, b = -beta k, g = log alpha of a head           Yang et al. 2025, equation 10
     Kimi Delta Attention     a = exp(g) k, b = -beta k, g by feature                     Kimi Team 2025, equation 1
     RWKV-7                   a = -kappa, b = kappa times the in-context rate, g by feature
@@ -25,6 +25,8 @@ from torch import Tensor
 from weft.ops.delta_rule_chunks import backward, forward, products
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.linear_recurrence_chunks import CHUNK
+from weft.ops.native.library import threads, why_not
+from weft.ops.native_delta_rule import native, native_backward_flops, native_flops
 from weft.ops.operator import Kernel, differentiate, operator, widen
 
 Recurred = tuple[Tensor, Tensor]
@@ -125,6 +127,10 @@ def _operator(call: DeltaRuleCall) -> Recurred:
     return found
 
 
+def _native(call: DeltaRuleCall) -> Recurred:
+    return native(*call)
+
+
 def _run(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
          before: Tensor) -> tuple[Tensor, Tensor]:
     y, after = forward(q, k, v, a, b, log_decay, before)
@@ -189,6 +195,16 @@ def _one(call: DeltaRuleCall) -> str | None:
     return None if call.q.shape[1] == 1 else "several tokens"
 
 
+def _beyond_native(call: DeltaRuleCall) -> str | None:
+    if any(x is not None and x.dtype != torch.float32 for x in call):
+        return "its tensors are of several dtypes"
+    return why_not()
+
+
+def _slow_native(call: DeltaRuleCall) -> str | None:
+    return "it has fewer heads than threads" if call.q.shape[0] * call.q.shape[2] < threads() else None
+
+
 def _examples(make: Make) -> Iterator[DeltaRuleCall]:
     for steps in (1, 7, CHUNK + 5):
         starts = (torch.arange(steps) % 5 == 2).expand(2, steps)[..., None, None]
@@ -207,6 +223,9 @@ DELTA_RULE = OPERATIONS.add(Operation(
     "delta_rule", "the delta rule with decays over a chunk",
     Form(REFERENCE, _steps, "step by step", known_as=("steps",)),
     Form("step", _step, "one token", serves=_one),
+    Form("native", _native, "token by token in C, in the cache", devices=frozenset({"cpu"}),
+         dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_slow_native,
+         flops={"weft.native_delta_rule": native_flops, "weft.native_delta_rule_backward": native_backward_flops}),
     Form("chunks", _chunks, "chunks of 64 tokens by matrix products"),
     Form("operator", _operator, "chunks of 64 tokens, as one operator", transformed=False,
          flops={"weft.delta_rule": _flops, "weft.delta_rule_backward": _backward_flops}),
