@@ -181,7 +181,6 @@ static void put(const Head *h, long token, const float *sums, const float *dv) {
     if (token + 1 < c->steps) memcpy(c->da + features_at(h, token + 1), sums + 4 * size, size * sizeof(float));
     gather(dv, 1, c->value_size, h->wide, c->dv + values_at(h, token));
     if (!c->decay) return;
-    const float *decay = decay_of(h, token);
     float *to = c->ddecay + at / size * c->decays;
     if (c->decays == 1) *to = 0;
     for (long e = 0; e < size; e++) {
