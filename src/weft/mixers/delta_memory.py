@@ -8,6 +8,7 @@ beta. Queries, keys and values pass a short causal convolution and SiLU; queries
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -197,5 +198,4 @@ def inverse_softplus(x: Tensor) -> Tensor:
 
 def time_steps(count: int) -> Float[Tensor, " N"]:
     """Biases whose softplus is distributed log-uniformly from 0.001 to 0.1, as the steps of Mamba are at first."""
-    low, high = torch.tensor([0.001, 0.1]).log().unbind()
-    return inverse_softplus(torch.empty(count).uniform_(float(low), float(high)).exp())
+    return inverse_softplus(torch.empty(count).uniform_(math.log(0.001), math.log(0.1)).exp())

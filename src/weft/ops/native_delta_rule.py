@@ -70,7 +70,8 @@ def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_d
 
 
 def _backward(dy: Tensor, dafter: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor,
-              log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+              log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                                                                 Tensor]:
     """The gradients of all arguments; an empty one for a decay that is not given."""
     given = {name: x.contiguous() for name, x in {"q": q, "k": k, "v": v, "a": a, "b": b, "before": before, "dy": dy,
                                                   "dafter": dafter}.items()}
