@@ -73,6 +73,11 @@ CASES = {
     "qwen3_moe": Case("", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
         "mlp_only_layers": [0]}),
+    "qwen3_next": Case("", "Qwen3NextConfig", "Qwen3NextForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "head_dim": 8, "num_experts": 3, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 8, "shared_expert_intermediate_size": 5, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 3, "linear_value_head_dim": 2,
+        "layer_types": ["linear_attention", "full_attention"]}),
     "smollm3": Case("", "SmolLM3Config", "SmolLM3ForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "no_rope_layer_interval": 2, "pad_token_id": None}),
     "granite": Case("", "GraniteConfig", "GraniteForCausalLM", {

@@ -16,7 +16,7 @@ from weft.families.template import build_config
 from weft.interop.huggingface.writing import fit
 
 NAMES = ("cohere", "gemma2", "gemma3_text", "glm4", "gpt_bigcode", "granite", "olmo2", "olmo3", "qwen2_moe",
-         "qwen3_moe", "smollm3", "stablelm", "starcoder2")
+         "qwen3_moe", "qwen3_next", "smollm3", "stablelm", "starcoder2")
 
 
 def raw(name: str, **values: Any) -> dict[str, Any]:

@@ -80,6 +80,12 @@ def _cross_attention(part: Data, model: Data) -> Data:
     return _attention({**part, "position": {}}, model)
 
 
+def _gated_delta_net(part: Data, model: Data) -> Data:
+    d_head = part["d_head"] or model["d_model"] // part["n_heads"]
+    return {"d_head": d_head, "d_value": part["d_value"] or 2 * d_head,
+            "n_value_heads": part["n_value_heads"] or part["n_heads"]}
+
+
 def _mlp(part: Data, model: Data) -> Data:
     return {"d_ff": part["d_ff"] or 4 * model["d_model"]}
 
@@ -103,6 +109,7 @@ def _stacked(part: Data, model: Data) -> Data:
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "attention": _attention, "cross_attention": _cross_attention, "global_attention": _attention,
+    "gated_attention": _attention, "gated_delta_net": _gated_delta_net,
     "latent_attention": _latent_attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _stacked,
     "encoder": _stacked, "encoder_decoder": _stacked})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

@@ -97,6 +97,28 @@ class Ungroup(Step):
 
 @final
 @dataclass(frozen=True)
+class Gated(Step):
+    """Queries, keys and values, of which each of the ``heads`` heads of queries has its gate behind it, become one
+    matrix of all three and one of the gates. A head has ``d_head`` features, and so has its gate; keys and values have
+    ``kv_rows`` rows each."""
+
+    heads: int
+    d_head: int
+    kv_rows: int
+
+    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        q, k, v = tensors
+        queries, gates = q.unflatten(0, (self.heads, 2, self.d_head)).unbind(1)
+        return [torch.cat([queries.flatten(0, 1), k, v]), gates.flatten(0, 1)]
+
+    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        q, k, v = tensors[0].split([self.heads * self.d_head, self.kv_rows, self.kv_rows])
+        both = torch.stack([each.unflatten(0, (self.heads, self.d_head)) for each in (q, tensors[1])], 1)
+        return [both.flatten(0, 2), k, v]
+
+
+@final
+@dataclass(frozen=True)
 class RotaryOrder(Step):
     """The features of the first ``heads`` heads of size ``d_head``, half-split in the file, interleaved in the model;
     with ``reverse`` the opposite. Rows after those heads (values) stay in place. ``rot`` features of a head are

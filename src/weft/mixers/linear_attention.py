@@ -37,7 +37,7 @@ class LinearAttentionConfig(KernelAttentionConfig):
     """
 
     kind: ClassVar[str] = "linear_attention"
-    also_called: ClassVar[tuple[str, ...]] = ("fast_weights", "linear_transformer")
+    also_called: ClassVar[tuple[str, ...]] = ("linear_transformer",)
     source: ClassVar[str] = ("Katharopoulos et al. 2020, equations 4 to 7 and 16 to 20; Su et al. 2021, equation 19 "
                              "(rotary positions); Schlag et al. 2021, section 2 (fast weights)")
     state_size: ClassVar[str] = "n_kv_heads d_head (d_value + 1) float32 numbers; without normaliser, d_value of them"

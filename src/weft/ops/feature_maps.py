@@ -4,6 +4,10 @@
     relu          max(x, 0) + 10^-3                                          Choromanski et al. 2021, section 4 (ReLU)
     identity      x: linearised attention without a feature map              Schmidhuber 1992; Schlag et al. 2021, eq. 5
 
+the deterministic parameter-free projection (DPFP; Schlag et al. 2021, section 5.3) to 2 nu E features, mostly 0,
+
+    phi(x)_{i,j} = r_j r_{j-i},  r = relu([x, -x]),  i = 1, ..., nu,  j - i counted round in a circle
+
 and positive random features (FAVOR+; Choromanski et al. 2021, equation 5),
 
     phi(x) = exp(W x - |x|^2 / 2) / sqrt(m),     E[phi(q).phi(k)] = exp(q.k)        rows of W from N(0, I)
@@ -41,6 +45,12 @@ def floored_relu(x: Tensor) -> Tensor:
 def unchanged(x: Tensor) -> Tensor:
     """x."""
     return x
+
+
+def deterministic_projection(x: Float[Tensor, "... E"], nu: int) -> Float[Tensor, "... M"]:
+    """DPFP, M = 2 nu E non-negative features."""
+    r = torch.cat([F.relu(x), F.relu(-x)], -1)
+    return torch.cat([r * r.roll(shift, -1) for shift in range(1, nu + 1)], -1)
 
 
 FEATURE_MAPS: Mapping[FeatureMap, Callable[[Tensor], Tensor]] = MappingProxyType({

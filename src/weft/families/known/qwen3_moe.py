@@ -81,11 +81,12 @@ def sizes(rules: tuple[KeyRule, ...], d_ff: int) -> tuple[KeyRule, ...]:
             Together(width.keys, width.read, write), Together((STEP, DENSE), read_sparse, write_sparse))
 
 
-def experts(d_expert: int, n_experts: int, top_k: int) -> tuple[KeyRule, ...]:
+def experts(d_expert: int, n_experts: int, top_k: int, *, renormalise: bool = False) -> tuple[KeyRule, ...]:
     """The keys of experts, with their defaults."""
     rules = (Read("moe_intermediate_size", "d_expert", default=d_expert),
              Read("num_experts", "n_experts", default=n_experts, old=("num_local_experts",)),
-             Read("num_experts_per_tok", "top_k", default=top_k), Read("norm_topk_prob", "renormalise", bool, False),
+             Read("num_experts_per_tok", "top_k", default=top_k),
+             Read("norm_topk_prob", "renormalise", bool, renormalise),
              Together((COEFFICIENT,), read_balance, write_balance))
     return (*map(where_sparse, rules),
             Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "

@@ -1,0 +1,127 @@
+"""The delta rule in C: token by token in float32 on a processor, forward and backward.
+
+A head's memory stays in the processor's cache and is passed over once for each token. The backward pass reads the
+arguments alone; a thread keeps as many memories as the root of the number of tokens, twice. Threads share the heads of
+rows. The sources are `weft/ops/native/delta_rule.c` and what it includes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.ops.delta_rule_chunks import backward
+from weft.ops.native.library import Incomplete, run
+from weft.ops.operator import differentiate, operator
+
+
+class _Call(ctypes.Structure):
+    """`DeltaRule` of native/delta_rule.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "a", "b", "decay", "before", "y", "after", "dy", "dafter",
+                                               "dq", "dk", "dv", "da", "db", "ddecay", "dbefore")),
+        ("decay_at", ctypes.c_long * 3),
+        *((name, ctypes.c_long) for name in ("batch", "steps", "heads", "size", "value_size", "decays", "next")))
+
+
+def native(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
+           before: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and the state after the last token; the arguments are those of `weft.ops.delta_rule.DeltaRuleCall`, in
+    float32."""
+    found: tuple[Tensor, Tensor] = _FORWARD(q, k, v, a, b, log_decay, before)
+    return found
+
+
+def _decays(log_decay: Tensor | None, shape: torch.Size) -> Tensor | None:
+    """exp, for every row, token and head, without a copy for those that share it."""
+    return None if log_decay is None else log_decay.exp().contiguous().expand(*shape[:3], -1)
+
+
+def _run(name: str, shape: torch.Size, values: int, decay: Tensor | None, **tensors: Tensor) -> None:
+    batch, steps, heads, size = shape
+    call = _Call(batch=batch, steps=steps, heads=heads, size=size, value_size=values)
+    if decay is not None:
+        call.decay, call.decays = decay.data_ptr(), decay.shape[3]
+        call.decay_at = (ctypes.c_long * 3)(*decay.stride()[:3])
+    for field, x in tensors.items():
+        setattr(call, field, x.data_ptr())
+    run(name, call)
+    if call.next < batch * heads:
+        raise Incomplete("the delta rule in C could not reserve the memory of a head. Give it fewer threads or shorter "
+                         "sequences.")
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
+             before: Tensor) -> tuple[Tensor, Tensor]:
+    given = {name: x.contiguous() for name, x in
+             {"q": q, "k": k, "v": v, "a": a, "b": b, "before": before}.items()}
+    y, after = torch.empty_like(given["v"]), torch.empty_like(given["before"])
+    _run("weft_delta_rule_forward", q.shape, v.shape[3], _decays(log_decay, q.shape), y=y, after=after, **given)
+    return y, after
+
+
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
+                    before: Tensor) -> tuple[Tensor, Tensor]:
+    return v.new_empty(v.shape), before.new_empty(before.shape)
+
+
+def _backward(dy: Tensor, dafter: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor,
+              log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                                                                 Tensor]:
+    """The gradients of all arguments; an empty one for a decay that is not given."""
+    given = {name: x.contiguous() for name, x in {"q": q, "k": k, "v": v, "a": a, "b": b, "before": before, "dy": dy,
+                                                  "dafter": dafter}.items()}
+    slopes = {f"d{name}": torch.empty_like(given[name]) for name in ("q", "k", "v", "a", "b", "before")}
+    decay = _decays(log_decay, q.shape)
+    ddecay = q.new_empty(0 if decay is None else decay.shape)
+    _run("weft_delta_rule_backward", q.shape, v.shape[3], decay, ddecay=ddecay, **given, **slopes)
+    if log_decay is not None and decay is not None:
+        ddecay = (ddecay * decay).sum_to_size(log_decay.shape)
+    *others, dbefore = slopes.values()
+    dq, dk, dv, da, db = others
+    return dq, dk, dv, da, db, ddecay, dbefore
+
+
+def _backward_shapes(dy: Tensor, dafter: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor,
+                     log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                                                                        Tensor]:
+    decay = q.new_empty(0) if log_decay is None else q.new_empty(log_decay.shape)
+    return (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), a.new_empty(a.shape),
+            b.new_empty(b.shape), decay, before.new_empty(before.shape))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs)
+
+
+def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
+    v, log_decay, before = saved[2], saved[5], saved[6]
+    dy = torch.zeros_like(v) if dy is None else dy
+    dafter = torch.zeros_like(before) if dafter is None else dafter
+    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
+        return backward(dy, dafter, *saved)
+    *slopes, ddecay, dbefore = _BACKWARD(dy, dafter, *saved)
+    return *slopes, None if log_decay is None else ddecay, dbefore
+
+
+_FORWARD = operator("native_delta_rule", _forward, _forward_shapes)
+_BACKWARD = operator("native_delta_rule_backward", _backward, _backward_shapes)
+differentiate("native_delta_rule", _gradient, _save)
+
+
+def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """Of each token and head two products of a vector and the memory, and two outer products; decays are
+    element-wise."""
+    return 8 * q.numel() * v.shape[3]
+
+
+def native_backward_flops(dy: Tensor, dafter: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """The memories again, twice, for all spans but the last; two outer products and seven products with a memory or its
+    gradient."""
+    return (8 + 8 + 18) * q.numel() * v.shape[3]
