@@ -94,12 +94,18 @@ def _dot(a: Tensor, b: Tensor) -> int:
     return 2 * a.numel()
 
 
+def _triangular(system: Tensor, right: Tensor, *_: Any) -> int:
+    """Half of the product of the matrix and the right side."""
+    return right.numel() * system.shape[-1]
+
+
 FORMULAS: dict[str, Formula] = {
     "aten._fft_r2c": _real_to_complex,
     "aten._fft_c2r": _complex_to_real,
     "aten._fft_c2c": _complex_to_complex,
     "aten._scaled_dot_product_flash_attention_for_cpu": attention,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "aten.linalg_solve_triangular": _triangular,
     "aten.mv": _dot,
     "aten.dot": _dot,
 }
