@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.families.family import Family
 from weft.families.known.rwkv import RWKV
-from weft.families.known.rwkv_matrix import RWKV5, RWKV6
+from weft.families.known.rwkv_matrix import RWKV5, RWKV6, RWKV7
 from weft.families.reshaping import Reshape
 from weft.families.steps import Fuse, Step, Transpose
 from weft.families.template import N_LAYERS, Facts
@@ -84,6 +84,14 @@ def _six_facts(shapes: Mapping[str, Shape]) -> Facts:
             "decay_rank": shapes[f"{FIRST}time_decay_w1"][1]}
 
 
+def _seven_facts(shapes: Mapping[str, Shape]) -> Facts:
+    layers = common_facts(shapes)[N_LAYERS]
+    mixed = [f"blocks.{layer}.att.v2" for layer in range(1, layers)]
+    return {**_heads(shapes[f"{FIRST}r_k"]), "value_residual": [layer > 0 for layer in range(layers)],
+            "decay_rank": shapes[f"{FIRST}w2"][0], "rate_rank": shapes[f"{FIRST}a2"][0],
+            "gate_rank": shapes[f"{FIRST}g2"][0], "value_rank": shapes[mixed[0]][0] if mixed else None}
+
+
 def _frame() -> list[Rule]:
     """Embeddings, norms and the readout, named alike in all versions."""
     norms = {"blocks.0.ln0": "embedding.norm", "blocks.{layer}.ln1": "stack.layers.{layer}.norms.0",
@@ -148,7 +156,27 @@ def _six(facts: Facts) -> list[Rule]:
             *_mixes(FFN, CHANNEL, channels, _vector(width), Complement())]
 
 
-VERSIONS = (Version("time_maa_x", RWKV6, 4096, _six_facts, _six), Version("time_mix_g", RWKV5, 4096, _five_facts, _five),
+def _seven(facts: Facts) -> list[Rule]:
+    width, size = facts["d_model"], facts["n_heads"] * facts["d_head"]
+    inner = _vector(size)
+    ranks = [rule for theirs, ours in (("w", "decay"), ("a", "rate"), ("v", "share")) for rule in (
+        rename(f"{ATT}.{theirs}0", f"{MIXER}.{ours}.bias", inner),
+        rename(f"{ATT}.{theirs}1", f"{MIXER}.{ours}.narrow.weight", Transpose()),
+        rename(f"{ATT}.{theirs}2", f"{MIXER}.{ours}.wide.weight", Transpose()))]
+    return [*_frame(), *_maps(ATT, MIXER, "key value receptance output"), *ranks,
+            Rule(tuple(f"{ATT}.x_{name}" for name in "rwkvag"), (f"{MIXER}.shift",),
+                 (Reshape((1, 1, width), (1, width)), Fuse((1,) * 6))),
+            rename(f"{ATT}.g1", f"{MIXER}.gate_narrow.weight", Transpose()),
+            rename(f"{ATT}.g2", f"{MIXER}.gate_wide.weight", Transpose()),
+            rename(f"{ATT}.k_k", f"{MIXER}.key_scale", inner), rename(f"{ATT}.k_a", f"{MIXER}.key_rate", inner),
+            rename(f"{ATT}.r_k", f"{MIXER}.bonus"), *_normed(facts), *_maps(FFN, CHANNEL, "key value"),
+            rename(f"{FFN}.x_k", f"{CHANNEL}.mix_key", _vector(width), Complement())]
+
+
+UNUSED = Junk(r"blocks\.0\.att\.v[012]", "the first layer gives its values and takes none")
+VERSIONS = (Version("r_k", RWKV7, 4096, _seven_facts, _seven, (UNUSED,)),
+            Version("time_maa_x", RWKV6, 4096, _six_facts, _six),
+            Version("time_mix_g", RWKV5, 4096, _five_facts, _five),
             Version("time_first", RWKV, 1024, _four_facts, _four))
 
 

@@ -63,3 +63,15 @@ def four_bonus(size: int) -> Tensor:
 def matrix_bonus(size: int, depth: Depth) -> Tensor:
     """The bonuses u of RWKV-5 and 6."""
     return depth.ratio * (1 - line(size)) + 0.1 * zigzag(size)
+
+
+def seven_decay(size: int, depth: Depth) -> Tensor:
+    """RWKV-7's w for channels, before what differs within heads."""
+    return -5.5 + 6 * line(size) ** (1 + depth.ratio ** 0.3)
+
+
+def within_heads(size: int, d_head: int) -> Tensor:
+    """x |x| for x from -1 for the first feature of each head to 1 for the last; 0 in heads of one feature."""
+    middle = (d_head - 1) / 2
+    from_middle = (torch.arange(size) % d_head - middle) / max(middle, 0.5)
+    return from_middle * from_middle.abs()

@@ -43,3 +43,20 @@ RWKV6 = Family(
     source="Peng et al. 2024 (arXiv:2404.05892), section 4.2",
     sizes=(_size("finch-1.6b", 1_600_000_000, 2048, 24, shift_rank=32, decay_rank=64),
            _size("finch-3b", 3_100_000_000, 2560, 32, shift_rank=32, decay_rank=64)))
+_RANKS = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
+
+
+def _goose(name: str, parameters: int, d_model: int, n_layers: int, *ranks: int) -> Size:
+    facts = _facts(d_model, n_layers, 4 * d_model, value_residual=[index > 0 for index in range(n_layers)])
+    return Size(name, {**facts, **dict(zip(_RANKS, ranks, strict=True))}, parameters,
+                "Peng et al. 2025, the number in the model's name", rounded=2)
+
+
+RWKV7 = Family(
+    name="rwkv7", template=_model({"kind": "rwkv7", "value_residual": Hole("value_residual", each=True)} | HEADS
+                                  | {name: Hole(name) for name in _RANKS}, receptance=False), native=None,
+    source="Peng et al. 2025 (arXiv:2503.14456), section 4",
+    sizes=(_goose("goose-0.19b", 190_000_000, 768, 12, 64, 64, 32, 128),
+           _goose("goose-0.4b", 450_000_000, 1024, 24, 64, 64, 32, 128),
+           _goose("goose-1.5b", 1_500_000_000, 2048, 24, 96, 96, 64, 256),
+           _goose("goose-2.9b", 2_900_000_000, 2560, 32, 96, 96, 64, 320)))
