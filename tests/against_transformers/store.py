@@ -111,6 +111,9 @@ CASES = {
     "recurrent_gemma": Case("", "RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "attention_window_size": 3, "block_types": ["recurrent", "attention"]}),
 }
+CASES["rwkv"] = Case("", "RwkvConfig", "RwkvForCausalLM", {
+    "vocab_size": 13, "hidden_size": 12, "num_hidden_layers": 2, "context_length": 16, "attention_hidden_size": 10,
+    "intermediate_size": 9, "rescale_every": 0})
 BERT = {**LLAMA, "intermediate_size": 10, "type_vocab_size": 1}
 DEBERTA = {**BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
            "max_relative_positions": 9, "pooler_hidden_size": 12, "type_vocab_size": 0}

@@ -21,6 +21,7 @@ from weft.interop.convert import convert as convert_model
 from weft.interop.listing import Published
 from weft.interop.listing import published as published_models
 from weft.interop.pooling import pool_heads
+from weft.interop.rwkv import is_original, load_original
 from weft.linear.merging import merged
 from weft.training.config import DTYPES
 from weft.training.starting import opened
@@ -60,8 +61,9 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision
     """Load a checkpoint's model and tokenizer.
 
     Args:
-        path: the folder of a checkpoint, of a run (its last checkpoint is loaded), or one that `transformers` wrote; or
-            a model on the Hugging Face Hub, as ``org/name`` or ``org/name@revision``.
+        path: the folder of a checkpoint, of a run (its last checkpoint is loaded), or one that `transformers` wrote; an
+            original file of RWKV (``.pth``); or a model on the Hugging Face Hub, as ``org/name`` or
+            ``org/name@revision``.
         device: the device to load the model to.
         dtype: cast the weights to float32, float64 or bfloat16; None keeps their dtypes.
         revision: for a model on the Hub, a branch, a tag or a commit.
@@ -88,6 +90,8 @@ def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageMode
 
 def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | None = None) -> Loaded:
     place = require_device(device)
+    if not isinstance(path, Loaded) and is_original(Path(path)):
+        return load_original(Path(path), device=place, dtype=dtype)
     if not isinstance(path, Loaded):
         return opened(find_checkpoint(resolve(path)), device=place, dtype=dtype, purpose=purpose)
     if dtype is not None:

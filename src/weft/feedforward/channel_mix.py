@@ -1,4 +1,4 @@
-"""RWKV-4's channel mixing: a feed-forward with a state."""
+"""RWKV's channel mixing: a feed-forward with a state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ChannelMixState(LayerState):
 
 
 class ChannelMix(Layer):
-    """RWKV-4's channel mixing (Peng et al. 2023, section 3.1): each token is mixed with the one before it.
+    """RWKV's channel mixing (Peng et al. 2023, section 3.1): each token is mixed with the one before it.
 
         k_t = W_k (mu_k x_t + (1 - mu_k) x_{t-1})           r_t = W_r (mu_r x_t + (1 - mu_r) x_{t-1})
         y_t = sigmoid(r_t) * W_v max(k_t, 0)^2
@@ -38,19 +38,22 @@ class ChannelMix(Layer):
     x, y [B,T,D]; ``key.weight`` [F,D], ``value.weight`` [D,F], ``receptance.weight`` [D,D], no biases; ``mix_key`` and
     ``mix_receptance`` are the mu [D]. x_{t-1} is zero at a document's first token. State: x at the last token, [B,D].
 
-    The initial mu are those of the released training code: (i / D)^(1 - layer / n_layers) for feature i.
+    That of RWKV-5 and 6 is the same, the latter's code with 1 - mu for mu. RWKV-7's has no receptance, y_t = W_v
+    max(k_t, 0)^2 (Peng et al. 2025, section 4). The initial mu are those of the released training code: for feature i
+    (i / D)^(1 - layer / n_layers), and without receptance the fourth power of that exponent.
     """
 
     state_type: type[LayerState] = ChannelMixState
 
-    def __init__(self, d_model: int, d_ff: int, *, depth: float = 0.0) -> None:
+    def __init__(self, d_model: int, d_ff: int, *, depth: float = 0.0, receptance: bool = True) -> None:
         super().__init__()
         self.d_model = d_model
-        ramp = (torch.arange(d_model) / d_model) ** (1.0 - depth)
-        self.mix_key, self.mix_receptance = nn.Parameter(ramp.clone()), nn.Parameter(ramp.clone())
+        ramp = (torch.arange(d_model) / d_model) ** ((1.0 - depth) ** (1 if receptance else 4))
+        self.mix_key = nn.Parameter(ramp.clone())
+        self.mix_receptance = nn.Parameter(ramp.clone()) if receptance else None
         self.key = Linear(d_model, d_ff, bias=False)
         self.value = Linear(d_ff, d_model, bias=False)
-        self.receptance = Linear(d_model, d_model, bias=False)
+        self.receptance = Linear(d_model, d_model, bias=False) if receptance else None
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
               memory: Memory | None) -> ChannelMixState:
@@ -61,8 +64,9 @@ class ChannelMix(Layer):
         last = state.last if isinstance(state, ChannelMixState) else None
         previous = previous_token(x, last, span)
         k = self.key(torch.lerp(previous, x, self.mix_key))
-        r = self.receptance(torch.lerp(previous, x, self.mix_receptance))
-        y = torch.sigmoid(r) * self.value(torch.relu(k).square())
+        y: Tensor = self.value(torch.relu(k).square())
+        if self.receptance is not None and self.mix_receptance is not None:
+            y = torch.sigmoid(self.receptance(torch.lerp(previous, x, self.mix_receptance))) * y
         if last is None or span.after is None:
             return Output(y, None)
         return Output(y, ChannelMixState(span.after, last_token(x, last, span)))
@@ -70,18 +74,22 @@ class ChannelMix(Layer):
 
 @register
 class ChannelMixConfig(FeedForwardConfig):
-    """RWKV-4's channel mixing. ``d_ff``: hidden width, 4 d_model when it is left out."""
+    """RWKV's channel mixing. ``d_ff``: hidden width, 4 d_model when it is left out. ``receptance``: whether a gate
+    multiplies the result, as in RWKV-4, 5 and 6 and not in RWKV-7."""
 
     kind: ClassVar[str] = "channel_mix"
-    source: ClassVar[str] = "Peng et al. 2023 (arXiv:2305.13048), section 3.1"
+    source: ClassVar[str] = ("Peng et al. 2023 (arXiv:2305.13048), section 3.1; Peng et al. 2025 (arXiv:2503.14456; "
+                             "without receptance)")
     state_size: ClassVar[str] = "d_model numbers"
+    added_later: ClassVar[frozenset[str]] = frozenset({"receptance"})
 
     d_ff: int | None = Field(default=None, gt=0)
+    receptance: bool = True
 
     def build(self, dims: Dims) -> ChannelMix:
         width = 4 * dims.d_model if self.d_ff is None else self.d_ff
-        return ChannelMix(dims.d_model, width, depth=dims.layer / dims.n_layers)
+        return ChannelMix(dims.d_model, width, depth=dims.layer / dims.n_layers, receptance=self.receptance)
 
     @classmethod
     def examples(cls) -> list[ChannelMixConfig]:
-        return [cls(), cls(d_ff=7)]
+        return [cls(), cls(d_ff=7, receptance=False)]

@@ -83,7 +83,7 @@ def open_folder(folder: Path) -> Opened:
     stored = open_stored(folder)
     account = family.account(model, facts, stored.entries)
     places, problems = account.reconcile(stored.shapes())
-    problems += [problem for name in places.values() if (problem := _unusable(name, stored.entries[name]))]
+    problems += [problem for name in places.values() if (problem := unusable(name, stored.entries[name]))]
     generation = read_generation(folder)
     kept = {**special_ids(generation), **facts.get(KEPT, {})}
     return Opened(folder, family, config, kept, generation, model, stored, account, places, tuple(problems))
@@ -125,7 +125,8 @@ def _build(family: Family, raw: Mapping[str, Any], folder: Path) -> tuple[ModelC
                               remedy="Correct it; a key that changes nothing can be removed.") from None
 
 
-def _unusable(name: str, entry: Entry) -> str:
+def unusable(name: str, entry: Entry) -> str:
+    """Why a tensor cannot be read as weights; empty if it can."""
     if isinstance(entry.dtype, torch.dtype):
         return ""
     return f"{name}: its numbers are {entry.dtype}; only float64, float32, float16 and bfloat16 weights can be read."

@@ -1,0 +1,81 @@
+"""RWKV-4: blocks of time mixing and channel mixing, embeddings that a norm follows.
+
+The original files (``.pth``) are read by `weft.interop.rwkv`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.families.family import Family, Native, Size
+from weft.families.keys import KEPT, Ignored, KeyRule, Raw, Read, Together, typed
+from weft.families.reshaping import Reshape
+from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.weights import Rule, both, rename
+
+TEMPLATE = {
+    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
+    "embedding": {"norm": {"kind": "layernorm", "eps": Hole("eps")}},
+    "blocks": Layers({"kind": "pre", "norm": {"kind": "layernorm", "eps": Hole("eps")}, "layers": [
+        {"kind": "rwkv4", "d_attention": Hole("d_attention")}, {"kind": "channel_mix", "d_ff": Hole("d_ff")}]}),
+    "norm": {"kind": "layernorm", "eps": 1e-5}, "readout": {"kind": "linear", "tied": Hole("tied")}}
+"""The class gives its last norm the default epsilon of PyTorch, whatever the configuration says."""
+
+RESCALE = "rescale_every"
+
+
+def _halved(raw: Raw, facts: Facts) -> Facts:
+    """The class halves the stream after every so many layers, and divides the weights that write to it alike, so that
+    float16 does not overflow. All that reads the stream is a norm, so only the epsilon of norms tells the difference."""
+    every = typed(RESCALE, raw.get(RESCALE, 6), int)
+    return {KEPT: {**facts.get(KEPT, {}), RESCALE: every}}
+
+
+def _every(facts: Facts) -> dict[str, Any]:
+    return {RESCALE: facts.get(KEPT, {}).get(RESCALE, 0)}
+
+
+KEYS: tuple[KeyRule, ...] = (
+    Read("vocab_size", "vocab_size", default=50277), Read("hidden_size", "d_model", default=4096),
+    Read("num_hidden_layers", N_LAYERS, default=32),
+    Read("context_length", "context", default=1024, old=("max_position_embeddings",)),
+    Read("attention_hidden_size", "d_attention", derive=lambda facts: facts["d_model"]),
+    Read("intermediate_size", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
+    Read("layer_norm_epsilon", "eps", float, 1e-5), Read("tie_word_embeddings", "tied", bool, False),
+    Together((RESCALE,), _halved, _every),
+    Ignored(("initializer_range",), "how weights start, which a file of weights does not need"))
+
+
+def weights(facts: Facts) -> list[Rule]:
+    """Return the rules of all tensors."""
+    theirs, ours = "rwkv.blocks.{layer}", "stack.layers.{layer}"
+    width = facts["d_model"]
+    mix = Reshape((1, 1, width), (width,))
+    maps = [f"{ours}.layers.{index}" for index in (0, 1)]
+    time = [rename(f"{theirs}.attention.{name}.weight", f"{maps[0]}.{name}.weight")
+            for name in ("key", "value", "receptance", "output")]
+    mixes = [rename(f"{theirs}.attention.time_mix_{name}", f"{maps[0]}.mix_{name}", mix)
+             for name in ("key", "value", "receptance")]
+    channel = [rename(f"{theirs}.feed_forward.{name}.weight", f"{maps[1]}.{name}.weight")
+               for name in ("key", "value", "receptance")]
+    return [rename("rwkv.embeddings.weight", "embedding.tokens.weight"),
+            *both("rwkv.blocks.0.pre_ln", "embedding.norm"), *both(f"{theirs}.ln1", f"{ours}.norms.0"),
+            *both(f"{theirs}.ln2", f"{ours}.norms.1"), rename(f"{theirs}.attention.time_decay", f"{maps[0]}.decay"),
+            rename(f"{theirs}.attention.time_first", f"{maps[0]}.bonus"), *mixes, *time, *channel,
+            *(rename(f"{theirs}.feed_forward.time_mix_{name}", f"{maps[1]}.mix_{name}", mix)
+              for name in ("key", "receptance")),
+            *both("rwkv.ln_out", "norm"), rename("head.weight", "readout.weight")]
+
+
+def _size(name: str, parameters: int, d_model: int, n_layers: int) -> Size:
+    return Size(name, {"hidden_size": d_model, "num_hidden_layers": n_layers}, parameters,
+                "Peng et al. 2023, by its formula 2 V D + 13 D^2 L + D (11 L + 4) for V = 50,277")
+
+
+RWKV = Family(
+    name="rwkv", template=TEMPLATE, source="Peng et al. 2023 (arXiv:2305.13048), section 3",
+    native=Native(model_type="rwkv", architecture="RwkvForCausalLM", architectures=("RwkvModel",), keys=KEYS,
+                  weights=weights, prefix="rwkv.", tied=("head.weight", "rwkv.embeddings.weight")),
+    sizes=(_size("rwkv-4-169m", 169_342_464, 768, 12), _size("rwkv-4-430m", 430_397_440, 1024, 24),
+           _size("rwkv-4-1b5", 1_515_106_304, 2048, 24), _size("rwkv-4-3b", 2_984_627_200, 2560, 32),
+           _size("rwkv-4-7b", 7_392_649_216, 4096, 32), _size("rwkv-4-14b", 14_148_597_760, 5120, 40)))

@@ -1,0 +1,125 @@
+"""RWKV-4's time mixing: a decaying mean of values for each channel, behind a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Self, final
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.part_config import Dims
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.linear.linear import Linear
+from weft.mixers.base import MixerConfig
+from weft.mixers.kernel_attention import Marks
+from weft.mixers.rwkv_schedules import Depth, decay_schedule, four_bonus, rising
+from weft.ops.operator import widen
+from weft.ops.token_shift import last_token, previous_token
+from weft.ops.wkv import empty_state, wkv
+from weft.ops.wkv_chunks import CHUNK
+
+PROJECTIONS = MappingProxyType(dict.fromkeys(("key", "value", "receptance", "output"), "memory projections"))
+
+
+@register
+class Rwkv4Config(MixerConfig):
+    """RWKV-4's time mixing. ``d_attention``: the number of channels whose values are averaged, d_model when it is left
+    out."""
+
+    kind: ClassVar[str] = "rwkv4"
+    also_called: ClassVar[tuple[str, ...]] = ("rwkv", "time_mix", "wkv")
+    source: ClassVar[str] = "Peng et al. 2023 (arXiv:2305.13048), section 3.1 and appendices D and E"
+    state_size: ClassVar[str] = "d_model numbers and 3 d_attention float32 ones"
+
+    d_attention: int | None = Field(default=None, gt=0)
+
+    def build(self, dims: Dims) -> Rwkv4:
+        return Rwkv4(dims.d_model, dims.d_model if self.d_attention is None else self.d_attention, Depth.of(dims))
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(d_attention=7)]
+
+
+@dataclass(frozen=True)
+class Rwkv4State(LayerState):
+    """The input at the last token, zero before the first, and the sums of the current document (`weft.ops.wkv`):
+    numerator, denominator and the exponent by which both are divided, in float32 or better for any dtype of the model.
+    """
+
+    last: Float[Tensor, "B D"] = tensor_field()
+    sums: Float[Tensor, "B 3 A"] = tensor_field(keeps_dtype=True)
+
+
+@final
+class Rwkv4(Layer):
+    """Values averaged over the document with weights that decay by channel, and a gate, the receptance.
+
+        k_t = W_k (mu_k x_t + (1 - mu_k) x_{t-1}), and v_t and r_t likewise
+        y_t = W_o (sigmoid(r_t) wkv_t),   wkv_t as in `weft.ops.wkv` with w = -exp(``decay``) and u = ``bonus``
+
+    x, y [B,T,D]; ``key.weight``, ``value.weight``, ``receptance.weight`` [A,D], ``output.weight`` [D,A], no biases;
+    ``decay`` and ``bonus`` [A]; ``mix_key``, ``mix_value``, ``mix_receptance`` are the mu [D]. x_{t-1} is zero at a
+    document's first token. State: x at the last token [B,D], and the sums [B,3,A].
+
+    Decays, bonuses and mu start as in the released training code, by channel and layer (appendix E); the linear maps
+    start as all others do, where that code has zeros for most. Implementations for inference halve the stream every six
+    layers so that float16 does not overflow; here nothing is halved.
+    """
+
+    role = "memory"
+    state_type = Rwkv4State
+
+    def __init__(self, d_model: int, d_attention: int, depth: Depth) -> None:
+        super().__init__()
+        self.d_attention = d_attention
+        self.decay = nn.Parameter(decay_schedule(d_attention, depth, first=-5.0, span=8.0))
+        self.bonus = nn.Parameter(four_bonus(d_attention))
+        ramp = rising(d_model, 1.0 - depth.share)
+        self.mix_key, self.mix_value = nn.Parameter(ramp), nn.Parameter(ramp + 0.3 * depth.ratio)
+        self.mix_receptance = nn.Parameter(rising(d_model, 0.5 * (1.0 - depth.share)))
+        self.key, self.value = Linear(d_model, d_attention, bias=False), Linear(d_model, d_attention, bias=False)
+        self.receptance = Linear(d_model, d_attention, bias=False)
+        self.output = Linear(d_attention, d_model, bias=False)
+
+    def borders(self) -> tuple[int, ...]:
+        return (CHUNK,)
+
+    def child_roles(self) -> Mapping[str, str]:
+        return PROJECTIONS
+
+    def dynamics(self) -> tuple[nn.Parameter, ...]:
+        return self.decay, self.bonus
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> Rwkv4State:
+        rows, device = clock.seen.shape[0], clock.seen.device
+        last = torch.zeros(rows, self.mix_key.shape[0], dtype=dtype, device=device)
+        exact = torch.promote_types(dtype, torch.float32)
+        return Rwkv4State(clock, last, empty_state(torch.empty(rows, 0, self.d_attention, dtype=exact, device=device)))
+
+    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
+        if x.shape[1] == 0:
+            return Output(x, state)
+        assert state is None or isinstance(state, Rwkv4State), "checked by Layer.forward"
+        previous = previous_token(x, None if state is None else state.last, span)
+        marks = Marks.of(span, x.shape[0])
+        k = self.key(torch.lerp(previous, x, self.mix_key))
+        v = self.value(torch.lerp(previous, x, self.mix_value))
+        r = self.receptance(torch.lerp(previous, x, self.mix_receptance))
+        with torch.autocast(x.device.type, enabled=False):
+            mean, sums = wkv(k, v, -widen(self.decay).exp(), self.bonus, None if state is None else state.sums,
+                             marks.starts, marks.valid)
+        y = self.output(torch.sigmoid(r) * mean.to(r.dtype))
+        if state is None:
+            return Output(y, None)
+        return Output(y, Rwkv4State(span.after, last_token(x, state.last, span), sums.to(state.sums.dtype)))

@@ -1,0 +1,162 @@
+"""`RwkvHeads`, the base of the time mixing of RWKV-5, 6 and 7: a matrix for each head that decays by feature, token shift
+before it, and a norm of each head's result after it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.clock import Clock
+from weft.core.layer import Layer, LayerState, Part
+from weft.core.output import Given, Output
+from weft.core.part_config import Dims
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.linear.linear import Linear
+from weft.mixers.base import MixerConfig
+from weft.mixers.heads import HeadSizes, head_sizes
+from weft.mixers.kernel_attention import Marks
+from weft.mixers.rwkv_schedules import Depth
+from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
+from weft.ops.linear_recurrence_chunks import CHUNK
+from weft.ops.operator import widen
+from weft.ops.token_shift import last_token, previous_token
+
+PROJECTIONS = MappingProxyType(dict.fromkeys(("key", "value", "receptance", "gate", "output"), "memory projections"))
+
+
+class RwkvHeadsConfig(MixerConfig):
+    """Base of the configurations of RWKV's time mixing with matrix-valued states.
+
+    Attributes:
+        n_heads: H.
+        d_head: size of a head's keys and values; None: d_model / n_heads. Released models have 64.
+        norm_eps: of the norm of each head's result.
+    """
+
+    n_heads: int = Field(default=4, gt=0)
+    d_head: int | None = Field(default=None, gt=0)
+    norm_eps: float = Field(default=64e-5, gt=0, allow_inf_nan=False)
+
+    def sizes(self, dims: Dims) -> HeadSizes:
+        """The sizes of the heads, defaults filled in."""
+        return head_sizes(self.n_heads, None, self.d_head, None, dims)
+
+
+@dataclass(frozen=True)
+class RwkvState(LayerState):
+    """The input at the last token, zero before the first, and the matrices of the current document, in float32 or better
+    for any dtype of the model."""
+
+    last: Float[Tensor, "B D"] = tensor_field()
+    sums: Float[Tensor, "B H E E"] = tensor_field(keeps_dtype=True)
+
+
+class Remembered(NamedTuple):
+    """What the heads of a chunk read.
+
+    Attributes:
+        o: their results [B,T,H,E], before the norm.
+        sums: the matrices after the last token.
+        beside: what is added after the norm [B,T,H,E]; None: nothing.
+        given: values for later layers.
+    """
+
+    o: Tensor
+    sums: Tensor
+    beside: Tensor | None = None
+    given: tuple[Given, ...] = ()
+
+
+class HeadNorm(Part):
+    """Layer normalisation of each head's vector, with weights and biases of its own for every head: a group norm."""
+
+    role = "norms"
+
+    def __init__(self, sizes: HeadSizes, eps: float, scale: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.full((sizes.heads, sizes.d_head), scale))
+        self.bias = nn.Parameter(torch.zeros(sizes.heads, sizes.d_head))
+
+    def forward(self, x: Float[Tensor, "B T H E"]) -> Float[Tensor, "B T H E"]:
+        """In float32 or better."""
+        return LAYER_NORM(LayerNormCall(widen(x), None, None, self.eps)) * widen(self.weight) + widen(self.bias)
+
+
+class RwkvHeads(Layer, ABC):
+    """Receptance, key and value of H heads from shifted tokens, what the heads read from their matrices, a norm of each
+    head, a gate, and the output map. The matrices are computed in float32 or better for any dtype of the model.
+
+    Args:
+        config: of the mixer.
+        dims: of the model.
+    """
+
+    role = "memory"
+    state_type = RwkvState
+
+    def __init__(self, config: RwkvHeadsConfig, dims: Dims) -> None:
+        super().__init__()
+        self.sizes, self.depth, self.d_model = config.sizes(dims), Depth.of(dims), dims.d_model
+        self.width = self.sizes.heads * self.sizes.d_head
+        self.receptance, self.key, self.value = (Linear(dims.d_model, self.width, bias=False) for _ in range(3))
+        self.output = Linear(self.width, dims.d_model, bias=False)
+        self.norm = HeadNorm(self.sizes, config.norm_eps, self.depth.norm_scale(dims.n_layers))
+
+    @abstractmethod
+    def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
+                   marks: Marks, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
+        """What the heads read, and the gate.
+
+        Args:
+            x: the chunk.
+            previous: the token before each, zero for a document's first.
+            before: the matrices before the first token; None: zero.
+            marks: documents and padding.
+            span: resolved.
+        """
+
+    def heads(self, x: Float[Tensor, "B T A"]) -> Float[Tensor, "B T H E"]:
+        """Features by head, in float32 or better."""
+        return widen(x).unflatten(-1, (self.sizes.heads, -1))
+
+    def borders(self) -> tuple[int, ...]:
+        return (CHUNK,)
+
+    def child_roles(self) -> Mapping[str, str]:
+        return PROJECTIONS
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> RwkvState:
+        rows, device = clock.seen.shape[0], clock.seen.device
+        shape = (rows, self.sizes.heads, self.sizes.d_head, self.sizes.d_head)
+        exact = torch.promote_types(dtype, torch.float32)
+        return RwkvState(clock, torch.zeros(rows, self.d_model, dtype=dtype, device=device),
+                         torch.zeros(shape, dtype=exact, device=device))
+
+    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
+        if x.shape[1] == 0:
+            return self.idle(x, state)
+        assert state is None or isinstance(state, RwkvState), "checked by Layer.forward"
+        last, before = (None, None) if state is None else (state.last, state.sums)
+        read, gate = self.remembered(x, previous_token(x, last, span), before, Marks.of(span, x.shape[0]), span)
+        with torch.autocast(x.device.type, enabled=False):
+            o = self.norm(read.o)
+            o = (o if read.beside is None else o + read.beside).flatten(2).to(gate.dtype)
+        y = self.output(o * gate)
+        if last is None or before is None:
+            return Output(y, None, given=read.given)
+        return Output(y, RwkvState(span.after, last_token(x, last, span), read.sums.to(before.dtype)),
+                      given=read.given)
+
+    def idle(self, x: Tensor, state: LayerState | None) -> Output[LayerState]:
+        """The output of a chunk without tokens."""
+        return Output(x, state)
