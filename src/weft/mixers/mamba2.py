@@ -139,8 +139,8 @@ class Mamba2(Layer):
     with dt = softplus(x W + bias), kept within its limits, A = -exp(log_rate) one number for each head, and x, B and C
     after a causal depthwise convolution and silu. B takes the step by Euler's rule, dt B. The result goes through a
     gate and a norm (`GatedNorm`) to the output projection. All that concerns the states is computed in float32 or
-    better, by the operation `linear_recurrence`, whose chunks are the matrix products of the paper's section 6 and which
-    never repeats B and C for the heads of a group. Both the states and the convolution begin anew with every document.
+    better, by the operation `linear_recurrence`, whose chunks are the matrix products of the paper's section 6, and
+    which never repeats B and C for the heads of a group. The states and the convolution begin anew in every document.
 
     State: H P N numbers in float32, and d_conv - 1 inputs of the convolution. Parameters are those of the published
     code, whose names are in_proj (z, x, B, C, dt), conv1d, A_log, dt_bias, D, norm and out_proj.

@@ -20,7 +20,10 @@ from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.linear_recurrence_chunks import CHUNK, Sizes, backward, forward, products
+from weft.ops.native.library import why_not
+from weft.ops.native_linear_recurrence import native, native_backward_flops, native_flops
 from weft.ops.operator import Kernel, differentiate, operator, widen
+from weft.ops.thresholds import threshold
 
 Recurred = tuple[Tensor, Tensor]
 """Outputs [B,T,max(H,K),F] and the state after the last token, [B,K,E,F]."""
@@ -139,6 +142,10 @@ def _operator(call: LinearRecurrenceCall) -> Recurred:
     return found
 
 
+def _native(call: LinearRecurrenceCall) -> Recurred:
+    return native(*call)
+
+
 def _run(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
     y, after = forward(q, k, v, log_decay, before)
     return y.contiguous(), after.contiguous()
@@ -202,6 +209,22 @@ def _one(call: LinearRecurrenceCall) -> str | None:
     return None if call.q.shape[1] == 1 else "several tokens"
 
 
+def _beyond_native(call: LinearRecurrenceCall) -> str | None:
+    """Why the code in C cannot serve."""
+    if call.q.shape[2] != call.k.shape[2]:
+        return "several queries read one state"
+    if not (call.q.numel() and call.v.numel()):
+        return "there are no rows or no features"
+    if any(each is not None and each.dtype != call.q.dtype for each in call):
+        return "its tensors are of several dtypes"
+    return why_not()
+
+
+def _slow_native(call: LinearRecurrenceCall) -> str | None:
+    """Why the code in C does not pay."""
+    return "too few tokens" if call.q.shape[1] < threshold("linear_recurrence.native") else None
+
+
 def _examples(make: Make) -> Iterator[LinearRecurrenceCall]:
     for steps in (1, 7, CHUNK + 5):
         starts = (torch.arange(steps) % 5 == 2).expand(2, steps)[..., None, None]
@@ -219,6 +242,10 @@ LINEAR_RECURRENCE = OPERATIONS.add(Operation(
     "linear_recurrence", "linear attention with and without decay over a chunk",
     Form(REFERENCE, _recurrence, "step by step", known_as=("steps",)),
     Form("step", _step, "one token", serves=_one),
+    Form("native", _native, "token by token in C, the state in registers", devices=frozenset({"cpu"}),
+         dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_slow_native,
+         flops={"weft.native_linear_recurrence": native_flops,
+                "weft.native_linear_recurrence_backward": native_backward_flops}, known_as=("c", "cpp", "kernel")),
     Form("chunks", _chunks, "chunks of 64 tokens by matrix products"),
     Form("operator", _operator, "chunks of 64 tokens, as one operator", transformed=False,
          flops={"weft.linear_recurrence": _flops, "weft.linear_recurrence_backward": _backward_flops}),

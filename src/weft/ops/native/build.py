@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import final
 
 SOURCES = Path(__file__).parent
-KERNELS = ("attention.c",)
+KERNELS = ("attention.c", "linear_recurrence.c")
 """Compiled once for each instruction set."""
 COMMON = ("library.c",)
 """Compiled once."""
