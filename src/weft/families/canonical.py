@@ -80,6 +80,15 @@ def _cross_attention(part: Data, model: Data) -> Data:
     return _attention({**part, "position": {}}, model)
 
 
+def _mamba2(part: Data, model: Data) -> Data:
+    norm, factors = part["norm"], part["factors"]
+    if norm is not None and part["n_groups"] == 1:
+        norm = {**norm, "per_group": True}
+    neutral = factors is not None and all(value == 1.0 for value in factors.values())
+    return {"n_heads": part["n_heads"] or 2 * model["d_model"] // part["d_head"], "norm": norm,
+            "factors": None if neutral else factors}
+
+
 def _mlp(part: Data, model: Data) -> Data:
     return {"d_ff": part["d_ff"] or 4 * model["d_model"]}
 
@@ -103,6 +112,6 @@ def _stacked(part: Data, model: Data) -> Data:
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "attention": _attention, "cross_attention": _cross_attention, "global_attention": _attention,
-    "latent_attention": _latent_attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _stacked,
-    "encoder": _stacked, "encoder_decoder": _stacked})
+    "latent_attention": _latent_attention, "mamba2": _mamba2, "mlp": _mlp, "glu": _glu, "learned": _learned,
+    "decoder": _stacked, "encoder": _stacked, "encoder_decoder": _stacked})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""
