@@ -12,6 +12,7 @@ from analysis.test_flops import D, T, V, config, count, shapes
 from weft.analysis.memory import state_sizes
 from weft.analysis.step import training_step
 from weft.core.model import LanguageModel
+from weft.ops.forms import forced
 
 HEADS, KV, SIZE, VALUE = 4, 2, 4, 3
 SIZES = {"n_heads": HEADS, "n_kv_heads": KV, "d_head": SIZE, "d_value": VALUE}
@@ -38,22 +39,33 @@ def test_linear_attention_by_hand(options: dict[str, Any], expected: float) -> N
     assert parts["attention sums"].full == expected + random
 
 
-def test_retention_by_hand() -> None:
-    _, parts = count(config({"kind": "retention", "n_heads": 2}))
+@pytest.mark.parametrize(("form", "pairs"), [("operator", T), ("native", 0)])
+def test_retention_by_hand(form: str, pairs: int) -> None:
+    with forced({"linear_recurrence": form}):
+        _, parts = count(config({"kind": "retention", "n_heads": 2}))
     size = D // 2
     assert parts["memory projections"].full == 2 * D * (2 * D + 4 * D) + 2 * 2 * D * D
-    assert parts["memory"].full == sums(2, 1, size, 2 * size)
+    assert parts["memory"].full == sums(2, 1, size, 2 * size, pairs)
 
 
 def test_gated_linear_attention_by_hand() -> None:
     """48 tokens are padded to 64: blocks of 64, 32, 16, ... have scores of half their tokens with the other half."""
-    _, parts = count(config({"kind": "gated_linear_attention", "n_heads": 2, "rank": 3}))
+    with forced({"linear_recurrence": "operator"}):
+        _, parts = count(config({"kind": "gated_linear_attention", "n_heads": 2, "rank": 3}))
     key, value = D // 4, D // 2
     scores = sum(64 // (2 * half) * half * half for half in (1, 2, 4, 8, 16, 32))
     # Those of neighbours are one number each, and multiply values element by element.
     inner = 2 * 2 * (scores * (key + value) - 32 * value)
     low_rank = 2 * D * 3 + 2 * 3 * 2 * key
     assert parts["memory"].full * T == pytest.approx(T * (2 * 2 * 2 * key * value + low_rank) + inner, abs=T)
+
+
+def test_mamba2_by_hand() -> None:
+    """In C a state costs one product a token with its key and value and one with its query, whatever heads share."""
+    _, parts = count(config({"kind": "mamba2", "n_heads": 4, "d_head": 5, "d_state": 3, "n_groups": 2}))
+    inner, mixed = 4 * 5, 4 * 5 + 2 * 2 * 3
+    assert parts["state-space projections"].full == 2 * D * (inner + mixed + 4) + 2 * inner * D
+    assert parts["state space"].full == 2 * 4 * 2 * 3 * 5 + 2 * 4 * mixed
 
 
 @pytest.mark.parametrize("kind", ["linear_attention", "performer", "retention", "gated_linear_attention"])

@@ -134,12 +134,16 @@ def test_the_backward_pass_keeps_its_arguments_and_no_states(kind: str) -> None:
     assert sum(each.numel() for each in kept) <= sum(each.numel() for each in given(x))
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("steps", [1, 11, CHUNK, 5 * CHUNK + 7])
-def test_operations_are_those_of_the_products_that_run(kind: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_are_those_of_the_products_that_run(kind: str, steps: int, shared: bool,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """A formula for the operator, against the matrix products of its two passes as PyTorch counts them."""
     monkeypatch.setattr(linear_recurrence_chunks, "SEGMENT", 2 * CHUNK)
     x = [each if each is None else each.detach() for each in call(steps, kind)]
+    if shared:
+        x[0], x[1] = x[0][:, :, :1], x[1][:, :, :1]
     tensors: tuple[Any, ...] = tuple(x)
     with FlopCounterMode(display=False) as counter:
         y, after = forward(*tensors)
@@ -158,6 +162,23 @@ def test_operations_by_hand() -> None:
     found = flops_of(torch.ops.weft.linear_recurrence, (q, k, v, None, torch.ones(1, heads, e, f)), None)
     states = 2 * CHUNK * e * f * (1 + group)
     assert found == 2 * heads * (states + 2 * group * CHUNK * CHUNK * (e + f))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["step", "operator"])
+def test_shared_queries_and_keys_are_those_of_every_state(form: str, kind: str) -> None:
+    """Six states, of which three share a key head, and its query head too, against the same ones repeated."""
+    steps = 1 if form == "step" else CHUNK + 9
+    x = call(steps, kind)
+    v, before = torch.randn(2, steps, 6, 5, dtype=torch.float64), torch.randn(2, 6, 3, 5, dtype=torch.float64)
+    decay = None if x.log_decay is None else x.log_decay.repeat(1, 1, 3, 1)
+    q, k = x.q[:, :, :2], x.k
+    for few, queries in ((q, q.repeat_interleave(3, 2)), (x.q.repeat(1, 1, 3, 1), x.q.repeat(1, 1, 3, 1))):
+        found = LINEAR_RECURRENCE(LinearRecurrenceCall(few, k, v, decay, before), form)
+        wanted = LINEAR_RECURRENCE(LinearRecurrenceCall(queries, k.repeat_interleave(3, 2), v, decay, before), "chunks")
+        slopes = [torch.autograd.grad(y.sin().sum() + after.sin().sum(), [x.q, x.k]) for y, after in (found, wanted)]
+        for got, expected in zip([*found, *slopes[0]], [*wanted, *slopes[1]], strict=True):
+            assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_a_form_for_one_token_serves_one() -> None:

@@ -86,6 +86,15 @@ def _gated_delta_net(part: Data, model: Data) -> Data:
             "n_value_heads": part["n_value_heads"] or part["n_heads"]}
 
 
+def _mamba2(part: Data, model: Data) -> Data:
+    norm, factors = part["norm"], part["factors"]
+    if norm is not None and part["n_groups"] == 1:
+        norm = {**norm, "per_group": True}
+    neutral = factors is not None and all(value == 1.0 for value in factors.values())
+    return {"n_heads": part["n_heads"] or 2 * model["d_model"] // part["d_head"], "norm": norm,
+            "factors": None if neutral else factors}
+
+
 def _mlp(part: Data, model: Data) -> Data:
     return {"d_ff": part["d_ff"] or 4 * model["d_model"]}
 
@@ -108,8 +117,18 @@ def _stacked(part: Data, model: Data) -> Data:
 
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
-    "attention": _attention, "cross_attention": _cross_attention, "global_attention": _attention,
-    "gated_attention": _attention, "gated_delta_net": _gated_delta_net,
-    "latent_attention": _latent_attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _stacked,
-    "encoder": _stacked, "encoder_decoder": _stacked})
+    "attention": _attention,
+    "cross_attention": _cross_attention,
+    "decoder": _stacked,
+    "encoder": _stacked,
+    "encoder_decoder": _stacked,
+    "gated_attention": _attention,
+    "gated_delta_net": _gated_delta_net,
+    "global_attention": _attention,
+    "glu": _glu,
+    "latent_attention": _latent_attention,
+    "learned": _learned,
+    "mamba2": _mamba2,
+    "mlp": _mlp,
+})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

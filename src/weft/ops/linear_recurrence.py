@@ -1,6 +1,6 @@
 """The recurrence of linear attention, with and without decay, over a chunk of tokens and from a state.
 
-    S_t = diag(a_t) S_{t-1} + k_t v_t^T,   o_t = q_t S_t          S [E,F] for each key head
+    S_t = diag(a_t) S_{t-1} + k_t v_t^T,   o_t = q_t S_t          S [E,F] for each of K heads of values
 
 without decay (a = 1; Katharopoulos et al. 2020, equations 18 to 20), with one constant for each head (retention, Sun et
 al. 2023, equation 6), with one for each head and token (Dao & Gu 2024, section 3.4), or with one for each feature of a
@@ -19,19 +19,23 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.linear_recurrence_chunks import CHUNK, backward, forward, products
+from weft.ops.linear_recurrence_chunks import CHUNK, Sizes, backward, forward, products
+from weft.ops.native.library import why_not
+from weft.ops.native_linear_recurrence import native, native_backward_flops, native_flops
 from weft.ops.operator import Kernel, differentiate, operator, widen
+from weft.ops.thresholds import threshold
 
 Recurred = tuple[Tensor, Tensor]
-"""Outputs [B,T,H,F] and the state after the last token, [B,K,E,F]."""
+"""Outputs [B,T,max(H,K),F] and the state after the last token, [B,K,E,F]."""
 
 
 class LinearRecurrenceCall(NamedTuple):
     """One call of at least one token.
 
     Attributes:
-        q: queries; consecutive ones, H / K in number, share a key head.
-        k: keys; zeros for a token that must not enter the state.
+        q: queries; H is a multiple of K, and H / K consecutive ones read one state, or H = J.
+        k: keys; J divides K, and K / J consecutive states share a key head, and its query head where H = J (the groups
+            of Dao & Gu 2024, section 7.2). Zeros for a token that must not enter the state.
         v: values.
         log_decay: the logarithm of a_t: None for 1, [1,1,K,1] for a constant, [B,T,K,1] or [B,T,K,E]; minus infinity
             for a token before which the state is cleared.
@@ -39,21 +43,21 @@ class LinearRecurrenceCall(NamedTuple):
     """
 
     q: Float[Tensor, "B T H E"]
-    k: Float[Tensor, "B T K E"]
+    k: Float[Tensor, "B T J E"]
     v: Float[Tensor, "B T K F"]
     log_decay: Float[Tensor, "#B #T K #E"] | None
     before: Float[Tensor, "B K E F"]
 
 
-def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"], v: Float[Tensor, "B T K F"],
+def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T J E"], v: Float[Tensor, "B T K F"],
                       log_decay: Float[Tensor, "#B #T K #E"] | None = None,
                       before: Float[Tensor, "B K E F"] | None = None, starts: Bool[Tensor, "B T"] | None = None,
                       valid: Bool[Tensor, "B T"] | None = None) -> Recurred:
     """The outputs and the state after the chunk, in float32 or better.
 
     Args:
-        q: queries.
-        k: keys.
+        q: queries; H is a multiple of K, or J.
+        k: keys; J divides K.
         v: values.
         log_decay: the logarithm of the decay, at most 0, as in `LinearRecurrenceCall`; None: no decay.
         before: the state before the first token; None: zero.
@@ -65,15 +69,15 @@ def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"], 
         before = v.new_zeros(v.shape[0], v.shape[2], k.shape[3], v.shape[3])
     if valid is not None:
         k = k.masked_fill(~valid[..., None, None], 0)
-    return LINEAR_RECURRENCE(LinearRecurrenceCall(q, k, v, _by_token(k, log_decay, starts, valid), before.to(v.dtype)))
+    return LINEAR_RECURRENCE(LinearRecurrenceCall(q, k, v, _by_token(v, log_decay, starts, valid), before.to(v.dtype)))
 
 
-def _by_token(k: Tensor, log_decay: Tensor | None, starts: Tensor | None, valid: Tensor | None) -> Tensor | None:
+def _by_token(v: Tensor, log_decay: Tensor | None, starts: Tensor | None, valid: Tensor | None) -> Tensor | None:
     """The logarithm of the decay with minus infinity where a document begins, and 0 for tokens that are not taken."""
-    known = None if log_decay is None else log_decay.to(k.dtype)
+    known = None if log_decay is None else log_decay.to(v.dtype)
     if starts is None and (valid is None or known is None):
         return known
-    by_token = k.new_zeros(*k.shape[:3], 1) if known is None else known.expand(*k.shape[:3], -1)
+    by_token = v.new_zeros(*v.shape[:3], 1) if known is None else known.expand(*v.shape[:3], -1)
     if starts is not None:
         by_token = by_token.masked_fill(starts[..., None, None], float("-inf"))
     return by_token if valid is None else by_token.masked_fill(~valid[..., None, None], 0)
@@ -102,7 +106,9 @@ def bidirectional_sums(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"],
 
 def _recurrence(call: LinearRecurrenceCall) -> Recurred:
     q, k, v, log_decay, state = call
-    steps, heads = q.shape[1], k.shape[2]
+    steps, heads = q.shape[1], v.shape[2]
+    q = q.repeat_interleave(heads // q.shape[2], 2) if q.shape[2] < heads else q
+    k = k.repeat_interleave(heads // k.shape[2], 2)
     decays = [None] * steps if log_decay is None else log_decay.exp().expand(-1, steps, -1, -1).unbind(1)
     outputs = []
     for query, key, value, decay in zip(q.unbind(1), k.unbind(1), v.unbind(1), decays, strict=True):
@@ -114,10 +120,17 @@ def _recurrence(call: LinearRecurrenceCall) -> Recurred:
 
 def _step(call: LinearRecurrenceCall) -> Recurred:
     q, k, v, log_decay, state = call
-    key, value = k[:, 0, :, :, None], v[:, 0, :, None]
+    batch, heads = v.shape[0], v.shape[2]
+    query = q.view(batch, heads, -1, q.shape[3]) if q.shape[2] >= heads else _shared(q, heads)
+    key = _shared(k, heads) if k.shape[2] < heads else k[:, 0, :, None]
     kept = state if log_decay is None else state * log_decay[:, 0].exp()[..., None]
-    after = torch.addcmul(kept, key, value)
-    return (q.view(q.shape[0], k.shape[2], -1, q.shape[3]) @ after).view(q.shape[0], 1, -1, v.shape[3]), after
+    after = torch.addcmul(kept, key.mT, v[:, 0, :, None])
+    return (query @ after).view(batch, 1, -1, v.shape[3]), after
+
+
+def _shared(x: Tensor, heads: int) -> Tensor:
+    """The one token of queries or keys of fewer heads, [B,K,1,E]."""
+    return x.view(x.shape[0], x.shape[2], 1, -1).repeat_interleave(heads // x.shape[2], 1)
 
 
 def _chunks(call: LinearRecurrenceCall) -> Recurred:
@@ -129,13 +142,21 @@ def _operator(call: LinearRecurrenceCall) -> Recurred:
     return found
 
 
+def _native(call: LinearRecurrenceCall) -> Recurred:
+    return native(*call)
+
+
 def _run(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
     y, after = forward(q, k, v, log_decay, before)
     return y.contiguous(), after.contiguous()
 
 
+def _outputs(q: Tensor, v: Tensor) -> Tensor:
+    return q.new_empty(*q.shape[:2], max(q.shape[2], v.shape[2]), v.shape[3])
+
+
 def _run_shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
-    return q.new_empty(*q.shape[:3], v.shape[3]), before.new_empty(before.shape)
+    return _outputs(q, v), before.new_empty(before.shape)
 
 
 def _run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
@@ -159,7 +180,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _gradient(ctx: Any, grad: Tensor | None, grad_after: Tensor | None) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
     q, _, v, log_decay, before = saved
-    grad = q.new_zeros(*q.shape[:3], v.shape[3]) if grad is None else grad
+    grad = torch.zeros_like(_outputs(q, v)) if grad is None else grad
     grad_after = torch.zeros_like(before) if grad_after is None else grad_after
     work: Kernel = _run_backward if torch.is_grad_enabled() else _backward
     dq, dk, dv, dg, dbefore = work(grad, grad_after, *saved)
@@ -172,14 +193,12 @@ differentiate("linear_recurrence", _gradient, _save)
 
 
 def _flops(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> int:
-    sizes = (q.shape[0], k.shape[2], q.shape[2] // k.shape[2], k.shape[3], v.shape[3])
-    return products(sizes, q.shape[1], _by_feature(log_decay), slopes=False)
+    return products(Sizes.of(q, k, v), q.shape[1], _by_feature(log_decay), slopes=False)
 
 
 def _backward_flops(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
                     before: Tensor) -> int:
-    sizes = (q.shape[0], k.shape[2], q.shape[2] // k.shape[2], k.shape[3], v.shape[3])
-    return products(sizes, q.shape[1], _by_feature(log_decay), slopes=True)
+    return products(Sizes.of(q, k, v), q.shape[1], _by_feature(log_decay), slopes=True)
 
 
 def _by_feature(log_decay: Tensor | None) -> bool:
@@ -188,6 +207,22 @@ def _by_feature(log_decay: Tensor | None) -> bool:
 
 def _one(call: LinearRecurrenceCall) -> str | None:
     return None if call.q.shape[1] == 1 else "several tokens"
+
+
+def _beyond_native(call: LinearRecurrenceCall) -> str | None:
+    """Why the code in C cannot serve."""
+    if call.q.shape[2] != call.k.shape[2]:
+        return "several queries read one state"
+    if not (call.q.numel() and call.v.numel()):
+        return "there are no rows or no features"
+    if any(each is not None and each.dtype != call.q.dtype for each in call):
+        return "its tensors are of several dtypes"
+    return why_not()
+
+
+def _slow_native(call: LinearRecurrenceCall) -> str | None:
+    """Why the code in C does not pay."""
+    return "too few tokens" if call.q.shape[1] < threshold("linear_recurrence.native") else None
 
 
 def _examples(make: Make) -> Iterator[LinearRecurrenceCall]:
@@ -199,12 +234,18 @@ def _examples(make: Make) -> Iterator[LinearRecurrenceCall]:
             yield LinearRecurrenceCall(q, k, v, log_decay, before)
             if log_decay is not None and log_decay.shape[1] == steps:
                 yield LinearRecurrenceCall(q, k, v, log_decay.masked_fill(starts, float("-inf")), before)
+                yield LinearRecurrenceCall(q[:, :, :1], k[:, :, :1], v, log_decay, before)  # shared by both states
+        yield LinearRecurrenceCall(q, k[:, :, :1], v, None, before)
 
 
 LINEAR_RECURRENCE = OPERATIONS.add(Operation(
     "linear_recurrence", "linear attention with and without decay over a chunk",
     Form(REFERENCE, _recurrence, "step by step", known_as=("steps",)),
     Form("step", _step, "one token", serves=_one),
+    Form("native", _native, "token by token in C, the state in registers", devices=frozenset({"cpu"}),
+         dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_slow_native,
+         flops={"weft.native_linear_recurrence": native_flops,
+                "weft.native_linear_recurrence_backward": native_backward_flops}, known_as=("c", "cpp", "kernel")),
     Form("chunks", _chunks, "chunks of 64 tokens by matrix products"),
     Form("operator", _operator, "chunks of 64 tokens, as one operator", transformed=False,
          flops={"weft.linear_recurrence": _flops, "weft.linear_recurrence_backward": _backward_flops}),

@@ -12,8 +12,8 @@ The backward pass reads the arguments alone and computes the states again. The g
 of a query at or after its token and a key before it; in a chunk that is the sum, from the token on, of q dq - k dk, and
 for what passes the chunk's end the product of the state there and its gradient.
 
-Letters: b rows, k key heads, g query heads of each, n chunks, i and j tokens of a chunk, e features of a key, f of a
-value; h blocks inside a chunk.
+Letters: b rows, k key heads, r states of each, g query heads of each state, n chunks, i and j tokens of a chunk, e
+features of a key, f of a value; h blocks inside a chunk. What states share has r = 1 and is never copied for each.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Cut(NamedTuple):
     """The arguments of a run of whole chunks.
 
     Attributes:
-        q: [b,k,n,g,i,e].
-        k: [b,k,n,j,e].
-        v: [b,k,n,j,f].
-        log_decay: [#b,k,#n,j,1], [b,k,n,j,e] or None.
+        q: [b,k,#r,n,g,i,e].
+        k: [b,k,1,n,j,e].
+        v: [b,k,r,n,j,f].
+        log_decay: [#b,k,r,#n,j,1], [b,k,r,n,j,e] or None.
     """
 
     q: Tensor
@@ -47,17 +47,48 @@ class Cut(NamedTuple):
     v: Tensor
     log_decay: Tensor | None
 
+    def decays(self) -> Decays:
+        """What its decays make of the tensors that meet the states at its borders."""
+        if self.log_decay is None:
+            return Decays(None, None, None)
+        into = _prefix(self.log_decay)
+        return Decays(into, _suffix(self.log_decay), into[..., -1, :])
+
 
 class Decays(NamedTuple):
-    """The products of a chunk's decays, at most 1: of the tokens up to each query, of those after each key, of all."""
+    """The products of a chunk's decays, at most 1: of the tokens up to each query, of those after each key, of all.
 
-    into: Tensor
-    out: Tensor
-    over: Tensor
+    Those that differ by feature are factors of queries and keys; one number for all features is a factor of values and
+    results, which are of each state, so that shared queries and keys stay shared. All None: there is no decay.
+    """
+
+    into: Tensor | None
+    out: Tensor | None
+    over: Tensor | None
+
+    def by_feature(self) -> bool:
+        """Whether decays differ between the features of a key."""
+        return self.into is not None and self.into.shape[-1] > 1
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Queries, or their gradients, [b,k,#r,n,g,i,e]."""
+        return x * self.into[..., None, :, :] if self.into is not None and self.by_feature() else x
+
+    def results(self, x: Tensor) -> Tensor:
+        """What queries read from the state before the chunk, or gradients of results, [b,k,r,n,g,i,f]."""
+        return x if self.into is None or self.by_feature() else x * self.into[..., None, :, :]
+
+    def keys(self, x: Tensor) -> Tensor:
+        """Keys, or their gradients, [b,k,#r,n,j,e]."""
+        return x * self.out if self.out is not None and self.by_feature() else x
+
+    def values(self, x: Tensor) -> Tensor:
+        """Values, or their gradients, [b,k,r,n,j,f]."""
+        return x if self.out is None or self.by_feature() else x * self.out
 
 
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""q [B,T,H,E], k [B,T,K,E], v [B,T,K,F] and the logarithm of the decay, [B,T,K,E], [B,T,K,1], [1,1,K,1] or None."""
+"""q [B,T,H,E], k [B,T,J,E], v [B,T,K,F] and the logarithm of the decay, [B,T,K,E], [B,T,K,1], [1,1,K,1] or None."""
 
 
 def pieces(steps: int) -> list[tuple[int, int, int]]:
@@ -68,66 +99,68 @@ def pieces(steps: int) -> list[tuple[int, int, int]]:
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs [B,T,H,F] and the state after the last token, [B,K,E,F]."""
-    outputs = []
+    """The outputs [B,T,max(H,K),F] and the state after the last token, [B,K,E,F]."""
+    outputs, state = [], before.unflatten(1, (k.shape[2], -1))
     for first, end, size in pieces(q.shape[1]):
         cut = _cut((q, k, v, log_decay), first, end, size)
-        decays = _decays(cut)
-        entering, before = _states(cut, decays, before)
-        late = cut.q if decays is None else cut.q * decays.into[:, :, :, None]
-        y = torch.einsum("bkngie,bknef->bkngif", late, entering) + _within(cut)
+        decays = cut.decays()
+        entering, state = _states(cut, decays, state)
+        y = decays.results(torch.einsum("bkrngie,bkrnef->bkrngif", decays.queries(cut.q), entering)) + _within(cut)
         outputs.append(_joined(y))
-    return torch.cat(outputs, 1), before
+    return torch.cat(outputs, 1), state.flatten(1, 2)
 
 
 def backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
              before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
     """Gradients of q, k, v, the logarithm of the decay and the state before, from those of `forward`'s results."""
-    arguments, places, states = (q, k, v, log_decay), pieces(q.shape[1]), [before]
+    arguments, places = (q, k, v, log_decay), pieces(q.shape[1])
+    states = [before.unflatten(1, (k.shape[2], -1))]
     for first, end, size in places[:-1]:
         cut = _cut(arguments, first, end, size)
-        states.append(_states(cut, _decays(cut), states[-1])[1])
-    found = []
+        states.append(_states(cut, cut.decays(), states[-1])[1])
+    found, grad_state = [], grad_after.unflatten(1, (k.shape[2], -1))
     for (first, end, size), state in reversed(list(zip(places, states, strict=True))):
         cut = _cut(arguments, first, end, size)
-        decays = _decays(cut)
+        decays = cut.decays()
         entering, after = _states(cut, decays, state)
-        above = _heads(grad[:, first:end], k.shape[2], size)
-        slopes, grad_after = _piece_backward(cut, decays, entering, after, above, grad_after)
+        above = _heads(grad[:, first:end], k.shape[2], v.shape[2], size)
+        slopes, grad_state = _piece_backward(cut, decays, entering, after, above, grad_state)
         found.append(slopes)
     found.reverse()
     columns = list(zip(*found, strict=True))
-    dq, dk, dv = (torch.cat([_joined(each if each.dim() == 6 else each[:, :, :, None]) for each in column], 1)
+    dq, dk, dv = (torch.cat([_joined(each if each.dim() == 7 else each[..., None, :, :]) for each in column], 1)
                   for column in columns[:3])
-    return dq, dk, dv, _decay_gradient(log_decay, columns[3]), grad_after
+    return dq, dk, dv, _decay_gradient(log_decay, columns[3]), grad_state.flatten(1, 2)
 
 
 def _decay_gradient(log_decay: Tensor | None, found: tuple[Tensor, ...]) -> Tensor | None:
     if log_decay is None:
         return None
-    whole = torch.cat([_joined(each[:, :, :, None]) for each in found], 1)
+    whole = torch.cat([_joined(each[..., None, :, :]) for each in found], 1)
     return (whole if log_decay.shape[3] > 1 else whole.sum(3, keepdim=True)).sum_to_size(log_decay.shape)
 
 
 def _cut(arguments: Arguments, first: int, end: int, size: int) -> Cut:
     q, k, v, log_decay = arguments
+    keys, states = k.shape[2], v.shape[2]
     if log_decay is not None:
         log_decay = (log_decay.expand(-1, size, -1, -1) if log_decay.shape[1] == 1 and k.shape[1] > 1
                      else log_decay[:, first:end])
-        log_decay = _heads(log_decay, k.shape[2], size)[:, :, :, 0]
-    key, value = (_heads(each[:, first:end], k.shape[2], size)[:, :, :, 0] for each in (k, v))
-    return Cut(_heads(q[:, first:end], k.shape[2], size), key, value, log_decay)
+        log_decay = _heads(log_decay, keys, states, size)[..., 0, :, :]
+    key, value = (_heads(each[:, first:end], keys, states, size)[..., 0, :, :] for each in (k, v))
+    return Cut(_heads(q[:, first:end], keys, states, size), key, value, log_decay)
 
 
-def _heads(x: Tensor, heads: int, size: int) -> Tensor:
-    """[B,T,H,E] as [b,k,n,g,i,e]."""
+def _heads(x: Tensor, keys: int, states: int, size: int) -> Tensor:
+    """[B,T,H,E] as [b,k,r,n,g,i,e]; r is 1 for what the states of a key head share."""
     batch, steps, wide, features = x.shape
-    return x.reshape(batch, steps // size, size, heads, wide // heads, features).permute(0, 3, 1, 4, 2, 5).contiguous()
+    heads = (keys, max(1, min(wide, states) // keys), max(1, wide // states))
+    return x.reshape(batch, steps // size, size, *heads, features).permute(0, 3, 4, 1, 5, 2, 6).contiguous()
 
 
 def _joined(x: Tensor) -> Tensor:
     """The inverse of `_heads`."""
-    return x.permute(0, 2, 4, 1, 3, 5).flatten(3, 4).flatten(1, 2)
+    return x.permute(0, 3, 5, 1, 2, 4, 6).flatten(3, 5).flatten(1, 2)
 
 
 def _prefix(log_decay: Tensor) -> Tensor:
@@ -141,65 +174,55 @@ def _suffix(log_decay: Tensor) -> Tensor:
     return later.flip(-2).cumsum(-2).flip(-2).exp()
 
 
-def _decays(cut: Cut) -> Decays | None:
-    if cut.log_decay is None:
-        return None
-    into = _prefix(cut.log_decay)
-    return Decays(into, _suffix(cut.log_decay), into[..., -1, :])
-
-
-def _states(cut: Cut, decays: Decays | None, before: Tensor) -> tuple[Tensor, Tensor]:
-    """The state with which each chunk begins, [b,k,n,e,f], and the one after the last."""
-    early = cut.k if decays is None else cut.k * decays.out
-    added = torch.einsum("bknje,bknjf->bknef", early, cut.v)
-    if decays is None:
-        sums = torch.cat([before[:, :, None], added], 2).cumsum(2)
-        return sums[:, :, :-1], sums[:, :, -1].clone()  # a view would keep all of them alive as long as the state
-    over = decays.over.expand(-1, -1, added.shape[2], -1)
+def _states(cut: Cut, decays: Decays, before: Tensor) -> tuple[Tensor, Tensor]:
+    """The state with which each chunk begins, [b,k,r,n,e,f], and the one after the last."""
+    added = torch.einsum("bkrnje,bkrnjf->bkrnef", decays.keys(cut.k), decays.values(cut.v))
+    if decays.over is None:
+        sums = torch.cat([before[:, :, :, None], added], 3).cumsum(3)
+        return sums[:, :, :, :-1], sums[:, :, :, -1].clone()  # a view would keep all alive as long as the state
+    over = decays.over.expand(-1, -1, -1, added.shape[3], -1)
     states = [before]
-    for kept, new in zip(over.unbind(2), added.unbind(2), strict=True):
+    for kept, new in zip(over.unbind(3), added.unbind(3), strict=True):
         states.append(states[-1] * kept[..., None] + new)
-    return torch.stack(states[:-1], 2), states[-1]
+    return torch.stack(states[:-1], 3), states[-1]
 
 
-def _states_backward(added: Tensor, decays: Decays | None, grad_after: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of the state after each chunk, [b,k,n,e,f], and of the one before the first.
+def _states_backward(added: Tensor, decays: Decays, grad_after: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of the state after each chunk, [b,k,r,n,e,f], and of the one before the first.
 
     Args:
         added: the gradient of each chunk's first state that its own outputs give.
         decays: of the chunks.
         grad_after: of the state after the last.
     """
-    if decays is None:
-        sums = torch.cat([added, grad_after[:, :, None]], 2).flip(2).cumsum(2).flip(2)
-        return sums[:, :, 1:], sums[:, :, 0]
-    over = decays.over.expand(-1, -1, added.shape[2], -1)
+    if decays.over is None:
+        sums = torch.cat([added, grad_after[:, :, :, None]], 3).flip(3).cumsum(3).flip(3)
+        return sums[:, :, :, 1:], sums[:, :, :, 0]
+    over = decays.over.expand(-1, -1, -1, added.shape[3], -1)
     slopes = [grad_after]
-    for kept, new in reversed(list(zip(over.unbind(2), added.unbind(2), strict=True))):
+    for kept, new in reversed(list(zip(over.unbind(3), added.unbind(3), strict=True))):
         slopes.append(slopes[-1] * kept[..., None] + new)
-    return torch.stack(slopes[-2::-1], 2), slopes[-1]
+    return torch.stack(slopes[-2::-1], 3), slopes[-1]
 
 
-def _piece_backward(cut: Cut, decays: Decays | None, entering: Tensor, after: Tensor, above: Tensor,
+def _piece_backward(cut: Cut, decays: Decays, entering: Tensor, after: Tensor, above: Tensor,
                     grad_after: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor | None], Tensor]:
-    """Gradients of a cut's tensors, from those of its outputs ``above`` [b,k,n,g,i,f] and of the state after it; and of
-    the state before it."""
-    late = cut.q if decays is None else cut.q * decays.into[:, :, :, None]
-    early = cut.k if decays is None else cut.k * decays.out
-    reaching = torch.einsum("bkngie,bkngif->bknef", late, above)
+    """Gradients of a cut's tensors, from those of its outputs ``above`` [b,k,r,n,g,i,f] and of the state after it; and
+    of the state before it."""
+    late, early = decays.queries(cut.q), decays.keys(cut.k)
+    seen, held = decays.results(above), decays.values(cut.v)
+    reaching = torch.einsum("bkrngie,bkrngif->bkrnef", late, seen)
     leaving, grad_before = _states_backward(reaching, decays, grad_after)
-    dq = torch.einsum("bkngif,bknef->bkngie", above, entering)
-    dk = torch.einsum("bknjf,bknef->bknje", cut.v, leaving)
-    dv = torch.einsum("bknje,bknef->bknjf", early, leaving)
-    if decays is not None:
-        dq, dk = dq * decays.into[:, :, :, None], dk * decays.out
     inner = _within_backward(cut, above)
-    dq, dk, dv = dq + inner[0], dk + inner[1], dv + inner[2]
-    if decays is None:
-        return (dq, dk, dv, None), grad_before
-    passing = torch.cat([entering[:, :, 1:], after[:, :, None]], 2).mul(leaving).sum(-1)
-    own = (cut.q * dq).sum(3) - cut.k * dk
-    return (dq, dk, dv, own.flip(-2).cumsum(-2).flip(-2) + passing[..., None, :]), grad_before
+    dq = decays.queries(torch.einsum("bkrngif,bkrnef->bkrngie", seen, entering)) + inner[0]
+    dk = decays.keys(torch.einsum("bkrnjf,bkrnef->bkrnje", held, leaving)) + inner[1]
+    dv = decays.values(torch.einsum("bkrnje,bkrnef->bkrnjf", early, leaving)) + inner[2]
+    shared = dq.sum_to_size(cut.q.shape), dk.sum_to_size(cut.k.shape), dv
+    if decays.over is None:
+        return (*shared, None), grad_before
+    passing = torch.cat([entering[:, :, :, 1:], after[:, :, :, None]], 3).mul(leaving).sum(-1)
+    own = (cut.q * dq).sum(4) - cut.k * dk
+    return (*shared, own.flip(-2).cumsum(-2).flip(-2) + passing[..., None, :]), grad_before
 
 
 # Inside a chunk.
@@ -209,26 +232,27 @@ def _within(cut: Cut) -> Tensor:
     """What the keys of a chunk add to its queries' outputs."""
     if cut.log_decay is not None and cut.log_decay.shape[-1] > 1:
         return _by_blocks(cut)
-    scores = _weighed(torch.einsum("bkngie,bknje->bkngij", cut.q, cut.k), cut.log_decay)
-    return torch.einsum("bkngij,bknjf->bkngif", scores, cut.v)
+    scores = _weighed(torch.einsum("bkrngie,bkrnje->bkrngij", cut.q, cut.k), cut.log_decay)
+    return torch.einsum("bkrngij,bkrnjf->bkrngif", scores, cut.v)
 
 
 def _within_backward(cut: Cut, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if cut.log_decay is not None and cut.log_decay.shape[-1] > 1:
         return _by_blocks_backward(cut, above)
-    scores = _weighed(torch.einsum("bkngie,bknje->bkngij", cut.q, cut.k), cut.log_decay)
-    slopes = _weighed(torch.einsum("bkngif,bknjf->bkngij", above, cut.v), cut.log_decay)
-    return (torch.einsum("bkngij,bknje->bkngie", slopes, cut.k), torch.einsum("bkngij,bkngie->bknje", slopes, cut.q),
-            torch.einsum("bkngij,bkngif->bknjf", scores, above))
+    scores = _weighed(torch.einsum("bkrngie,bkrnje->bkrngij", cut.q, cut.k), cut.log_decay)
+    slopes = _weighed(torch.einsum("bkrngif,bkrnjf->bkrngij", above, cut.v), cut.log_decay)
+    return (torch.einsum("bkrngij,bkrnje->bkrngie", slopes, cut.k),
+            torch.einsum("bkrngij,bkrngie->bkrnje", slopes, cut.q),
+            torch.einsum("bkrngij,bkrngif->bkrnjf", scores, above))
 
 
 def _weighed(scores: Tensor, log_decay: Tensor | None) -> Tensor:
-    """Scores [b,k,n,g,i,j] times the decays from key to query, zero for later keys."""
+    """Scores [b,k,r,n,g,i,j] times the decays from key to query, zero for later keys."""
     if log_decay is None:
         return scores.tril()
     size = log_decay.shape[-2]
     sums = log_decay.expand(*log_decay.shape[:-1], size).tril(-1).cumsum(-2)  # over the tokens after j up to i
-    return scores * sums.exp().tril()[:, :, :, None]
+    return scores * sums.exp().tril()[..., None, :, :]
 
 
 def _levels(size: int) -> Iterator[int]:
@@ -241,8 +265,8 @@ def _levels(size: int) -> Iterator[int]:
 
 
 class _Halves(NamedTuple):
-    """Of the blocks of a level: queries of the later half [b,k,n,g,h,i,e] and keys and values of the earlier one
-    [b,k,n,h,j,e or f], both with their decays to the border between the halves, and these decays."""
+    """Of the blocks of a level: queries of the later half [b,k,r,n,g,h,i,e] and keys and values of the earlier one
+    [b,k,r,n,h,j,e or f], both with their decays to the border between the halves, and these decays."""
 
     q: Tensor
     k: Tensor
@@ -255,7 +279,7 @@ def _halves(cut: Cut, half: int) -> _Halves:
     assert cut.log_decay is not None, "blocks are for decays by feature"
     q, k, v, log_decay = (each.unflatten(-2, (-1, 2, half)) for each in (cut.q, cut.k, cut.v, cut.log_decay))
     into, out = _prefix(log_decay[..., 1, :, :]), _suffix(log_decay[..., 0, :, :])
-    return _Halves(q[..., 1, :, :] * into[:, :, :, None], k[..., 0, :, :] * out, v[..., 0, :, :], into, out)
+    return _Halves(q[..., 1, :, :] * into[..., None, :, :, :], k[..., 0, :, :] * out, v[..., 0, :, :], into, out)
 
 
 def _padded(cut: Cut) -> Cut:
@@ -277,40 +301,60 @@ def _by_blocks(cut: Cut) -> Tensor:
     """Decays by feature do not factor out of a product of queries and keys, unless both are taken to a border between
     them: so scores are computed for the two halves of blocks of 2, 4, 8, ... tokens."""
     size, wide = cut.k.shape[-2], _padded(cut)
-    y = (cut.q * cut.k[:, :, :, None]).sum(-1, keepdim=True) * cut.v[:, :, :, None]
+    y = (cut.q * cut.k[..., None, :, :]).sum(-1, keepdim=True) * cut.v[..., None, :, :]
     for half in _levels(size):
         part = _halves(wide, half)
-        scores = torch.einsum("bknghie,bknhje->bknghij", part.q, part.k)
-        y = y + _spread(torch.einsum("bknghij,bknhjf->bknghif", scores, part.v), True, size)
+        scores = torch.einsum("bkrnghie,bkrnhje->bkrnghij", part.q, part.k)
+        y = y + _spread(torch.einsum("bkrnghij,bkrnhjf->bkrnghif", scores, part.v), True, size)
     return y
 
 
 def _by_blocks_backward(cut: Cut, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     size, wide = cut.k.shape[-2], _padded(cut)
-    score = (cut.q * cut.k[:, :, :, None]).sum(-1, keepdim=True)
-    slope = (above * cut.v[:, :, :, None]).sum(-1, keepdim=True)
-    dq, dk, dv = slope * cut.k[:, :, :, None], (slope * cut.q).sum(3), (score * above).sum(3)
+    score = (cut.q * cut.k[..., None, :, :]).sum(-1, keepdim=True)
+    slope = (above * cut.v[..., None, :, :]).sum(-1, keepdim=True)
+    dq, dk, dv = slope * cut.k[..., None, :, :], (slope * cut.q).sum(4), (score * above).sum(4)
     padded = F.pad(above, (0, 0, 0, wide.k.shape[-2] - size))
     for half in _levels(size):
         part, over = _halves(wide, half), padded.unflatten(-2, (-1, 2, half))[..., 1, :, :]
-        scores = torch.einsum("bknghie,bknhje->bknghij", part.q, part.k)
-        slopes = torch.einsum("bknghif,bknhjf->bknghij", over, part.v)
-        late = torch.einsum("bknghij,bknhje->bknghie", slopes, part.k) * part.into[:, :, :, None]
-        early = torch.einsum("bknghij,bknghie->bknhje", slopes, part.q) * part.out
+        scores = torch.einsum("bkrnghie,bkrnhje->bkrnghij", part.q, part.k)
+        slopes = torch.einsum("bkrnghif,bkrnhjf->bkrnghij", over, part.v)
+        late = torch.einsum("bkrnghij,bkrnhje->bkrnghie", slopes, part.k) * part.into[..., None, :, :, :]
+        early = torch.einsum("bkrnghij,bkrnghie->bkrnhje", slopes, part.q) * part.out
         dq, dk = dq + _spread(late, True, size), dk + _spread(early, False, size)
-        dv = dv + _spread(torch.einsum("bknghij,bknghif->bknhjf", scores, over), False, size)
+        dv = dv + _spread(torch.einsum("bkrnghij,bkrnghif->bkrnhjf", scores, over), False, size)
     return dq, dk, dv
 
 
-def products(sizes: tuple[int, int, int, int, int], steps: int, by_feature: bool, *, slopes: bool) -> int:
+class Sizes(NamedTuple):
+    """Of a call: rows, states of each, heads of the products of queries and keys, query heads of each state, and
+    features of a key and of a value."""
+
+    rows: int
+    states: int
+    scored: int
+    group: int
+    e: int
+    f: int
+
+    @staticmethod
+    def of(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+        """Those of the arguments of `forward`."""
+        rows, states = v.shape[0], v.shape[2]
+        shared = q.shape[2] == k.shape[2]
+        scored, group = k.shape[2] if shared else states, max(1, q.shape[2] // states)
+        return Sizes(rows, states, scored, group, q.shape[3], v.shape[3])
+
+
+def products(sizes: Sizes, steps: int, by_feature: bool, *, slopes: bool) -> int:
     """Operations of the matrix products of `forward`, or with ``slopes`` of `backward`.
 
     Args:
-        sizes: rows, key heads, query heads of each, features of a key and of a value.
+        sizes: of the call.
         steps: tokens.
         by_feature: whether decays differ between the features of a key.
     """
-    rows, heads, group, e, f = sizes
+    rows, heads, scored, group, e, f = sizes
     total = 0
     for first, end, size in pieces(steps):
         states = [(e, f, size)]
@@ -318,14 +362,15 @@ def products(sizes: tuple[int, int, int, int, int], steps: int, by_feature: bool
                    else [(group * size, f, e)])
         if slopes and end < steps:
             states.append((e, f, size))  # once for the state that the next segment begins with
-        total += _operations(states, rows * heads * ((end - first) // size))
+        chunks = rows * ((end - first) // size)
+        total += _operations(states, chunks * heads)
         wide = 1 << (size - 1).bit_length()
         squares = [(half, wide // (2 * half)) for half in _levels(size)] if by_feature else [(size, 1)]
         for each, blocks in squares:
-            inner = [(group * each, each, e)]
-            inner += [(group * each, each, f), (group * each, e, each), (each, e, group * each),
-                      (each, f, group * each)] if slopes else [(group * each, f, each)]
-            total += _operations(inner, rows * heads * blocks * ((end - first) // size))
+            total += _operations([(group * each, each, e)], chunks * blocks * (heads if by_feature else scored))
+            inner = ([(group * each, each, f), (group * each, e, each), (each, e, group * each),
+                      (each, f, group * each)] if slopes else [(group * each, f, each)])
+            total += _operations(inner, chunks * blocks * heads)
     return total
 
 

@@ -1,0 +1,117 @@
+"""Mamba-2: blocks of one state-space layer each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.families.family import Family, Native, Size
+from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.known.llama import RMS_NORM
+from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.weights import Rule, both, rename
+
+GATED_NORM = {"order": "gate_first", "per_group": True, "eps": Hole("eps")}
+MIXER = {"kind": "mamba2", "n_heads": Hole("ssm_heads"), "d_head": Hole("ssm_head"), "d_state": Hole("d_state"),
+         "n_groups": Hole("n_groups"), "d_conv": Hole("d_conv"), "bias": Hole("ssm_bias"),
+         "conv_bias": Hole("conv_bias"), "norm": GATED_NORM,
+         "steps": {"low": Hole("low"), "high": Hole("high"), "floor": Hole("floor"), "least": Hole("least"),
+                   "most": Hole("most")}}
+TEMPLATE = {
+    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
+    "embedding": {"std": Hole("std")}, "norm": RMS_NORM, "readout": {"kind": "linear", "tied": Hole("tied")},
+    "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "layers": [MIXER]})}
+
+LIMIT = "time_step_limit"
+
+
+def read_limit(raw: Raw, facts: Facts) -> Facts:
+    """The two bounds of steps; infinity is none."""
+    given = raw.get(LIMIT)
+    least, most = (0.0, float("inf")) if given is None else given if isinstance(given, list | tuple) and len(
+        given) == 2 else (None, None)
+    if not all(isinstance(each, int | float) for each in (least, most)):
+        raise KeyProblem(f"{LIMIT}: {given!r}, where only two numbers can be read.")
+    return {"least": float(least or 0.0), "most": None if most == float("inf") else float(most or 0.0)}
+
+
+def write_limit(facts: Facts) -> dict[str, Any]:
+    """The two bounds."""
+    return {LIMIT: [facts["least"], {"__float__": "Infinity"} if facts["most"] is None else facts["most"]]}
+
+
+def read_expand(key: str, default: int) -> KeyRule:
+    """Inner features for each of the model's, which must be those of all heads together."""
+    def read(raw: Raw, facts: Facts) -> Facts:
+        inner, expand = facts["ssm_heads"] * facts["ssm_head"], typed(key, raw.get(key, default), int)
+        if inner != expand * facts["d_model"]:
+            raise KeyProblem(f"{key}: {expand} times hidden_size {facts['d_model']} is not {facts['ssm_heads']} heads "
+                             f"of {facts['ssm_head']} features.")
+        return {}
+
+    def write(facts: Facts) -> dict[str, Any]:
+        inner = facts["ssm_heads"] * facts["ssm_head"]
+        if inner % facts["d_model"]:
+            raise KeyProblem(f"{key}: {facts['ssm_heads']} heads of {facts['ssm_head']} features are no whole multiple "
+                             f"of hidden_size {facts['d_model']}, which the file has.")
+        return {key: inner // facts["d_model"]}
+
+    return Together((key,), read, write)
+
+
+def no_context(tokens: int) -> KeyRule:
+    """Files have no key for the length of training windows, on which nothing of the model depends; it was this one."""
+    return Together((), lambda raw, facts: {"context": tokens}, lambda facts: {})
+
+
+KEYS: tuple[KeyRule, ...] = (
+    Read("vocab_size", "vocab_size", default=32768), Read("hidden_size", "d_model", default=4096),
+    Read("num_hidden_layers", N_LAYERS, default=64), Read("num_heads", "ssm_heads", default=128),
+    Read("head_dim", "ssm_head", default=64), read_expand("expand", 2), Read("state_size", "d_state", default=128),
+    Read("n_groups", "n_groups", default=8), Read("conv_kernel", "d_conv", default=4), no_context(2048),
+    Read("use_bias", "ssm_bias", bool, False), Read("use_conv_bias", "conv_bias", bool, True),
+    Read("time_step_min", "low", float, 0.001), Read("time_step_max", "high", float, 0.1),
+    Read("time_step_floor", "floor", float, 1e-4), Together((LIMIT,), read_limit, write_limit),
+    Read("layer_norm_epsilon", "eps", float, 1e-5), Read("initializer_range", "std", float, 0.1),
+    Read("tie_word_embeddings", "tied", bool, False),
+    Fixed("hidden_act", ("silu", "swish"), default="silu", why="The convolution and the gate are followed by silu."),
+    Fixed("rms_norm", (True, None), default=True, why="Its class has a norm after every gate."),
+    Ignored(("time_step_rank",), "of Mamba's first version"),
+    Ignored(("rescale_prenorm_residual",), "of initial weights"), Ignored(("chunk_size",), "how states are computed"),
+    Ignored(("residual_in_fp32",), "in which precision the same numbers are added"))
+"""The keys of `transformers`, with its defaults."""
+
+
+def mixer_weights(theirs: str, ours: str) -> list[Rule]:
+    """A mixer's tensors."""
+    names = {"A_log": "log_rate", "dt_bias": "dt_bias", "D": "skip", "norm.weight": "norm.weight"}
+    maps = {"in_proj": "input", "conv1d": "convolution", "out_proj": "output"}
+    return [*(rename(f"{theirs}.{a}", f"{ours}.{b}") for a, b in names.items()),
+            *(rule for a, b in maps.items() for rule in both(f"{theirs}.{a}", f"{ours}.{b}"))]
+
+
+def weights(facts: Facts, tokens: str = "backbone.embeddings.weight") -> list[Rule]:
+    """All tensors."""
+    layer, block = "backbone.layers.{layer}", "stack.layers.{layer}"
+    return [rename(tokens, "embedding.tokens.weight"), rename(f"{layer}.norm.weight", f"{block}.norms.0.weight"),
+            *mixer_weights(f"{layer}.mixer", f"{block}.layers.0"), rename("backbone.norm_f.weight", "norm.weight"),
+            rename("lm_head.weight", "readout.weight")]
+
+
+def first_weights(facts: Facts) -> list[Rule]:
+    """As the authors' own code names them."""
+    return weights(facts, "backbone.embedding.weight")
+
+
+def _size(name: str, parameters: int, d_model: int, n_layers: int) -> Size:
+    values = {"vocab_size": 50288, "hidden_size": d_model, "num_hidden_layers": n_layers, "n_groups": 1,
+              "num_heads": d_model // 32, "tie_word_embeddings": True}
+    return Size(name, values, parameters, "the tensors of the published files")
+
+
+MAMBA2 = Family(
+    name="mamba2", template=TEMPLATE, source="Dao & Gu 2024 (arXiv:2405.21060), section 7",
+    native=Native(
+        model_type="mamba2", architecture="Mamba2ForCausalLM", architectures=("Mamba2Model",), keys=KEYS,
+        weights=weights, otherwise=(first_weights,), prefix="backbone.",
+        tied=("lm_head.weight", "backbone.embeddings.weight")),
+    sizes=())

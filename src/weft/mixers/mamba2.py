@@ -1,0 +1,228 @@
+"""Mamba-2: state-space models with one decay for each head and token, by structured state-space duality."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Self, final
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from weft.core.clock import Clock
+from weft.core.config import rule
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.part_config import Dims, Settings
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.linear.linear import Linear
+from weft.mixers.base import MixerConfig
+from weft.mixers.gated_norm import GatedNorm, GatedNormSettings
+from weft.mixers.kernel_attention import Marks
+from weft.ops.linear_recurrence import linear_recurrence
+from weft.ops.linear_recurrence_chunks import CHUNK
+from weft.ops.operator import widen
+from weft.ops.short_convolution import blank_history, causal_convolution, next_history
+
+LARGEST_RATE = 16.0
+"""A is drawn uniformly from [1, 16], as in the published code."""
+
+
+class StepSettings(Settings):
+    """Steps dt, in units of one token: drawn log-uniformly from ``low`` to ``high`` at first and raised to ``floor``;
+    in use kept between ``least`` and ``most`` (None: no bound)."""
+
+    low: float = Field(default=0.001, gt=0, allow_inf_nan=False)
+    high: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    floor: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
+    least: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    most: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _require_order(self) -> Self:
+        if self.low > self.high:
+            raise rule("low", f"{self.low:g} is above high, {self.high:g}.", "Give the smaller step as low.")
+        if self.most is not None and self.least > self.most:
+            raise rule("least", f"{self.least:g} is above most, {self.most:g}.", "Give the smaller bound as least.")
+        return self
+
+
+class Factors(Settings):
+    """Constant factors on what the layer reads, on the projected gate z, x, B, C and dt (before the convolution), and
+    on what it returns; models whose rates were tuned at another width have them (Falcon-H1)."""
+
+    input: float = Field(default=1.0, allow_inf_nan=False)
+    z: float = Field(default=1.0, allow_inf_nan=False)
+    x: float = Field(default=1.0, allow_inf_nan=False)
+    b: float = Field(default=1.0, allow_inf_nan=False)
+    c: float = Field(default=1.0, allow_inf_nan=False)
+    dt: float = Field(default=1.0, allow_inf_nan=False)
+    output: float = Field(default=1.0, allow_inf_nan=False)
+
+
+@register
+class Mamba2Config(MixerConfig):
+    """The mixer of Mamba-2: a short convolution, H heads of a state-space model with scalar A, a gate and a norm.
+
+    Attributes:
+        n_heads: H; None: 2 d_model / d_head, as published.
+        d_head: features P of a head.
+        d_state: N.
+        n_groups: G; B and C are shared by H / G consecutive heads.
+        d_conv: taps of the causal convolution over x, B and C, in tokens; the last lies on the current token.
+        bias: whether the projections into and out of the layer have a bias.
+        conv_bias: whether the convolution has one.
+        steps: the range of dt, at first and in use.
+        norm: of the gated result; None: the gate alone.
+        factors: constant factors; None: all 1.
+    """
+
+    kind: ClassVar[str] = "mamba2"
+    also_called: ClassVar[tuple[str, ...]] = ("mamba-2", "ssd")
+    source: ClassVar[str] = "Dao & Gu 2024 (Mamba-2, arXiv:2405.21060), sections 6 and 7"
+    state_size: ClassVar[str] = ("n_heads d_head d_state float32 numbers and (d_conv - 1) (n_heads d_head + 2 n_groups "
+                                 "d_state) numbers")
+
+    n_heads: int | None = Field(default=None, gt=0)
+    d_head: int = Field(default=64, gt=0)
+    d_state: int = Field(default=128, gt=0)
+    n_groups: int = Field(default=1, gt=0)
+    d_conv: int = Field(default=4, gt=0)
+    bias: bool = False
+    conv_bias: bool = True
+    steps: StepSettings = StepSettings()
+    norm: GatedNormSettings | None = GatedNormSettings()
+    factors: Factors | None = None
+
+    def build(self, dims: Dims) -> Mamba2:
+        heads = self.n_heads
+        if heads is None and 2 * dims.d_model % self.d_head:
+            raise dims.problem("d_head", f"2 d_model, {2 * dims.d_model}, does not divide into heads of {self.d_head} "
+                               "features.", "Give n_heads, or another d_head.")
+        heads = 2 * dims.d_model // self.d_head if heads is None else heads
+        if heads % self.n_groups:
+            raise dims.problem("n_groups", f"{heads} heads do not divide into {self.n_groups} groups.",
+                               "Choose n_groups among the divisors of the number of heads.")
+        return Mamba2(self, heads, dims.d_model)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(n_heads=4, d_head=2, d_state=3, n_groups=2),
+                cls(d_head=4, d_state=2, d_conv=2, bias=True, conv_bias=False,
+                    steps=StepSettings(least=0.01, most=0.05),
+                    norm=GatedNormSettings(order="norm_first", per_group=False)),
+                cls(n_heads=3, d_head=2, d_state=2, norm=None, factors=Factors(input=0.5, z=2.0, b=0.7, output=1.5))]
+
+
+@dataclass(frozen=True)
+class Mamba2State(LayerState):
+    """The inputs that the convolution still reaches, D = H P + 2 G N, and each head's state, in float32 or better."""
+
+    history: Float[Tensor, "B L D"] = tensor_field()
+    states: Float[Tensor, "B H N P"] = tensor_field(keeps_dtype=True)
+
+
+ROLES = MappingProxyType({"input": "state-space projections", "output": "state-space projections"})
+
+
+@final
+class Mamba2(Layer):
+    """h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t^T,   y_t = C_t h_t + D x_t          h [N,P] for each head
+
+    with dt = softplus(x W + bias), kept within its limits, A = -exp(log_rate) one number for each head, and x, B and C
+    after a causal depthwise convolution and silu. B takes the step by Euler's rule, dt B. The result goes through a
+    gate and a norm (`GatedNorm`) to the output projection. All that concerns the states is computed in float32 or
+    better, by the operation `linear_recurrence`, whose chunks are the matrix products of the paper's section 6, and
+    which never repeats B and C for the heads of a group. The states and the convolution begin anew in every document.
+
+    State: H P N numbers in float32, and d_conv - 1 inputs of the convolution. Parameters are those of the published
+    code, whose names are in_proj (z, x, B, C, dt), conv1d, A_log, dt_bias, D, norm and out_proj.
+    """
+
+    role = "state space"
+    state_type = Mamba2State
+
+    def __init__(self, config: Mamba2Config, heads: int, d_model: int) -> None:
+        super().__init__()
+        self.config, self.heads = config, heads
+        self.inner, shared = heads * config.d_head, config.n_groups * config.d_state
+        self.parts = [self.inner, shared, shared]
+        self.input = Linear(d_model, self.inner + sum(self.parts) + heads, bias=config.bias)
+        self.convolution = nn.Conv1d(sum(self.parts), sum(self.parts), config.d_conv, groups=sum(self.parts),
+                                     bias=config.conv_bias)
+        self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, LARGEST_RATE).log())
+        self.dt_bias = nn.Parameter(_first_steps(config.steps, heads))
+        self.skip = nn.Parameter(torch.ones(heads))
+        self.norm = None if config.norm is None else GatedNorm(self.inner, config.n_groups, config.norm)
+        self.output = Linear(self.inner, d_model, bias=config.bias)
+
+    def dynamics(self) -> tuple[nn.Parameter, ...]:
+        return self.log_rate, self.dt_bias, self.skip
+
+    def borders(self) -> tuple[int, ...]:
+        return CHUNK, self.config.d_conv
+
+    def child_roles(self) -> Mapping[str, str]:
+        return ROLES
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> Mamba2State:
+        rows, device = clock.seen.shape[0], clock.seen.device
+        exact = torch.promote_types(dtype, torch.float32)
+        return Mamba2State(clock, blank_history(rows, sum(self.parts), self.config.d_conv, 1, dtype, device),
+                           torch.zeros(rows, self.heads, self.config.d_state, self.config.d_head, dtype=exact,
+                                       device=device))
+
+    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
+        if x.shape[1] == 0:
+            return Output(x, state)
+        assert state is None or isinstance(state, Mamba2State), "checked by Layer.forward"
+        z, inputs, dt = self._projected(x)
+        mixed = F.silu(causal_convolution(inputs, self.convolution.weight, self.convolution.bias,
+                                          None if state is None else state.history, span))
+        with torch.autocast(x.device.type, enabled=False):
+            y, states = self._system(mixed, dt, None if state is None else state.states, Marks.of(span, x.shape[0]))
+            gated = (y * F.silu(widen(z)) if self.norm is None else self.norm(y, z)).to(z.dtype)
+        out = self.output(gated)
+        if self.config.factors is not None:
+            out = out * self.config.factors.output
+        if state is None:
+            return Output(out, None)
+        assert span.after is not None, "a call with a state has a clock after it"
+        return Output(out, Mamba2State(span.after, next_history(inputs, state.history, span),
+                                       states.to(state.states.dtype)))
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The gate [B,T,H P], what is convolved [B,T,H P + 2 G N], and dt before its bias [B,T,H]."""
+        factors, widths = self.config.factors, [self.inner, sum(self.parts), self.heads]
+        if factors is None:
+            z, inputs, dt = self.input(x).split_with_sizes(widths, -1)
+            return z, inputs, dt
+        z, inputs, dt = self.input(x * factors.input).split_with_sizes(widths, -1)
+        x, b, c = inputs.split_with_sizes(self.parts, -1)
+        return z * factors.z, torch.cat([x * factors.x, b * factors.b, c * factors.c], -1), dt * factors.dt
+
+    def _system(self, mixed: Tensor, dt: Tensor, before: Tensor | None, marks: Marks) -> tuple[Tensor, Tensor]:
+        """y [B,T,H P] and the states after the chunk."""
+        config = self.config
+        x, b, c = (widen(part) for part in mixed.split_with_sizes(self.parts, -1))
+        x = x.unflatten(-1, (self.heads, -1))
+        b, c = (part.unflatten(-1, (config.n_groups, -1)) for part in (b, c))
+        dt = F.softplus(widen(dt) + self.dt_bias)
+        if config.steps.least > 0 or config.steps.most is not None:
+            dt = dt.clamp(config.steps.least, config.steps.most)
+        decay = -(dt * self.log_rate.exp())
+        y, after = linear_recurrence(c, b, x * dt[..., None], decay[..., None], before, marks.starts, marks.valid)
+        return torch.addcmul(y, x, self.skip[:, None].to(x.dtype)).flatten(2), after
+
+
+def _first_steps(steps: StepSettings, heads: int) -> Tensor:
+    """Drawn steps, as what softplus maps to them."""
+    dt = torch.empty(heads).uniform_(math.log(steps.low), math.log(steps.high)).exp().clamp(min=steps.floor)
+    return dt + torch.log(-torch.expm1(-dt))

@@ -1,0 +1,142 @@
+"""The linear recurrence in C: token by token, forward and backward, in float32 on a processor.
+
+A piece of the state stays in registers while a block of tokens passes, so that an entry costs three operations a token,
+about as many as chunks of matrix products need for heads of common sizes, and a decay is a factor alone: one of zero
+clears the state, and none overflows. The backward pass reads the arguments alone. It computes the states again for the
+gradients of queries, goes backwards for those of keys and values, and keeps for those of decays the state after every
+64th token of the one head of one row that a thread works on. Queries and keys that heads share are read where they are,
+and their gradients are summed for up to `SHARE` heads in place. The sources are
+`weft/ops/native/linear_recurrence.c` and what it includes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.ops.linear_recurrence_chunks import backward as chunked_backward
+from weft.ops.native.library import Incomplete, run
+from weft.ops.operator import differentiate, operator
+
+SHARE = 4
+"""Heads of a group whose gradients of shared queries and keys are one sum in C; PyTorch adds these."""
+
+_NAMES = ("q", "k", "v", "decay", "before", "dy", "dafter")
+_STRIDED = ("q", "k", "v", "decay", "dy")
+_RESULTS = ("y", "after", "dq", "dk", "dv", "dlog", "dbefore")
+_COUNTS = ("rows", "steps", "heads", "groups", "size", "value_size", "kept", "share", "next")
+
+
+class _Call(ctypes.Structure):
+    """`Recurrence` of native/linear_recurrence.h."""
+
+    _fields_ = (*((name, ctypes.c_void_p) for name in _NAMES),
+                *((f"{name}_at", ctypes.c_long * 3) for name in _STRIDED),
+                *((name, ctypes.c_void_p) for name in _RESULTS), *((name, ctypes.c_long) for name in _COUNTS))
+
+
+def native(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs and the state after the last token, of a call with as many query heads as key heads."""
+    found: tuple[Tensor, Tensor] = _FORWARD(q, k, v, log_decay, before)
+    return found
+
+
+def _adjacent(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _call(**given: Tensor | None) -> _Call:
+    """The arguments of the C functions; all of them must live until it has run."""
+    q, v, decay = given["q"], given["v"], given["decay"]
+    assert q is not None and v is not None, "every call has queries and values"
+    call = _Call(rows=v.shape[0], steps=v.shape[1], heads=v.shape[2], groups=q.shape[2], size=q.shape[3],
+                 value_size=v.shape[3], kept=0 if decay is None else decay.shape[3], share=SHARE)
+    for name, x in given.items():
+        setattr(call, name, None if x is None else x.data_ptr())
+        if x is not None and name in _STRIDED:
+            steps = (stride if size > 1 else 0 for size, stride in zip(x.shape[:3], x.stride()[:3], strict=True))
+            setattr(call, f"{name}_at", (ctypes.c_long * 3)(*steps))
+    return call
+
+
+def _parts(heads: int, groups: int) -> int:
+    """Sums of a group's gradients that C leaves to be added."""
+    return -(-(heads // groups) // SHARE)
+
+
+def _run(name: str, call: _Call, items: int) -> None:
+    run(name, call)
+    if call.next < items:
+        raise Incomplete("the linear recurrence in C could not reserve the memory of a head. Give it fewer threads or "
+                         "shorter rows.")
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
+    y, after = torch.empty_like(v, memory_format=torch.contiguous_format), v.new_empty(before.shape)
+    decay = None if log_decay is None else log_decay.exp().contiguous()
+    q, k, v, before = _adjacent(q), _adjacent(k), _adjacent(v), before.contiguous()
+    call = _call(q=q, k=k, v=v, decay=decay, before=before, y=y, after=after)
+    _run("weft_linear_recurrence_forward", call, v.shape[0] * v.shape[2])
+    return y, after
+
+
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
+                    before: Tensor) -> tuple[Tensor, Tensor]:
+    return v.new_empty(v.shape), v.new_empty(before.shape)
+
+
+def _backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
+              before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    rows, steps, heads, groups = v.shape[0], v.shape[1], v.shape[2], q.shape[2]
+    parts = _parts(heads, groups)
+    decay = None if log_decay is None else log_decay.exp().contiguous()
+    grad, grad_after, before = _adjacent(grad), grad_after.contiguous(), before.contiguous()
+    q, k, v = _adjacent(q), _adjacent(k), _adjacent(v)
+    dq, dk = (v.new_empty(rows, steps, groups, parts, q.shape[3]) for _ in range(2))
+    dv, dbefore = torch.empty_like(v, memory_format=torch.contiguous_format), torch.empty_like(before)
+    dlog = None if decay is None else v.new_empty(rows, steps, heads, decay.shape[3])
+    call = _call(q=q, k=k, v=v, decay=decay, before=before, dy=grad, dafter=grad_after, dq=dq, dk=dk, dv=dv, dlog=dlog,
+                 dbefore=dbefore)
+    _run("weft_linear_recurrence_backward", call, rows * groups * parts)
+    dq, dk = (each[:, :, :, 0] if parts == 1 else each.sum(3) for each in (dq, dk))
+    slopes = v.new_empty(0) if dlog is None or log_decay is None else dlog.sum_to_size(log_decay.shape)
+    return dq.contiguous(), dk.contiguous(), dv, slopes, dbefore
+
+
+def _backward_shapes(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
+                     before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    decay = q.new_empty(0) if log_decay is None else q.new_empty(log_decay.shape)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), decay, before.new_empty(before.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs)
+
+
+def _gradient(ctx: Any, grad: Tensor | None, grad_after: Tensor | None) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
+    _, _, v, log_decay, before = saved
+    grad = torch.zeros_like(v) if grad is None else grad
+    grad_after = torch.zeros_like(before) if grad_after is None else grad_after
+    work = chunked_backward if torch.is_grad_enabled() else _BACKWARD  # C has no second derivative
+    dq, dk, dv, slopes, dbefore = work(grad, grad_after, *saved)
+    return dq, dk, dv, None if log_decay is None else slopes, dbefore
+
+
+_FORWARD = operator("native_linear_recurrence", _forward, _forward_shapes)
+_BACKWARD = operator("native_linear_recurrence_backward", _backward, _backward_shapes)
+differentiate("native_linear_recurrence", _gradient, _save)
+
+
+def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """k v^T and q S of every token."""
+    return 4 * v.numel() * k.shape[3]
+
+
+def native_backward_flops(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    """The states again with dq, and their gradients with dk and with dv."""
+    return 12 * v.numel() * k.shape[3]
