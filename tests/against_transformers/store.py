@@ -22,6 +22,7 @@ LATENT = {"num_key_value_heads": 3, "kv_lora_rank": 6, "q_lora_rank": 5, "qk_nop
               "original_max_position_embeddings": 8, "mscale_all_dim": 1.0}}
 BART = {"vocab_size": 13, "d_model": 12, "max_position_embeddings": 16, "encoder_layers": 1, "decoder_layers": 2,
         "encoder_ffn_dim": 8, "decoder_ffn_dim": 10, "encoder_attention_heads": 2, "decoder_attention_heads": 3}
+MAMBA = {"vocab_size": 13, "hidden_size": 9, "num_hidden_layers": 2, "state_size": 3}
 CASES = {
     "llama": Case("", "LlamaConfig", "LlamaForCausalLM", {**LLAMA, "num_key_value_heads": 1,
                                                           "tie_word_embeddings": True}),
@@ -110,6 +111,9 @@ CASES = {
         "n_shared_experts": 1}),
     "recurrent_gemma": Case("", "RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "attention_window_size": 3, "block_types": ["recurrent", "attention"]}),
+    "mamba": Case("", "MambaConfig", "MambaForCausalLM", {**MAMBA, "use_conv_bias": False}),
+    "falcon_mamba": Case("", "FalconMambaConfig", "FalconMambaForCausalLM", {
+        **MAMBA, "tie_word_embeddings": False, "use_bias": True}),
 }
 CASES["rwkv"] = Case("", "RwkvConfig", "RwkvForCausalLM", {
     "vocab_size": 13, "hidden_size": 12, "num_hidden_layers": 2, "context_length": 16, "attention_hidden_size": 10,

@@ -1,0 +1,121 @@
+"""Mamba: blocks of one selective state-space layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from weft.families.family import Family, Native, Size
+from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.known.llama import HUB, RMS_NORM
+from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.weights import Rule, both, rename
+
+MIXER = {"kind": "mamba", "d_state": Hole("d_state"), "expand": Hole("expand"), "d_conv": Hole("d_conv"),
+         "rank": Hole("rank"), "bias": Hole("bias"), "conv_bias": Hole("conv_bias"), "dt_min": Hole("dt_min"),
+         "dt_max": Hole("dt_max"), "dt_floor": Hole("dt_floor")}
+
+
+def template(mixer: Mapping[str, Any]) -> dict[str, Any]:
+    """A decoder of such mixers alone."""
+    return {"kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"),
+            "d_model": Hole("d_model"), "embedding": {"std": Hole("std")}, "norm": RMS_NORM,
+            "readout": {"kind": "linear", "tied": Hole("tied")},
+            "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "layers": [mixer]})}
+
+
+INNER, EXPAND, RANK = "intermediate_size", "expand", "time_step_rank"
+
+
+def read_inner(raw: Raw, facts: Facts) -> Facts:
+    """Inner channels for each feature: ``intermediate_size`` takes precedence over ``expand``, as in `transformers`
+    (Falcon-Mamba's files say 8192 and 16 for a width of 4096)."""
+    width, expand = facts["d_model"], typed(EXPAND, raw.get(EXPAND), int)
+    inner = typed(INNER, raw.get(INNER), int)
+    if inner is None:
+        return {"expand": 2 if expand is None else expand}
+    if inner < 1 or inner % width:
+        raise KeyProblem(f"{INNER}: {inner} is no multiple of hidden_size {width}.")
+    return {"expand": inner // width}
+
+
+def write_inner(facts: Facts) -> dict[str, Any]:
+    """Both keys."""
+    return {EXPAND: facts["expand"], INNER: facts["expand"] * facts["d_model"]}
+
+
+def read_rank(raw: Raw, facts: Facts) -> Facts:
+    """``time_step_rank``: a number, or "auto" for a sixteenth of the width."""
+    value = raw.get(RANK)
+    if value is None or value == "auto":
+        return {"rank": math.ceil(facts["d_model"] / 16)}
+    return {"rank": typed(RANK, value, int)}
+
+
+def write_rank(facts: Facts) -> dict[str, Any]:
+    """The number."""
+    return {RANK: math.ceil(facts["d_model"] / 16) if facts["rank"] is None else facts["rank"]}
+
+
+def no_context(tokens: int) -> KeyRule:
+    """Files have no key for the length of training windows, on which nothing of the model depends; it was this one."""
+    return Together((), lambda raw, facts: {"context": tokens}, lambda facts: {})
+
+
+STEPS: tuple[KeyRule, ...] = (
+    Read("time_step_min", "dt_min", float, 0.001), Read("time_step_max", "dt_max", float, 0.1),
+    Read("time_step_floor", "dt_floor", float, 1e-4))
+KEYS: tuple[KeyRule, ...] = (
+    Read("vocab_size", "vocab_size", default=50280), Read("hidden_size", "d_model", default=768),
+    Read("num_hidden_layers", N_LAYERS, default=32), Read("state_size", "d_state", default=16),
+    Together((EXPAND, INNER), read_inner, write_inner), Together((RANK,), read_rank, write_rank),
+    Read("conv_kernel", "d_conv", default=4), Read("use_bias", "bias", bool, False),
+    Read("use_conv_bias", "conv_bias", bool, True), *STEPS, Read("layer_norm_epsilon", "eps", float, 1e-5),
+    Read("initializer_range", "std", float, 0.1), Read("tie_word_embeddings", "tied", bool, True),
+    Fixed("hidden_act", ("silu",), default="silu", why="The convolution and the gate are followed by silu."),
+    Ignored(("time_step_scale", "time_step_init_scheme", "rescale_prenorm_residual"), "of initial weights"),
+    Ignored(("residual_in_fp32",), "in which precision the same numbers are added"),
+    Ignored(("use_mambapy", "use_falcon_mambapy", "use_associative_scan"), "how the scan is computed"),
+    Ignored(("d_model", "d_inner", "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple"),
+            "of the code that trained it, copies of other keys"))
+"""The keys of `transformers`, with its defaults; Falcon-Mamba's are the same and one more."""
+
+
+def mixer_weights(theirs: str, ours: str) -> list[Rule]:
+    """A mixer's tensors."""
+    names = {"A_log": "a_log", "D": "skip", "x_proj.weight": "select.weight", "dt_proj.weight": "step.weight",
+             "dt_proj.bias": "dt_bias"}
+    maps = {"in_proj": "input", "conv1d": "convolution", "out_proj": "output"}
+    return [*(rename(f"{theirs}.{a}", f"{ours}.{b}") for a, b in names.items()),
+            *(rule for a, b in maps.items() for rule in both(f"{theirs}.{a}", f"{ours}.{b}"))]
+
+
+def weights(facts: Facts, tokens: str = "backbone.embeddings.weight") -> list[Rule]:
+    """All tensors."""
+    layer, block = "backbone.layers.{layer}", "stack.layers.{layer}"
+    return [rename(tokens, "embedding.tokens.weight"), rename(f"{layer}.norm.weight", f"{block}.norms.0.weight"),
+            *mixer_weights(f"{layer}.mixer", f"{block}.layers.0"), rename("backbone.norm_f.weight", "norm.weight"),
+            rename("lm_head.weight", "readout.weight")]
+
+
+def first_weights(facts: Facts) -> list[Rule]:
+    """As the authors' own code names them."""
+    return weights(facts, "backbone.embedding.weight")
+
+
+HEAD = ("lm_head.weight", "backbone.embeddings.weight")
+
+
+def _size(name: str, parameters: int, d_model: int, n_layers: int) -> Size:
+    return Size(name, {"hidden_size": d_model, "num_hidden_layers": n_layers}, parameters, HUB)
+
+
+MAMBA = Family(
+    name="mamba", template=template(MIXER), source="Gu & Dao 2023 (arXiv:2312.00752), section 3.4 and appendix E.2",
+    native=Native(
+        model_type="mamba", architecture="MambaForCausalLM", architectures=("MambaModel",),
+        keys=(*KEYS, no_context(2048)), weights=weights, otherwise=(first_weights,), prefix="backbone.", tied=HEAD),
+    sizes=(_size("mamba-130m", 129_135_360, 768, 24), _size("mamba-370m", 371_516_416, 1024, 48),
+           _size("mamba-790m", 793_204_224, 1536, 48), _size("mamba-1.4b", 1_372_178_432, 2048, 48),
+           _size("mamba-2.8b", 2_768_345_088, 2560, 64)))

@@ -1,0 +1,189 @@
+"""Mamba: a selective state-space model for every channel, with a short convolution and a gate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Self, final
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from weft.core.clock import Clock
+from weft.core.config import PartField, rule
+from weft.core.layer import Layer, LayerState
+from weft.core.output import Output
+from weft.core.part_config import Dims
+from weft.core.registry import register
+from weft.core.span import Memory, Span
+from weft.core.state import tensor_field
+from weft.linear.linear import Linear
+from weft.mixers.base import MixerConfig
+from weft.mixers.kernel_attention import Marks
+from weft.norms.base import Norm, NormConfig
+from weft.norms.none import NoNormConfig
+from weft.norms.rmsnorm import RMSNormConfig
+from weft.ops.gated_product import gated_product
+from weft.ops.operator import widen
+from weft.ops.selective_scan import selective_scan
+from weft.ops.selective_scan_chunks import CHUNK
+from weft.ops.short_convolution import blank_history, causal_convolution, next_history
+
+
+@register
+class MambaConfig(MixerConfig):
+    """A selective state-space model for every channel, behind a short convolution and under a gate.
+
+    Attributes:
+        d_state: size N of each channel's state.
+        expand: inner channels for each feature of the model.
+        d_conv: taps of the convolution, in tokens; the last lies on the current token.
+        rank: of the map from a token to its steps; None: d_model / 16, rounded up.
+        bias: whether the maps from and to the model's features have a bias.
+        conv_bias: whether the convolution has one.
+        dt_min: smallest initial step; steps are drawn log-uniformly.
+        dt_max: largest initial step.
+        dt_floor: least initial step, to which smaller ones are raised.
+        norm: of each token's step features, B and C, each with weights of its own (Jamba, Falcon-Mamba); none in the
+            paper.
+    """
+
+    kind: ClassVar[str] = "mamba"
+    also_called: ClassVar[tuple[str, ...]] = ("s6", "selective_ssm", "mamba1")
+    source: ClassVar[str] = ("Gu & Dao 2023 (arXiv:2312.00752), algorithm 2, sections 3.4 and 3.6; Lieber et al. 2024 "
+                             "(arXiv:2403.19887), section 6.4 (norm)")
+    state_size: ClassVar[str] = "expand d_model (d_conv - 1) numbers and expand d_model d_state float32 numbers"
+
+    d_state: int = Field(default=16, gt=0)
+    expand: int = Field(default=2, gt=0)
+    d_conv: int = Field(default=4, gt=0)
+    rank: int | None = Field(default=None, gt=0)
+    bias: bool = False
+    conv_bias: bool = True
+    dt_min: float = Field(default=0.001, gt=0, allow_inf_nan=False)
+    dt_max: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    dt_floor: float = Field(default=1e-4, gt=0, allow_inf_nan=False)
+    norm: Annotated[NormConfig, PartField("norm", shares=False)] = NoNormConfig()
+
+    @model_validator(mode="after")
+    def _require_order(self) -> Self:
+        if self.dt_min > self.dt_max:
+            raise rule("dt_min", f"{self.dt_min:g} is above dt_max, {self.dt_max:g}.",
+                       "Give the smaller step as dt_min.")
+        return self
+
+    def build(self, dims: Dims) -> Mamba:
+        return Mamba(dims.d_model, self)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(d_state=3), cls(d_state=2, expand=1, d_conv=2, rank=2, bias=True, conv_bias=False, dt_min=0.2,
+                                    dt_max=0.5, dt_floor=0.3, norm=RMSNormConfig())]
+
+
+@dataclass(frozen=True)
+class MambaState(LayerState):
+    """The inputs on which the next convolution depends, P = d_conv - 1, and the state of every channel, in float32 or
+    better for any dtype of the model; channels last."""
+
+    history: Float[Tensor, "B P C"] = tensor_field()
+    h: Float[Tensor, "B N C"] = tensor_field(keeps_dtype=True)
+
+
+PROJECTIONS = MappingProxyType(dict.fromkeys(("input", "select", "step", "output"), "state-space projections"))
+
+
+@final
+class Mamba(Layer):
+    """The block of Mamba, for C = expand d_model inner channels.
+
+        [u, z] = W_in x,   u = silu(conv(u)),   [r, B, C] = W_select u,   dt = softplus(W_step r + dt_bias)
+        h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,   y_t = C_t h_t + D u_t,   out = W_out (y silu(z))
+
+    A = -exp(a_log) [C,N] and D = ``skip`` [C] are learned, A from -1, -2, ..., -N and D from 1; dt_bias is drawn so
+    that softplus(dt_bias) is log-uniform. What a token writes (B), reads (C) and how long the state keeps it (dt)
+    depend on that token. Steps, states and the sum over states are computed in float32 or better. State: the last
+    d_conv - 1 inputs of the convolution, and N numbers a channel. As in the released code, the input is discretised by
+    Euler's rule (dt B), where the paper's equation 4 has the zero-order hold.
+
+    Args:
+        d_model: features of x.
+        config: of the mixer.
+    """
+
+    role = "state space"
+    state_type = MambaState
+
+    def __init__(self, d_model: int, config: MambaConfig) -> None:
+        super().__init__()
+        self.config, self.inner = config, config.expand * d_model
+        rank = math.ceil(d_model / 16) if config.rank is None else config.rank
+        self.widths = [rank, config.d_state, config.d_state]
+        self.input = Linear(d_model, 2 * self.inner, config.bias)
+        self.convolution = nn.Conv1d(self.inner, self.inner, config.d_conv, groups=self.inner, bias=config.conv_bias)
+        self.select = Linear(self.inner, sum(self.widths), bias=False)
+        self.norms = nn.ModuleList(config.norm.build_size(size) for size in self.widths)
+        self.step = Linear(rank, self.inner, bias=False)
+        nn.init.uniform_(self.step.weight, -rank**-0.5, rank**-0.5)
+        self.dt_bias = nn.Parameter(_step_bias(self.inner, config))
+        self.a_log = nn.Parameter(torch.arange(1.0, config.d_state + 1).log().repeat(self.inner, 1))
+        self.skip = nn.Parameter(torch.ones(self.inner))
+        self.output = Linear(self.inner, d_model, config.bias)
+
+    def dynamics(self) -> tuple[nn.Parameter, ...]:
+        return self.a_log, self.dt_bias
+
+    def borders(self) -> tuple[int, ...]:
+        return CHUNK, self.config.d_conv
+
+    def child_roles(self) -> Mapping[str, str]:
+        return PROJECTIONS
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MambaState:
+        batch, device = clock.seen.shape[0], clock.seen.device
+        exact = torch.promote_types(dtype, torch.float32)
+        return MambaState(clock, blank_history(batch, self.inner, self.config.d_conv, 1, dtype, device),
+                          torch.zeros(batch, self.config.d_state, self.inner, dtype=exact, device=device))
+
+    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
+        if x.shape[1] == 0:
+            return Output(x, state)
+        assert state is None or isinstance(state, MambaState), "checked by Layer.forward"
+        entering, gate = self.input(x).chunk(2, -1)
+        history = None if state is None else state.history
+        u = F.silu(causal_convolution(entering, self.convolution.weight, self.convolution.bias, history, span))
+        y, after = self._scan(u, None if state is None else state.h, span)
+        out = self.output(gated_product(gate, y, F.silu))
+        if state is None:
+            return Output(out, None)
+        assert span.after is not None, "a call with a state has a clock after it"
+        return Output(out, MambaState(span.after, next_history(entering, state.history, span), after.to(state.h.dtype)))
+
+    def _scan(self, u: Float[Tensor, "B T C"], before: Tensor | None, span: Span) -> tuple[Tensor, Tensor]:
+        """C h + D u in the dtype of ``u``, and the states after the chunk."""
+        narrow, b, c = (self._normed(index, part, span)
+                        for index, part in enumerate(self.select(u).split_with_sizes(self.widths, -1)))
+        step, marks = self.step(narrow), Marks.of(span, u.shape[0])
+        with torch.autocast(u.device.type, enabled=False):
+            dt = F.softplus(widen(step) + widen(self.dt_bias))
+            a = -widen(self.a_log).exp().t()
+            y, after = selective_scan(u, dt, a, b, c, before, marks.starts, marks.valid)
+            return torch.addcmul(y, widen(self.skip), widen(u)).to(u.dtype), after
+
+    def _normed(self, index: int, x: Tensor, span: Span) -> Tensor:
+        norm = self.norms[index]
+        assert isinstance(norm, Norm), "built by the configuration"
+        y: Tensor = norm(x, span.ticks.valid)
+        return y
+
+
+def _step_bias(channels: int, config: MambaConfig) -> Float[Tensor, " C"]:
+    """The inverse of softplus at steps drawn log-uniformly."""
+    low, high = math.log(config.dt_min), math.log(config.dt_max)
+    dt = torch.empty(channels).uniform_(low, high).exp().clamp(min=config.dt_floor)
+    return dt + (-torch.expm1(-dt)).log()

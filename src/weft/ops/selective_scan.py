@@ -1,0 +1,91 @@
+"""The selective scan: a diagonal linear recurrence for every channel whose step, input and output maps each token sets.
+
+    h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,   y_t = C_t h_t          h [N] for each of D channels
+
+(Gu & Dao 2023, algorithm 2 and section 3.3.2; A is discretised by zero-order hold and B by Euler's rule, as in the
+released code.) A [N,D] is at most 0, so that the state decays; a step dt of 0 leaves the state as it is. All of it is
+computed in float32 or better. States are [B,N,D] with the channels last, so that the channels of one state lie side by
+side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from weft.ops import selective_scan_native as native
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.native.library import why_not
+from weft.ops.operator import widen
+from weft.ops.selective_scan_chunks import CHUNK, Scanned, SelectiveScanCall, backward_flops, forward_flops, scan, steps
+
+
+def selective_scan(u: Float[Tensor, "B T D"], dt: Float[Tensor, "B T D"], a: Float[Tensor, "N D"],
+                   b: Float[Tensor, "B T N"], c: Float[Tensor, "B T N"], before: Float[Tensor, "B N D"] | None = None,
+                   starts: Bool[Tensor, "B T"] | None = None, valid: Bool[Tensor, "B T"] | None = None) -> Scanned:
+    """The outputs [B,T,D] and the state after the chunk [B,N,D], in float32 or better.
+
+    Args:
+        u: inputs.
+        dt: steps, at least 0: after the softplus, its bias included.
+        a: A, at most 0.
+        b, c: B and C of every token, which all channels share.
+        before: the state before the first token; None: zero.
+        starts: where a document begins, before which the state is cleared; None: nowhere.
+        valid: False for tokens that the state does not take, after a row's last; None: all are taken.
+    """
+    u, dt, a, b, c = widen(u), widen(dt), widen(a), widen(b), widen(c)
+    if before is None:
+        before = u.new_zeros(u.shape[0], *a.shape)
+    if valid is not None:
+        dt = dt.masked_fill(~valid[..., None], 0)
+        starts = None if starts is None else starts & valid
+    return SELECTIVE_SCAN(SelectiveScanCall(u, dt, a, b, c, before.to(u.dtype), starts))
+
+
+def _step(call: SelectiveScanCall) -> Scanned:
+    u, dt, a, b, c, before, starts = call
+    decay = torch.mul(a, dt).exp()  # [B,N,D], from [N,D] and [B,1,D]
+    kept = before if starts is None else before.masked_fill(starts[..., None], 0)
+    after = torch.addcmul(b.transpose(1, 2) * (dt * u), decay, kept)
+    return c @ after, after
+
+
+def _in_c(call: SelectiveScanCall) -> Scanned:
+    return native.scan(call)
+
+
+def _one(call: SelectiveScanCall) -> str | None:
+    return None if call.u.shape[1] == 1 else "several tokens"
+
+
+def _beyond_native(call: SelectiveScanCall) -> str | None:
+    """Why C cannot serve."""
+    if any(each.dtype != call.u.dtype for each in (call.dt, call.a, call.b, call.c, call.before)):
+        return "its tensors are of several dtypes"
+    return why_not()
+
+
+def _examples(make: Make) -> Iterator[SelectiveScanCall]:
+    for number, states, channels in ((1, 3, 5), (7, 1, 3), (2 * CHUNK + 5, 2, 67)):
+        starts = ((torch.arange(number)[None] + torch.arange(2)[:, None]) % 5 == 2).contiguous()
+        for places in (None, starts):
+            yield SelectiveScanCall(make(2, number, channels), make(2, number, channels).square(),
+                                    -make(states, channels).exp(), make(2, number, states), make(2, number, states),
+                                    make(2, states, channels), places)
+
+
+SELECTIVE_SCAN = OPERATIONS.add(Operation(
+    "selective_scan", "the selective state-space recurrence over a chunk",
+    Form(REFERENCE, steps, "step by step", known_as=("steps",)),
+    Form("step", _step, "one token", serves=_one),
+    Form("operator", scan, "chunks of 32 tokens, as one operator", transformed=False,
+         flops={"weft.selective_scan": forward_flops, "weft.selective_scan_backward": backward_flops}),
+    Form("native", _in_c, "chunks of 32 tokens in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
+         transformed=False, serves=_beyond_native,
+         flops={"weft.native_selective_scan": forward_flops, "weft.native_selective_scan_backward": backward_flops},
+         known_as=("c",)),
+    subject="u", examples=_examples, known_as=("mamba", "s6", "pscan")))
