@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from weft.core.clock import Clock
 from weft.core.config import rule
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
+from weft.core.layer import LayerState
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import Memory
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
-from weft.ops.activations import ACTIVATIONS, Activation
+from weft.mixers.state_space import Mixing, StateSpace
+from weft.ops.activations import Activation
 from weft.ops.hippo import Initialisation, diagonal_modes
 from weft.ops.s4d import Discretisation, Modes, discretise
 from weft.ops.s4d_chunk import S4D_CHUNK, S4DCall
+from weft.ops.ssm_chunk import Chunk, Inputs
 
 
 @register
@@ -52,7 +52,7 @@ class S4DConfig(MixerConfig):
     dt_min: float = Field(default=0.001, gt=0)
     dt_max: float = Field(default=0.1, gt=0)
     activation: Activation = "gelu"
-    mixing: Literal["glu", "linear"] = "glu"
+    mixing: Mixing = "glu"
 
     @model_validator(mode="after")
     def _require_pairs_and_order(self) -> Self:
@@ -80,7 +80,7 @@ class S4DState(LayerState):
     modes: Float[Tensor, "B H M 2"] = tensor_field(keeps_dtype=True)
 
 
-class S4D(Layer):
+class S4D(StateSpace):
     """H = d_model independent systems x' = A x + B u, y = 2 Re(C x) + D u, then an activation and a mixing linear map.
 
     A is diagonal and complex, A = -exp(log_decay) + i frequency; A, B, C, D and log dt are learned. Parameters are
@@ -94,7 +94,7 @@ class S4D(Layer):
     state_type = S4DState
 
     def __init__(self, d_model: int, config: S4DConfig) -> None:
-        super().__init__()
+        super().__init__(config.activation, config.mixing)
         self.config = config
         a, b = diagonal_modes(config.init, config.d_state)
         low, high = math.log(config.dt_min), math.log(config.dt_max)
@@ -115,36 +115,20 @@ class S4D(Layer):
         exact = torch.promote_types(dtype, torch.float32)
         return S4DState(clock, torch.zeros(shape, dtype=exact, device=clock.seen.device))
 
-    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, S4DState), "checked by Layer.forward"
-        carried = None if state is None else state.modes
-        with torch.autocast(x.device.type, enabled=False):
-            y, after = self._system(x, carried, span)
-        y = self._mix(ACTIVATIONS[self.config.activation](y.to(x.dtype)))
-        if state is None:
-            return Output(y, None)
-        assert after is not None and span.after is not None, "a call with a state has one after it"
-        return Output(y, S4DState(span.after, after.to(state.modes.dtype)))
+    def carried(self, state: LayerState) -> Tensor:
+        assert isinstance(state, S4DState), "checked by Layer.forward"
+        return state.modes
+
+    def after(self, clock: Clock, values: Tensor) -> S4DState:
+        return S4DState(clock, values)
 
     def discrete(self) -> Modes:
         """The system for the learned steps, in float32 or better."""
-        exact = torch.promote_types(self.log_dt.dtype, torch.float32)
+        exact = self.exact_dtype()
         a = torch.stack([-self.log_decay.to(exact).exp(), self.frequency.to(exact)], dim=-1)
         return discretise(a, self.b.to(exact), self.c.to(exact), self.log_dt.to(exact).exp(),
                           self.config.discretisation)
 
-    def _system(self, x: Tensor, carried: Tensor | None, span: Span) -> tuple[Tensor, Tensor | None]:
-        """y = 2 Re(C x) + D u [B,T,H], and the modes after the chunk."""
-        modes = self.discrete()
-        u = x.to(modes.angle.dtype)
-        before = None if carried is None else carried.to(u.dtype)
-        starts = span.ticks.starts().expand(x.shape[0], -1) if span.packed else None
-        if starts is not None and span.ticks.valid is not None:
-            starts = starts & span.ticks.valid
-        y, after = S4D_CHUNK(S4DCall(u, modes, before, span.fresh, starts, span.count))
-        return y + self.skip.to(u.dtype) * u, after
-
-    def _mix(self, y: Tensor) -> Tensor:
-        return F.glu(self.mix(y), dim=-1) if self.config.mixing == "glu" else self.mix(y)
+    def system(self, given: Inputs) -> Chunk:
+        x, before, fresh, starts, counts = given
+        return S4D_CHUNK(S4DCall(x, self.discrete(), before, fresh, starts, counts))

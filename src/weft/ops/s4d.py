@@ -96,7 +96,7 @@ def absorb(modes: Modes, u: Float[Tensor, "B H T"], state: Float[Tensor, "B H M 
            count: Int64[Tensor, " B"] | None) -> Float[Tensor, "B H M 2"]:
     """The state after ``count`` inputs of each row (None: all T): A^count x + sum over m of A^m B u_{count-1-m}."""
     length = u.shape[2]
-    recent = _latest_first(u, count)
+    recent = latest_first(u, count)
     size, blocks = _blocks(length)
     fine, coarse = _powers(modes, size, blocks)
     padded = torch.nn.functional.pad(recent, (0, size * blocks - length))
@@ -110,7 +110,7 @@ def absorb(modes: Modes, u: Float[Tensor, "B H T"], state: Float[Tensor, "B H M 
     return added + multiply(modes.power(passed), state)
 
 
-def _latest_first(u: Tensor, count: Tensor | None) -> Tensor:
+def latest_first(u: Tensor, count: Tensor | None) -> Tensor:
     """Each row's inputs in reverse, from its last counted one, zeros after its first."""
     if count is None:
         return u.flip(2)
