@@ -1,4 +1,4 @@
-"""Adaptive embeddings: rare tokens have narrower vectors, and maps bring the vectors of all to the width of the model."""
+"""Adaptive embeddings: rare tokens have narrow vectors, and maps bring all vectors to the width of the model."""
 
 from __future__ import annotations
 

@@ -89,6 +89,10 @@ def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[s
     import transformers
     from transformers import __version__
 
+    dropped = _dropped(folder)
+    if dropped is not None and not hasattr_of(transformers, dropped.architecture):
+        return None, (f"transformers {__version__} no longer has the class {dropped.architecture}, so only Weft has "
+                      f"compared the numbers; version {dropped.opened_by} opens the folder.",)
     # All exceptions: any error of a foreign library is reported to the user in one line.
     trusted = {"local_files_only": True, "trust_remote_code": brings_bundled_code(folder)}
     try:
