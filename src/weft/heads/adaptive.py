@@ -42,7 +42,7 @@ class AdaptiveReadoutConfig(ReadoutConfig):
         tied: whether the W_i are the matrices of the token embedding: of an adaptive one with the same clusters, or
             with div_val 1 of a plain one.
         tied_projections: which p_i are the transposes of the adaptive embedding's maps: none, those of all clusters but
-            the first (Transformer-XL), or all (Baevski and Auli 2019).
+            the first (Transformer-XL), or all (Baevski and Auli 2019). They may be shared where the W_i are not.
         bias: whether no z has a bias, z alone (PyTorch's ``head_bias``), or z and all z_i (Transformer-XL).
     """
 
@@ -103,7 +103,7 @@ class AdaptiveReadout(Readout):
         self.widths = cluster_widths(width, config.cutoffs, config.div_val, dims)
         source = _embedding_of(config, self.widths, dims) if config.tied else None
         self.tables = nn.ParameterList(self._matrices(config) if source is None else _tables_of(source))
-        self.projections = nn.ModuleList(_projections(config, self.widths, source, dims))
+        self.projections = nn.ModuleList(_projections(config, self.widths, dims))
         self.clusters = nn.Parameter(torch.empty(len(config.cutoffs), width))
         nn.init.normal_(self.clusters, std=width ** -0.5)
         biased = {"none": 0, "head": self.sizes[0], "all": dims.vocab_size}[config.bias]
@@ -218,15 +218,16 @@ def _tables_of(source: AdaptiveEmbedding | nn.Embedding) -> list[Tensor]:
     return [table.weight for table in tables]  # type: ignore[misc]
 
 
-def _projections(config: AdaptiveReadoutConfig, widths: list[int], source: AdaptiveEmbedding | nn.Embedding | None,
-                 dims: Dims) -> list[nn.Module]:
+def _projections(config: AdaptiveReadoutConfig, widths: list[int], dims: Dims) -> list[nn.Module]:
     """p_i of every cluster."""
     found: list[nn.Module] = []
     for index, width in enumerate(widths):
         if _names(config.tied_projections, index):
-            if not isinstance(source, AdaptiveEmbedding):
-                raise dims.problem("tied_projections", "there is no adaptive embedding whose maps could be shared.",
-                                   "Leave it out, or tie the readout to an adaptive embedding.")
+            source = dims.clusters
+            if not isinstance(source, AdaptiveEmbedding) or source.widths != widths:
+                raise dims.problem("tied_projections", f"there is no adaptive embedding of widths {widths} whose maps "
+                                   "could be shared.", "Leave it out, or give the model's `embedding` such clusters "
+                                   "under `adaptive`.")
             weight = source.projections[index].weight
             assert isinstance(weight, nn.Parameter), "no rewrite may change these maps"
             found.append(Transposed(weight))

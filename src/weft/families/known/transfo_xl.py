@@ -21,7 +21,8 @@ MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": "relu", "bias": True}
 REST = {"norm": LAYER_NORM, "dropout": Hole("dropout")}
 EMBEDDING = {"dropout": Hole("dropout"), "std": Hole("std"), "scale": Hole("scale"), "d_embedding": Hole("d_embedding")}
 CLUSTERS = {"cutoffs": Hole("cutoffs"), "div_val": Hole("div_val")}
-ADAPTIVE = {"kind": "adaptive", **CLUSTERS, "d_embedding": Hole("d_embedding"), "tied": Hole("tied"), "bias": "all"}
+ADAPTIVE = {"kind": "adaptive", "cutoffs": Hole("softmax_cutoffs"), "div_val": Hole("div_val"), "d_embedding": Hole("d_embedding"), "tied": Hole("tied"),
+            "bias": "all"}
 TEMPLATE = {
     "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
     "embedding": Choice("clustered", {True: {**EMBEDDING, "adaptive": CLUSTERS}, False: EMBEDDING}),
@@ -80,8 +81,8 @@ def read_softmax(raw: Raw, facts: Facts) -> Facts:
     found = {"clustered": clustered, "softmax": "clusters" if clustered else "one_width" if cutoffs else "plain",
              "d_embedding": None if width == d_model else width,
              "scale": "sqrt_width" if clustered or width == d_model else float(d_model ** 0.5)}
-    return found | ({"cutoffs": list(cutoffs)} if cutoffs else {}) | (
-        {"div_val": divisor, "tied_projections": shared} if clustered else {})
+    return found | {"softmax_cutoffs": list(cutoffs)} | (
+        {"cutoffs": list(cutoffs), "div_val": divisor, "tied_projections": shared} if clustered else {})
 
 
 def _shared(raw: Raw, clusters: int) -> str:
@@ -99,8 +100,8 @@ def _shared(raw: Raw, clusters: int) -> str:
 def write_softmax(facts: Facts) -> dict[str, Any]:
     """The keys of the same."""
     d_model, clustered, softmax = facts["d_model"], facts["clustered"], facts["softmax"]
-    narrow, cutoffs = facts.get("d_embedding"), list(facts.get("cutoffs", ()))
-    if clustered is not (softmax == "clusters"):
+    narrow, cutoffs = facts.get("d_embedding"), list(facts.get("softmax_cutoffs", ()))
+    if clustered is not (softmax == "clusters") or (clustered and facts["cutoffs"] != cutoffs):
         raise KeyProblem(f"{DIVISOR}: the embedding and the softmax have clusters of one width or of several, both "
                          "alike.")
     scale = facts.get("scale")
@@ -162,7 +163,7 @@ def weights(facts: Facts) -> list[Rule]:
         rename("crit.out_projs.{i}", "readout.projections.{i}.weight", Transpose()),
         rename("crit.out_projs.0", "readout.projection.weight", Transpose())]
     if facts["softmax"] == "clusters":
-        ends = [0, *facts["cutoffs"], facts["vocab_size"]]
+        ends = [0, *facts["softmax_cutoffs"], facts["vocab_size"]]
         sizes = tuple(end - first for first, end in zip(ends, ends[1:], strict=False))
         names = tuple(f"crit.out_layers.{index}.bias" for index in range(len(sizes)))
         return [*found, Rule(names, ("readout.bias",), (Fuse(sizes),))]
@@ -181,4 +182,5 @@ TRANSFO_XL = Family(
         copies=tuple((f"crit.out_{copy}", f"transformer.word_emb.emb_{source}") for index in range(MOST)
                      for copy, source in ((f"layers.{index}.weight", f"layers.{index}.weight"),
                                           (f"projs.{index}", f"projs.{index}")))),
-    sizes=(Size("transfo-xl-wt103", {}, 284_951_615, "the tensors of the published files"),))
+    sizes=(Size("transfo-xl-wt103", {}, 285_205_322,
+                "the tensors of its class in transformers 4.37.2, whose defaults are the published values"),))
