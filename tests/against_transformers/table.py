@@ -13,6 +13,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from against_transformers.tiny import Case, all_cases, alone, build, encoder_cases, given, image_cases, saved
+from interop.huggingface.tiny_folders import stored_dropped, write_case
 from weft import api
 from weft.core.heads import outputs
 from weft.core.span import WHOLE
@@ -53,6 +54,30 @@ def measured_images(case: Case, place: Path) -> dict[str, Any]:
     return {"case": case.name, "read": float((found - wanted).abs().max()), "write": done.foreign, "tokenizer": True}
 
 
+def measured_dropped(name: str, case: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """One tiny model of a family that transformers has dropped, against the stored numbers of a version that had it."""
+    write_case(place / "theirs", case)
+    write_tokenizer(place / "theirs")
+    api.convert(place / "theirs", place / "ours", to="weft")
+    api.convert(place / "ours", place / "back", to="hf")
+    wanted, differences = torch.tensor(case["logits"]), []
+    for folder in ("theirs", "back"):
+        found = api.score(place / folder, [case["row"]], logits=True).logits
+        assert found is not None
+        differences.append(float((found[0].log_softmax(-1)[-len(wanted):] - wanted).abs().max()))
+    return {"case": f"transfo-xl-{name}", "read": differences[0], "write": differences[1],
+            "tokenizer": all(same_tokens(place / each) for each in ("theirs", "back"))}
+
+
+def dropped() -> list[dict[str, Any]]:
+    """Every case of Transformer-XL."""
+    found = []
+    for name, case in stored_dropped().items():
+        with tempfile.TemporaryDirectory() as place:
+            found.append(measured_dropped(name, case, Path(place)))
+    return found
+
+
 def write_tokenizer(folder: Path) -> None:
     """A small tokenizer.json."""
     tokenizer = Tokenizer(models.BPE())
@@ -77,6 +102,7 @@ def measure() -> dict[str, Any]:
     for case in image_cases():
         with tempfile.TemporaryDirectory() as place:
             found.setdefault(build(case).config.model_type, []).append(measured_images(case, Path(place)))
+    found["transfo-xl"] = dropped()
     return {"transformers": transformers.__version__, "families": dict(sorted(found.items()))}
 
 
@@ -87,7 +113,8 @@ def page(record: Mapping[str, Any]) -> str:
     return (f"# Families, measured\n\nLargest difference between logits of Weft and of transformers "
             f"{record['transformers']}, float32, over tiny random models: prompts of five lengths in one batch, each "
             "against that prompt alone in transformers (read), and the folder that Weft writes, opened by the native "
-            "class (write). Written by `make table`; the numbers of every case are in families_table.json.\n\n"
+            "class (write); of transfo-xl, which it has dropped, both against stored logits of transformers "
+            "4.37.2, in segments with memory. Written by `make table`; the numbers of every case are in families_table.json.\n\n"
             + "\n".join(lines) + "\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.analysis.flops import Flops
-from weft.core.layer import traits_of
+from weft.core.layer import Part, traits_of
 from weft.core.model import Model
 from weft.core.traits import Trait
 from weft.positions.regimes import regimes
@@ -19,7 +19,8 @@ def all_notes(model: Model, flops: Flops | None) -> tuple[str, ...]:
     """All notes on a model, in whole sentences."""
     notes = list(_trait_notes(model, flops))
     if flops is not None:
-        notes = [DEFINITION, *notes, *_packing_notes(flops)]
+        remarks = dict.fromkeys(each for part in model.modules() if isinstance(part, Part) for each in part.remarks())
+        notes = [DEFINITION, *notes, *remarks, *_packing_notes(flops)]
         if flops.uncounted:
             notes.append(f"Operators without a formula are not counted: {', '.join(flops.uncounted)}.")
     return tuple(notes)

@@ -84,6 +84,10 @@ class Declarations:
         chunk of its scan. The laws run past the longest in a model."""
         return ()
 
+    def remarks(self) -> tuple[str, ...]:
+        """What the figures of a plan do not show of it, in whole sentences."""
+        return ()
+
     def same_dtype(self) -> tuple[Tensor, ...]:
         """Its parameters and buffers whose dtype no cast changes: counts, numbers that a configuration fixes."""
         return ()

@@ -41,7 +41,8 @@ class Dims:
         layer: index of the block being built, from 0.
         n_layers: number of blocks.
         shared: the parts declared under ``shared:``; None where nothing can be shared.
-        tokens: the token embedding, once it is built, for readouts that are tied to it.
+        tokens: the token embedding, once it is built, for readouts that are tied to it; None if it is adaptive.
+        clusters: an adaptive token embedding (`weft.heads.adaptive_embedding`), for readouts that are tied to it.
         predicts: whether the model predicts each next token, so that no layer may attend to later ones.
         path: of the part in the configuration, for errors.
     """
@@ -53,6 +54,7 @@ class Dims:
     n_layers: int = 1
     shared: SharedUse | None = None
     tokens: nn.Embedding | None = None
+    clusters: nn.Module | None = None
     predicts: bool = False
     path: str = ""
 

@@ -63,6 +63,7 @@ class Native:
         otherwise: rules of other forms in which files hold the same tensors; they are only read.
         widens: whether a simpler family has the same model where its own keys have their neutral values; a model that
             both can hold is written as the simpler one, unless it came from this one.
+        opened_by: a version of `transformers` that has the class, where later ones have dropped it; empty: none has.
     """
 
     model_type: str
@@ -79,6 +80,7 @@ class Native:
     limits: Callable[[Facts], list[str]] = lambda facts: []
     otherwise: tuple[Callable[[Facts], list[Rule]], ...] = ()
     widens: bool = False
+    opened_by: str = ""
 
     @property
     def rules(self) -> tuple[KeyRule, ...]:

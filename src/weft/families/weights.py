@@ -150,7 +150,8 @@ def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "
         for name, tensor in zip(rule.theirs, written, strict=True):
             assert name not in shapes, f"two rules write {name}"
             shapes[name] = tuple(tensor.shape)
-    repeated = {copy: source for copy, source in (tied or {}).items() if source in shapes}
+    # A tensor that the model has as its own is no copy, whatever other models of the family have there.
+    repeated = {copy: source for copy, source in (tied or {}).items() if source in shapes and copy not in shapes}
     return Account(applied, shapes, prefix, junk, repeated)
 
 

@@ -54,6 +54,9 @@ class LinearReadoutConfig(ReadoutConfig):
         tokens = dims.tokens
         if not self.tied:
             return LinearReadout(self, None, dims)
+        if dims.clusters is not None:
+            raise dims.problem("tied", "the token embedding is adaptive, so it has several matrices.",
+                               "Give the model an adaptive readout, or set tied: false.")
         width = dims.d_model if self.d_embedding is None else self.d_embedding
         if tokens is None or tokens.embedding_dim != width:
             raise dims.problem("tied", f"there is no token embedding of width {width} to share.",

@@ -17,6 +17,7 @@ from weft.core.heads import outputs
 from weft.core.images import ImageModel
 from weft.core.model import EncoderInputs, LanguageModel, Model
 from weft.core.span import WHOLE, Span
+from weft.families.family import Native, families
 from weft.interop.huggingface.folder import read_raw
 from weft.interop.huggingface.with_code import brings_bundled_code
 
@@ -89,6 +90,10 @@ def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[s
     import transformers
     from transformers import __version__
 
+    dropped = _dropped(folder)
+    if dropped is not None and getattr(transformers, dropped.architecture, None) is None:
+        return None, (f"transformers {__version__} no longer has the class {dropped.architecture}, so only Weft has "
+                      f"compared the numbers; version {dropped.opened_by} opens the folder.",)
     # All exceptions: any error of a foreign library is reported to the user in one line.
     trusted = {"local_files_only": True, "trust_remote_code": brings_bundled_code(folder)}
     try:
@@ -101,11 +106,19 @@ def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[s
         with torch.inference_mode():
             inputs = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
             found = model.eval()(tokens, **inputs)
-            logits: Tensor = found["logits" if "logits" in found else "last_hidden_state"]
+            name = next(each for each in ("logits", "prediction_scores", "last_hidden_state") if each in found)
+            logits: Tensor = found[name]
     except Exception as error:
         return None, (f"transformers {__version__} opens the folder and cannot run it, so only Weft has compared the "
                       f"numbers: {_line(error)}",)
     return logits.float(), ()
+
+
+def _dropped(folder: Path) -> Native | None:
+    """The format of a folder whose class later versions of `transformers` have dropped; None for any other."""
+    kind = read_raw(folder).get("model_type")
+    natives = (family.native for family in families().values())
+    return next((each for each in natives if each is not None and each.opened_by and each.model_type == kind), None)
 
 
 HEADED = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForImageClassification")

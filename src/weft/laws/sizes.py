@@ -173,6 +173,9 @@ def _list(items: list[Any], scale: Scale, name: str, head: int | None) -> list[A
             scale.sizes.d_head // 2
         pairs = max(LEAST_TURNED // 2, pairs)
         return [items[index * len(items) // pairs] for index in range(pairs)]
+    most = scale.sizes.vocabulary
+    if name == "cutoffs" and items and items[-1] >= most:  # clusters of about the same size
+        return [index * most // (len(items) + 1) for index in range(1, len(items) + 1)]
     return items
 
 
@@ -185,6 +188,8 @@ def _number(value: int, scale: Scale, name: str, head: int | None) -> int:
         return min(value, sizes.d_head)
     if name == "d_value" and sizes.d_head is not None and head is not None:
         return max(1, min(value, round(value * min(head, sizes.d_head) / head)))
+    if name == "div_val" and sizes.d_head is not None:  # else the last clusters of a narrow twin have no features
+        return min(value, 2)
     if name == "d_conv":
         return min(value, sizes.reach)
     if name.startswith("d_"):

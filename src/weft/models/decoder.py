@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 
@@ -22,6 +22,7 @@ from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import Memory, Span
 from weft.core.state import child_field
+from weft.heads.adaptive_embedding import AdaptiveEmbedding, ClusterSettings
 from weft.heads.base import ClassifierConfig, HeadConfig
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.linear.linear import Linear
@@ -55,6 +56,9 @@ class EmbeddingSettings(Settings):
         dropout: of the sum with positions, after the norm.
         norm: of the sum with positions.
         std: standard deviation of initial embeddings; ``inverse_sqrt_width``: one over that square root.
+        adaptive: clusters of ids whose vectors are the narrower, the rarer they are (`AdaptiveEmbedding`);
+            ``d_embedding`` is then the width of the first cluster, and each cluster has a map of its own to d_model.
+            None: all have the same width. Left out of files where it is None.
     """
 
     d_embedding: int | None = Field(default=None, gt=0)
@@ -63,6 +67,13 @@ class EmbeddingSettings(Settings):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
     std: Annotated[float, Field(gt=0)] | Literal["inverse_sqrt_width"] = 0.02
+    adaptive: ClusterSettings | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_later_fields(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plain data as earlier versions wrote it, so that configurations keep their fingerprints."""
+        data: dict[str, Any] = written(self)
+        return data if self.adaptive is not None else {k: v for k, v in data.items() if k != "adaptive"}
 
     def factor(self, width: int) -> float:
         """The factor of embeddings of ``width`` features."""
@@ -155,9 +166,16 @@ class Embedding(Direct):
                                f"{dims.d_model}.", "Choose a larger d_model.")
         width = dims.d_model - self.position.width
         narrow = settings.d_embedding
-        self.tokens = nn.Embedding(dims.vocab_size, width if narrow is None else narrow)
-        self.projection = None if narrow is None else Linear(narrow, width, bias=False)
-        nn.init.normal_(self.tokens.weight, std=settings.deviation(self.tokens.embedding_dim))
+        self.tokens: nn.Embedding | AdaptiveEmbedding
+        if settings.adaptive is None:
+            self.tokens = nn.Embedding(dims.vocab_size, width if narrow is None else narrow)
+        else:
+            self.tokens = AdaptiveEmbedding(settings.adaptive, width, narrow, dims.at("embedding", "adaptive"))
+        self.projection = (None if narrow is None or settings.adaptive is not None
+                           else Linear(narrow, width, bias=False))
+        for table in self.tokens.modules():
+            if isinstance(table, nn.Embedding):
+                nn.init.normal_(table.weight, std=settings.deviation(table.embedding_dim))
         self.scale, self.round_scale = settings.factor(self.tokens.embedding_dim), settings.round_scale
         self.norm = settings.norm.build(dims.at("embedding", "norm"))
         self.dropout = Dropout(settings.dropout)
@@ -211,6 +229,10 @@ class DecoderConfig(StackedConfig):
                                 "blocks": [{"kind": "post", "layers": ["s4d", mlp]}]}),
             cls.model_validate({"vocab_size": 11, "context": 32, "d_model": 8, "embedding": {"d_embedding": 5},
                                 "readout": {"kind": "linear", "d_embedding": 5}, "blocks": [pre]}),
+            cls.model_validate({"vocab_size": 11, "context": 32, "d_model": 8,
+                                "embedding": {"adaptive": {"cutoffs": [3, 7], "div_val": 2}},
+                                "readout": {"kind": "adaptive", "cutoffs": [3, 7], "div_val": 2, "projections": "all",
+                                            "tied_projections": "tails", "bias": "all"}, "blocks": [pre]}),
         ]
 
 
@@ -250,4 +272,7 @@ def build_embedding(config: StackedConfig, dims: Dims) -> tuple[Embedding, Share
     shared = SharedParts(config.shared)
     dims = replace(dims, shared=shared)
     embedding = Embedding(config.embedding, config.position, dims)
-    return embedding, shared, replace(dims, tokens=embedding.tokens)
+    tokens = embedding.tokens
+    if isinstance(tokens, AdaptiveEmbedding):
+        return embedding, shared, replace(dims, clusters=tokens)
+    return embedding, shared, replace(dims, tokens=tokens)

@@ -11,6 +11,7 @@ from weft.core.model import Encoded, Encoder, EncoderInputs
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
+from weft.heads.adaptive_embedding import AdaptiveEmbedding
 from weft.linear.rewrite import rewritten
 from weft.models.decoder import Decoder, DecoderConfig
 from weft.models.encoder import TokenEncoder, TokenEncoderConfig
@@ -78,6 +79,9 @@ class EncoderDecoder(Decoder):
 
     def _tie(self, encoder: TokenEncoder) -> None:
         target, source = self.embedding.tokens.embedding_dim, encoder.embedding.tokens.embedding_dim
+        if any(isinstance(each.embedding.tokens, AdaptiveEmbedding) for each in (self, encoder)):
+            raise Dims(target).problem("tied_source", "an adaptive embedding is not shared with the source.",
+                                       "Set tied_source: false, or leave `embedding.adaptive` out.")
         if source != target:
             raise Dims(target).problem("tied_source", f"token embeddings of {source} features in the encoder, {target} "
                                        "in the decoder.", "Give both the same positions, or untie.")

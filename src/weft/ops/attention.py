@@ -42,7 +42,7 @@ class AttentionCall:
         terms: added to the scaled scores.
         softcap: c in c * tanh(score / c); None for none.
         sinks: one more score for each head, of a key without a value: it takes weight and adds nothing to the output
-            (gpt-oss; Xiao et al. 2024, section 3.3, have a learned key).
+            (gpt-oss; Xiao et al. 2024, section 3.3, have a learned key). With [B,T,H] one for each query.
         dropout: probability with which a weight is dropped.
         value_terms: computes from the weights [B,H,T,S] what a position scheme adds to the output.
         record: called with the weights [B,H,T,S], before any are dropped.
@@ -55,7 +55,7 @@ class AttentionCall:
     visible: Visible = Everything()
     terms: tuple[ScoreTerm, ...] = ()
     softcap: float | None = None
-    sinks: Float[Tensor, " H"] | None = None
+    sinks: Float[Tensor, " H"] | Float[Tensor, "B T H"] | None = None
     dropout: float = 0.0
     value_terms: Callable[[Tensor], Tensor | None] | None = None
     record: Callable[[Tensor], None] | None = None
@@ -163,7 +163,8 @@ def _normalise(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> 
     """Softmax over the visible keys, in float32 or wider; a query without any gets zero weights."""
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if sinks is not None:
-        column = sinks.to(wide.dtype)[:, None, None].expand(*wide.shape[:-1], 1)
+        each = sinks[:, None] if sinks.dim() == 1 else sinks.transpose(1, 2)
+        column = each.to(wide.dtype)[..., None].expand(*wide.shape[:-1], 1)
         hidden = wide if allowed is None else wide.masked_fill(~allowed, -torch.inf)
         return torch.cat([column, hidden], -1).softmax(-1)[..., 1:].to(scores.dtype)
     if allowed is None:
@@ -208,6 +209,8 @@ def _beyond_rows(call: AttentionCall) -> str | None:
 def _beyond_blocks(call: AttentionCall) -> str | None:
     if call.needs_weights():
         return "it returns no weights"
+    if call.sinks is not None and call.sinks.dim() > 1:
+        return "its sinks differ by query"
     if call.visible.offset is None:
         return "the keys are not in the order of tokens"
     if call.visible.band().ahead is None:
@@ -225,6 +228,8 @@ def _beyond_native(call: AttentionCall) -> str | None:
         return "it returns no weights"
     if call.softcap is not None or call.dropout:
         return "it has no softcap and no dropout"
+    if call.sinks is not None and call.sinks.dim() > 1:
+        return "its sinks differ by query"
     if not all(term.by_distance for term in call.terms):
         return "a bias depends on more than distance"
     if max(call.q.shape[3], call.v.shape[3]) > LARGEST:

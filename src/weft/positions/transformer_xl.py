@@ -6,7 +6,7 @@ from functools import partial
 from typing import ClassVar, Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -94,6 +94,13 @@ class TransformerXl(PositionScheme):
         distance = torch.arange(-self.clamp, self.clamp + 1, device=matrix.device)
         rows = torch.einsum("ld,hed->lhe", self._waves(distance, matrix).to(matrix.dtype), matrix)
         return partial(self._bias, partial(self._by_rows, rows))
+
+    def of_distances(self, q: Float[Tensor, "B T H E"], distance: Int64[Tensor, " L"]) -> Float[Tensor, "B H T L"]:
+        """(q_i + v) . W_r R_d over the root of d_head for these distances d: the scores of keys that are zero."""
+        matrix = self.r.weight.unflatten(0, self.u.shape)
+        distance = distance if self.clamp is None else distance.clamp(-self.clamp, self.clamp)
+        rows = torch.einsum("ld,hed->lhe", self._waves(distance, matrix).to(matrix.dtype), matrix)
+        return torch.einsum("bthe,lhe->bhtl", q + self.v, rows) * self.scale(q.shape[3])
 
     def _bias(self, by_position: Bias, q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], ticks: Ticks,
               keys: Keys) -> Float[Tensor, "B H T S"]:

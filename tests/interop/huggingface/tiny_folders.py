@@ -16,11 +16,21 @@ from torch import Tensor
 
 STORED = Path(__file__).parent / "stored_logits.json"
 
+STORED_DROPPED = Path(__file__).parent / "stored_transfo_xl.json"
+"""Cases of a family that transformers has dropped; see against_transformers/store_transfo_xl.py."""
+
 
 @cache
 def stored() -> Mapping[str, Any]:
     """By case: config.json, the tensors' shapes, a row of tokens and its last logits, as transformers had them."""
     cases: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8"))["cases"]
+    return {**cases, "transfo-xl": stored_dropped()["transfo-xl"]}
+
+
+@cache
+def stored_dropped() -> Mapping[str, Any]:
+    """The same of Transformer-XL's cases, whose row was run in segments."""
+    cases: dict[str, Any] = json.loads(STORED_DROPPED.read_text(encoding="utf-8"))["cases"]
     return cases
 
 
@@ -36,9 +46,14 @@ def weights(shapes: Mapping[str, list[int]]) -> dict[str, Tensor]:
 
 def write(folder: Path, case: str = "llama") -> dict[str, Tensor]:
     """A case's folder, and its tensors."""
+    return write_case(folder, stored()[case])
+
+
+def write_case(folder: Path, case: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The folder of a stored case, and its tensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(stored()[case]["config"]))
-    tensors = weights(stored()[case]["shapes"])
+    (folder / "config.json").write_text(json.dumps(case["config"]))
+    tensors = weights(case["shapes"])
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return tensors
 
