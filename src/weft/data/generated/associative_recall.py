@@ -23,8 +23,8 @@ class AssociativeRecall(Generator):
 
     All keys of a row are different, and so are its values. Ids: 0 is the blank, 1 .. V//2 - 1 are keys, V//2 .. V-1
     values. With S = (length - 2 pairs) / 2 slots of two tokens behind the pairs, queries take different slots, slot s
-    (from 1) with a probability in proportion to s^(power - 1): near 0 a power law of the gap, at 1 all alike. Everything
-    else behind the pairs is filled with random ids, as in that code, or is blank.
+    (from 1) with a probability in proportion to s^(power - 1): near 0 a power law of the gap, at 1 all alike. All else
+    behind the pairs is filled with random ids, as in that code, or is blank.
 
     Attributes:
         length: tokens of a row, even.

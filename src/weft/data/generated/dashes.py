@@ -4,8 +4,9 @@ pixels; the centre of the first pixel is 0."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Bool, Complex128, Float64, Int64, UInt8
@@ -35,6 +36,10 @@ class Look:
     dot: float
     continuity: float
     distracting: int
+
+    def changed(self, given: Mapping[str, Any]) -> Look:
+        """The same with some lengths replaced; those that are None are kept."""
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
 
 
 @final
@@ -122,10 +127,10 @@ class Canvas:
         tails, tips = pivot + self.gap * heading, pivot + (self.gap + look.dash) * heading
         weights = np.cos(look.continuity * bends) ** 2 * self._turns_back(tips, heading, ahead)
         weights[weights > 0] *= self.free(tails[weights > 0], tips[weights > 0], path)
-        total = weights.sum()
-        if total <= 0:
+        sums = np.cumsum(weights)
+        if sums[-1] <= 0:
             return False
-        chosen = int(np.searchsorted(np.cumsum(weights), chance * total, side="right"))
+        chosen = min(int(np.searchsorted(sums, chance * sums[-1], side="right")), int(np.flatnonzero(weights)[-1]))
         path.tip, path.turn = complex(tips[chosen]), path.turn + float(bends[chosen])
         self._add(complex(tails[chosen]), path.tip, path.owner)
         return True
@@ -133,7 +138,7 @@ class Canvas:
     def free(self, tails: Complex128[np.ndarray, " n"], tips: Complex128[np.ndarray, " n"],
              path: Path | None = None) -> Bool[np.ndarray, " n"]:
         """Whether each dash lies within the border and keeps its distance, but for that from the last of ``path``."""
-        inside = self._inside(tails) & self._inside(tips)
+        inside = np.logical_and(self._inside(tails), self._inside(tips))
         starts, ends, _ = self.all()
         if path is not None:
             other = ends != path.tip
@@ -190,13 +195,15 @@ def distances(tails: Complex128[np.ndarray, " n"], tips: Complex128[np.ndarray, 
     sides = [np.sign((np.conj(line) * points[0]).imag) * np.sign((np.conj(line) * points[1]).imag)
              for line, points in ((one, from_one), (other, from_other))]
     crossing = (sides[0] < 0) & (sides[1] < 0)
-    return np.where(crossing, 0.0, found)
+    apart: np.ndarray = np.where(crossing, 0.0, found)
+    return apart
 
 
 def _to_line(points: np.ndarray, line: np.ndarray) -> np.ndarray:
     """The distance of points from a line that begins at 0."""
     along = np.clip((points * np.conj(line)).real / (line * np.conj(line)).real, 0, 1)
-    return np.abs(points - along * line)
+    found: np.ndarray = np.abs(points - along * line)
+    return found
 
 
 def drawn(picture: Picture, size: int, look: Look) -> UInt8[np.ndarray, "H W"]:

@@ -16,7 +16,7 @@ from weft.data.generated.generator import Generator, Rows
 @dataclass(frozen=True)
 class InductionHeads(Generator):
     """Random tokens among which a trigger stands once; at the end it stands again, and the token that followed it is to
-    be predicted (Olsson et al. 2022, "prefix matching"; in the form of Gu and Dao 2023, section 4.1.2 and appendix E.1).
+    be predicted (Olsson et al. 2022; in the form of Gu and Dao 2023, section 4.1.2 and appendix E.1).
 
         4 1 trigger 6 2 2 5 1 trigger
                               -> 6

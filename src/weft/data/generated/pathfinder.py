@@ -41,8 +41,8 @@ class Pathfinder(Generator):
     A path is a chain of dashes. From the end of a dash one goes on by the gap in its direction, and from there by the
     gap and a dash in a direction that differs by an angle d, drawn with a probability in proportion to cos^2(min(c |d|,
     pi/2)), c the continuity. Two dashes that do not follow one another in a path are nowhere closer than two gaps and
-    the thickness of a stroke, centre line to centre line, while neighbours in a path are no further apart than two gaps:
-    so the answer is a function of the picture. (The released code keeps the first dashes of the two paths apart from
+    the thickness of a stroke, centre line to centre line, while neighbours in a path are at most two gaps apart: so the
+    answer is a function of the picture. (The released code keeps the first dashes of the two paths apart from
     those that follow alone, and draws by another filter.) Both paths begin near the middle, ``apart`` pixels from one
     another. Both answers are equally likely.
 
