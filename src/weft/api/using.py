@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
 from weft.api.arguments import one_or_more
 from weft.api.models import Model, load, load_language_model
+from weft.api.rows import measure_rows
 from weft.checkpoints import Loaded
 from weft.core.config import parse
 from weft.core.errors import InputError
@@ -201,20 +202,31 @@ def evaluation_text(loaded: Loaded, data: str | Path | None, part: HeldOut) -> T
 
 
 def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "validation",
-            batch_size: int | None = None) -> Validation:
+            batch_size: int | None = None, task: str | Mapping[str, Any] | None = None,
+            length: int | None = None) -> Validation:
     """Compute the metrics of the task that the model was trained on (accuracy, loss, bits per byte) on all of the run's
-    held-out data.
+    held-out data, or those of another task on rows with answers.
 
     Args:
-        model: the checkpoint of a run.
+        model: the checkpoint of a run; with ``task`` of any model that predicts its answers.
         data: other held-out data, in the format of the run's own.
         part: which of the run's held-out data to use, without ``data``.
         batch_size: number of rows that run together; None: the run's.
+        task: kind of a task on rows with answers (`weft.tasks.rows`), or its fields; what is not given is as in the
+            run, if that is of the same kind.
+        length: of the rows in tokens; None: the task's.
 
     Raises:
-        InputError: the checkpoint records no run.
+        InputError: the checkpoint records no run; or ``data`` with ``task`` or ``length``.
+        ConfigError: the task's rows cannot be of that length, or the model does not fit them.
     """
     loaded = load(model)
+    if task is not None or length is not None:
+        if data is not None:
+            raise InputError("other data for rows that the task makes itself.", where="data",
+                             remedy="Leave it out, or leave out task and length.")
+        recorded = None if loaded.run is None else run_of(loaded)
+        return measure_rows(loaded, recorded, task, length=length, part=part, batch_size=batch_size)
     run, tokenizer = run_of(loaded), require_tokenizer(loaded)
     settings = run.data
     if batch_size is not None:

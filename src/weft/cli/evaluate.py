@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from weft.cli.bleu import require_bleu, require_pairs, translated
 from weft.cli.generate import Checkpoint
@@ -51,6 +52,10 @@ def evaluate(checkpoint: Checkpoint,
              beams: Beams = 4, length_penalty: LengthPenalty = 0.6, length_formula: Formula = "gnmt",
              cut: Cut = False, translations: Annotated[Path | None, typer.Option(
                  "--translations", help="With --bleu, write them to this new file, one a line.")] = None,
+             task: Annotated[str | None, typer.Option("--task", help="A task on rows with answers: its kind, or "
+                                                      "'{kind: mqar, pairs: 8}'; by default the run's.")] = None,
+             length: Annotated[str | None, typer.Option("--length", help="Tokens of that task's rows; several numbers, "
+                                                        "N,N,..., give one line each.")] = None,
              device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
              plugin: Plugin = None, json: Json = False,
              revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
@@ -60,8 +65,13 @@ def evaluate(checkpoint: Checkpoint,
     from weft.tasks.next_token import NextTokenConfig
 
     held_out, sizes = held_out_part(part, data), numbers_of(context, "--context")
+    lengths = numbers_of(length, "--length")
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
     require_bleu(bleu, translations)
+    if task is not None or length is not None:
+        require_rows_alone(sizes, stride, data, bleu=bleu, documents=documents)
+        _rows(loaded, task_of(task), lengths, held_out, batch_size, json=json)
+        return
     if api.task_kind(loaded) != NextTokenConfig.kind:
         search = search_of(beams, length_penalty, length_formula, None, batch_size, cut) if bleu else None
         compared = None if search is None else translated(loaded, data, held_out, search, translations)
@@ -76,6 +86,54 @@ def evaluate(checkpoint: Checkpoint,
     for each in found:
         typer.echo(_line(each))
     typer.echo(f"protocol: {found[-1].protocol.describe()}")
+
+
+def _rows(loaded: Loaded, task: str | dict[str, Any] | None, lengths: list[int | None], part: HeldOut,
+          batch_size: int, *, json: bool) -> None:
+    """Print the metrics of a task on rows with answers, by length."""
+    from weft import api
+
+    found = [(length, api.measure(loaded, part=part, batch_size=batch_size, task=task, length=length))
+             for length in lengths]
+    if json:
+        print_json([{**each.named(), "length": length, "predictions": each.tokens, "unit": each.unit,
+                     "protocol": each.protocol} for length, each in found])
+        return
+    for length, each in found:
+        typer.echo(("" if length is None else f"length {length:,}: ") + each.line())
+    typer.echo(f"protocol: {found[-1][1].protocol}")
+
+
+def task_of(text: str | None) -> str | dict[str, Any] | None:
+    """The task that ``--task`` gives: its kind, or its fields."""
+    from weft.core.errors import InputError
+
+    if text is None:
+        return None
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        found = None
+    if isinstance(found, str) or (isinstance(found, dict) and all(isinstance(key, str) for key in found)):
+        return found
+    raise InputError(f"{text!r} is neither a kind of task nor its fields.", where="--task",
+                     remedy="Give a kind such as mqar, or '{kind: mqar, pairs: 8}'.")
+
+
+def require_rows_alone(sizes: list[int | None], stride: int | None, data: Path | None, *, bleu: bool,
+                       documents: bool) -> None:
+    """Refuse options that rows which a task makes itself do not have.
+
+    Raises:
+        InputError: one of them is given.
+    """
+    from weft.core.errors import InputError
+
+    given = {"--context": sizes != [None], "--stride": stride is not None, "--documents": documents,
+             "--data": data is not None, "--bleu": bleu}
+    if names := [name for name, is_given in given.items() if is_given]:
+        raise InputError("an option of text, while the task makes its rows itself.", where=", ".join(names),
+                         remedy="Leave it out; --length gives the tokens of a row.")
 
 
 def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int | None], stride: int | None,

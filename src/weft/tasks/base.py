@@ -164,6 +164,14 @@ class TaskConfig(PartConfig):
         """
         return split_corpus(data)[0].texts()
 
+    def vocabulary(self, data: DataSettings) -> int | None:
+        """How many ids the rows have that the task makes or reads by itself; None for text, whose tokenizer says it.
+
+        Raises:
+            DataError: the data cannot be read.
+        """
+        return None
+
     def extra_ids(self, tokenizer: TokenizerConfig) -> int:
         """How many ids the model needs after the tokenizer's, such as one for the mask."""
         return 0

@@ -41,18 +41,21 @@ def tokenizer_of(plain: Mapping[str, Any]) -> TokenizerConfig:
 
 
 def vocab_size_of(plain: Mapping[str, Any]) -> int:
-    """The number of ids of a run's tokenizer and task. A tokenizer that is learned is trained here, on the training
-    texts, to count them.
+    """The number of ids of a run's tokenizer and task, or of rows that the task makes itself. A tokenizer that is
+    learned is trained here, on the training texts, to count them.
 
     Raises:
         ConfigError: a task, tokenizer or data section that cannot be parsed.
         DataError: texts that cannot be read.
         TokenizerError: a tokenizer that cannot be learned from them.
     """
-    tokenizer, task = tokenizer_of(plain), task_of(plain)
+    tokenizer, task, data = tokenizer_of(plain), task_of(plain), parse(DataSettings, plain.get("data", {}))
+    own = task.vocabulary(data)
+    if own is not None:
+        return own
     known = tokenizer.known_vocab_size()
     if known is None:
-        known = tokenizer.fit(task.texts(parse(DataSettings, plain.get("data", {})))).vocab_size
+        known = tokenizer.fit(task.texts(data)).vocab_size
     return known + task.extra_ids(tokenizer)
 
 

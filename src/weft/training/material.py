@@ -39,6 +39,10 @@ def prepare(config: RunConfig) -> Material[Any]:
     """
     material = config.made_task().material(config.data, config.tokenizer)
     known, more = material.tokenizer.vocab_size, config.task.extra_ids(config.tokenizer)
+    own = config.task.vocabulary(config.data)
+    if own is not None and config.model.vocab_size < own:
+        raise ConfigError([f"model.vocab_size: {config.model.vocab_size}, while the rows of {config.task.kind!r} have "
+                           f"{own:,} ids. Leave it out, and it is filled in."])
     if config.model.vocab_size < known + more:
         also = f" and the task {config.task.kind!r} needs {more} more" if more else ""
         raise ConfigError([f"model.vocab_size: {config.model.vocab_size}, while the tokenizer has "
