@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import final
 
 SOURCES = Path(__file__).parent
-KERNELS = ("attention.c",)
+KERNELS = ("attention.c", "few_rows.c")
 """Compiled once for each instruction set."""
 COMMON = ("library.c",)
 """Compiled once."""
@@ -28,7 +28,8 @@ COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno")
 AVX2 = ("-mavx2", "-mfma", "-mbmi", "-mbmi2")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
-SETS: Mapping[str, tuple[str, ...]] = {"avx512": AVX512, "avx2": AVX2, "baseline": ()}
+NARROW = (*AVX512, "-mavx512bf16", "-mavx512vnni")
+SETS: Mapping[str, tuple[str, ...]] = {"avx512_bf16": NARROW, "avx512": AVX512, "avx2": AVX2, "baseline": ()}
 """Instruction sets, the best first, and what tells the compiler to use them."""
 LIBRARY, RECORD = "libweft.so", "build.json"
 SECONDS = 300
