@@ -11,6 +11,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.ops.few_rows import many_rows, native_hindrance, native_product
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.linear import stored_token
 from weft.ops.operator import operator
@@ -95,6 +96,21 @@ def _shapes(x: Tensor, values: Tensor) -> Tensor:
 _product = operator("int8_product", _kernel, _shapes)
 
 
+def _native(call: Int8Call) -> Tensor:
+    y: Tensor = native_product(call.x, call.values, call.scale, None)
+    return y
+
+
+def _in_c(call: Int8Call) -> str | None:
+    if call.scale.dtype != torch.float32:
+        return "its scales are not in float32"
+    return native_hindrance(call.x, call.values, call.values.shape[1])
+
+
+def _few_in_c(call: Int8Call) -> str | None:
+    return many_rows(call.x)
+
+
 def _one_token(call: Int8Call) -> Tensor:
     wide = torch.promote_types(call.x.dtype, torch.float32)
     y = (call.values.to(wide) * stored_token(call.x, wide)).sum(-1)
@@ -126,6 +142,9 @@ INT8_LINEAR = OPERATIONS.add(Operation(
     Form(REFERENCE, _written_out, "integers converted to floats, then a product"),
     Form("lean", _lean, "converted to floats, again in backward",
          gradients="with", transformed=False),
+    Form("native", _native, "a few vectors in 16 bits, exact sums, in C", devices=frozenset({"cpu"}),
+         dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
+         serves=_in_c, worth=_few_in_c, known_as=("c", "few_rows")),
     Form("packed", _packed, "PyTorch's product with int8 weights",
          devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
          gradients="without", transformed=False, pays_for=frozenset({torch.bfloat16}), serves=_whole_blocks,

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.ops.few_rows import many_rows, native_hindrance, native_product, product_flops
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.routed_linear import backward_flops, flops, routed_linear
 from weft.ops.routes import ROUTING
@@ -52,6 +53,19 @@ def _wide(call: LinearCall) -> Tensor:
 def _routed(call: LinearCall) -> Tensor:
     y: Tensor = routed_linear(*call)
     return y
+
+
+def _native(call: LinearCall) -> Tensor:
+    y: Tensor = native_product(call.x, call.weight, None, call.bias)
+    return y
+
+
+def _in_c(call: LinearCall) -> str | None:
+    return _same_dtype(call) or native_hindrance(call.x, call.weight, call.weight.shape[1], call.bias)
+
+
+def _few(call: LinearCall) -> str | None:
+    return many_rows(call.x)
 
 
 def _same_dtype(call: LinearCall) -> str | None:
@@ -100,6 +114,9 @@ LINEAR = OPERATIONS.add(Operation(
     # matrices for products of many rows.
     Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
          serves=_of_one, eager=False, known_as=("gemv", "vector")),
+    Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
+         dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
+         serves=_in_c, worth=_few, flops={"weft.native_product": product_flops}, known_as=("c", "few_rows")),
     Form("routed", _routed, "each product by its fastest measured library", transformed=False,
          devices=frozenset({"cpu"}), serves=_same_dtype, offer=ROUTING.offer,
          flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),

@@ -9,6 +9,8 @@ typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
 int weft_has(const char *set) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
+    if (!strcmp(set, "avx512_bf16"))
+        return weft_has("avx512") && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     if (!strcmp(set, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&

@@ -1,0 +1,151 @@
+"""Products of a few vectors with a matrix in C, and a whole gated feed-forward: one call each, without gradients.
+
+A step of decoding multiplies each matrix of a model by one vector for every row of the batch, so it takes as long as
+reading the matrices does, and as starting each product. The C functions read a matrix as it lies, in float32, in
+bfloat16, in whole numbers of eight bits (`weft.ops.int8_linear`) or of four (`weft.ops.int4_linear`), and are called on
+PyTorch's threads. Each sum is taken by one thread in one order, which depends neither on the other vectors nor on the
+number of threads, so a row of a batch gets the same bits as the row alone. The sources are `weft/ops/native/few_rows.c`
+and what it includes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from weft.ops.native.library import VARIABLE, Incomplete, Loaded, instructions, loaded, why_not
+from weft.ops.operator import operator
+from weft.ops.thresholds import threshold
+
+FEW_ROWS = int(threshold("linear.native"))
+"""Vectors up to which these products are chosen where no form is named. For more, libraries read the vectors from a
+layout of their own, which many vectors repay."""
+KINDS: Mapping[torch.dtype, int] = MappingProxyType(
+    {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3})
+"""How a matrix is stored, by the dtype of its tensor; as in native/dots.h."""
+ACTIVATION_NAMES: Sequence[str] = ("identity", "relu", "squared_relu", "gelu", "gelu_tanh", "quick_gelu", "silu",
+                                   "sigmoid")
+"""Non-linearities of gated units that are written in C, in the order of native/few_rows.c."""
+
+_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+_MAP = (_POINTER, _LONG, _POINTER, _POINTER)
+
+
+@cache
+def _functions(named: str | None) -> tuple[Any, Any, int | None]:
+    """The functions for one product and for a gated unit in the instruction set of this process, and the address of
+    what runs them on several threads. ``named``: the set that the environment names; the result is stored for each."""
+    found, library = instructions(), loaded()
+    assert isinstance(found, str) and isinstance(library, Loaded), "the form serves only where there is a library"
+    one, gated = library.handle[f"weft_few_rows_{found}"], library.handle[f"weft_gated_{found}"]
+    head = (_POINTER, ctypes.c_uint, ctypes.c_int, ctypes.c_int)
+    one.argtypes = (*head, *3 * (_LONG,), _POINTER, *_MAP, _POINTER)
+    gated.argtypes = (*head, ctypes.c_int, *2 * (ctypes.c_float,), *4 * (_LONG,), _POINTER, *3 * _MAP, *2 * (_POINTER,))
+    return one, gated, library.parallel
+
+
+def _arguments(values: Tensor, scale: Tensor | None, bias: Tensor | None) -> tuple[int, int, int | None, int | None]:
+    """Those of a `Map` of native/few_rows.h."""
+    return (values.data_ptr(), values.stride(0) * values.element_size(), None if scale is None else scale.data_ptr(),
+            None if bias is None else bias.data_ptr())
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return x if x is None or x.is_contiguous() else x.contiguous()
+
+
+def _complete(done: int) -> None:
+    if not done:
+        raise Incomplete("a product in C could not reserve the memory for its vectors. Give it fewer threads or a "
+                         "smaller batch.")
+
+
+def _product(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    # In a step of one token the time of each line counts, so no name is looked up twice and no structure is built.
+    if not x.is_contiguous():
+        x = x.contiguous()
+    shape = x.shape
+    inputs, outputs = shape[-1], values.shape[0]
+    y = x.new_empty((*shape[:-1], outputs))
+    run, _, parallel = _functions(os.environ.get(VARIABLE))
+    scale, bias = _contiguous(scale), _contiguous(bias)
+    _complete(run(parallel, torch.get_num_threads(), KINDS[values.dtype], x.dtype is torch.bfloat16,
+                  x.numel() // inputs, inputs, outputs, x.data_ptr(), *_arguments(values, scale, bias), y.data_ptr()))
+    return y
+
+
+def _product_shape(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], values.shape[0])
+
+
+def _gated(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Tensor | None, up: Tensor,
+           up_scale: Tensor | None, up_bias: Tensor | None, down: Tensor, down_scale: Tensor | None,
+           down_bias: Tensor | None, activation: int, limit: float, shift: float) -> Tensor:
+    if not x.is_contiguous():
+        x = x.contiguous()
+    shape = x.shape
+    inputs, hidden, outputs = shape[-1], gate.shape[0], down.shape[0]
+    rows = x.numel() // inputs
+    y, between = x.new_empty((*shape[:-1], outputs)), x.new_empty((rows, hidden), dtype=torch.float32)
+    _, run, parallel = _functions(os.environ.get(VARIABLE))
+    small = [_contiguous(each) for each in (gate_scale, gate_bias, up_scale, up_bias, down_scale, down_bias)]
+    _complete(run(parallel, torch.get_num_threads(), KINDS[gate.dtype], x.dtype is torch.bfloat16, activation, limit,
+                  shift, rows, inputs, hidden, outputs, x.data_ptr(), *_arguments(gate, *small[:2]),
+                  *_arguments(up, *small[2:4]), *_arguments(down, *small[4:]), between.data_ptr(), y.data_ptr()))
+    return y
+
+
+def _gated_shape(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Tensor | None, up: Tensor,
+                 up_scale: Tensor | None, up_bias: Tensor | None, down: Tensor, down_scale: Tensor | None,
+                 down_bias: Tensor | None, activation: int, limit: float, shift: float) -> Tensor:
+    return x.new_empty(*x.shape[:-1], down.shape[0])
+
+
+native_product = operator("native_product", _product, _product_shape)
+"""x W^T + b: x [...,in] in float32 or bfloat16; the matrix as `KINDS` says, and its scales."""
+
+
+native_gated = operator("native_gated_feed_forward", _gated, _gated_shape)
+"""A gated feed-forward; ``activation`` is a place in `ACTIVATION_NAMES`, ``limit`` infinite where there is none."""
+
+
+def gated_flops(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Tensor | None, up: Tensor,
+                up_scale: Tensor | None, up_bias: Tensor | None, down: Tensor, *_: Any) -> int:
+    """Operations of the three products."""
+    return 2 * (x.numel() // x.shape[-1]) * gate.shape[0] * (2 * x.shape[-1] + down.shape[0])
+
+
+def product_flops(x: Tensor, values: Tensor, *_: Any) -> int:
+    """Operations of a product."""
+    return 2 * x.numel() * values.shape[0]
+
+
+def native_hindrance(x: Tensor, values: Tensor, inputs: int, *others: Tensor | None) -> str | None:
+    """Why C cannot multiply these vectors by this matrix, in some 40 letters; None where it can.
+
+    Args:
+        x: [...,in].
+        values: the matrix [out,...], of one of the dtypes of `KINDS`.
+        inputs: of the matrix.
+        others: its bias, or others in the dtype of ``x``.
+    """
+    if any(each is not None and each.dtype != x.dtype for each in others):
+        return "vectors and bias differ in dtype"
+    if values.stride(-1) != 1 and values.shape[-1] != 1:
+        return "the matrix lies column by column"
+    if x.numel() == 0 or inputs == 0 or values.shape[0] == 0:
+        return "there is nothing to multiply"
+    return why_not()
+
+
+def many_rows(x: Tensor) -> str | None:
+    """Why such products do not pay for ``x``."""
+    return None if x.numel() <= FEW_ROWS * x.shape[-1] else f"more than {FEW_ROWS} rows"
