@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test test-interop test-gguf test-processors mutants table lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-gguf test-processors mutants table lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -16,6 +16,7 @@ help:
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
 	@echo "make test-processors  the tests as other processors and other numbers of threads run them: more than half an hour"
+	@echo "make hybrids  the laws on 1,000 hybrids drawn from all parts: some six minutes on two cores"
 	@echo "make mutants  mistakes put into the source one by one, which the tests must see: under half an hour;"
 	@echo "              make mutants ONLY='beam-* sampling-*' for some"
 	@echo "make lint   ruff and mypy"
@@ -42,6 +43,11 @@ figures: run
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	$(PYTEST)
+
+# Hybrids of parts drawn at random, which obey the laws too: more of them than `make test` draws.
+HYBRIDS ?= 1000
+hybrids: $(STAMP)
+	WEFT_HYBRIDS=$(HYBRIDS) $(PYTEST) --dist load tests/laws/test_hybrids.py
 
 # Against transformers, which nothing else needs.
 test-interop: $(STAMP)

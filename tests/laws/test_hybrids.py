@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 import torch
 
 from weft.laws import Hybrids, examine, subject_of
 
-SEEDS = range(200)
+SEEDS = range(int(os.environ.get("WEFT_HYBRIDS", "100")))
+"""A minute of one core; `make hybrids` draws ten times as many."""
 QUICK = ("split", "causality", "ragged", "selection", "packed", "persistence", "bounded", "readout")
 IN_TURN = ("coordinates", "forks", "saving", "reuse", "training", "memory")
 """Of these each hybrid takes one."""
