@@ -1,4 +1,4 @@
-"""The tables of the README, from the figures of ``result.json``."""
+"""The tables and pictures of the README, from the figures of ``result.json``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from weft.comparison.statistics import t_test
+from weft.drawing.chart import Curve, chart
+from weft.drawing.figure import Figure
 
 BEGIN, END = "<!-- tables -->\n", "<!-- /tables -->\n"
 CONFIDENCE = 0.95
@@ -28,10 +30,13 @@ def text(result: Mapping[str, Any]) -> str:
     """Two tables of mean perplexity with half of its interval over seeds, and what follows from them."""
     lengths = [str(length) for length in result["lengths"]]
     schemes, methods = rows_of(result)
+    trained, extended = pictures(result)
     return "\n".join([
         f"Perplexity per token, mean over {result['seeds']} seeds and half of Student's 95 % interval of that mean; "
         f"models were trained at {result['context']} tokens.", "", *table("positions", schemes, lengths), "",
+        f"![{trained.description}]({trained.name}.svg)", "",
         f"RoPE, extended to {result['longer']:,} tokens:", "", *table("method", methods, lengths), "",
+        f"![{extended.description}]({extended.name}.svg)", "",
         *sentences(schemes, methods, str(result["context"]), lengths), ""])
 
 
@@ -43,6 +48,23 @@ def rows_of(result: Mapping[str, Any]) -> tuple[Rows, Rows]:
     methods = [(f"{NAMES[method]}, {words}", [found[method][stage] for found in rope])
                for method in rope[0] if method != "trained" for stage, words in STAGES.items()]
     return schemes, [("as trained", [found["trained"] for found in rope]), *methods]
+
+
+def pictures(result: Mapping[str, Any]) -> tuple[Figure, Figure]:
+    """Mean perplexity against the length: of the trained models, and of RoPE extended."""
+    schemes, methods = rows_of(result)
+    lengths = [str(length) for length in result["lengths"]]
+    return (_picture("schemes", "Trained short, tested long", schemes, lengths, result["context"]),
+            _picture("extended", "RoPE extended", methods, lengths, result["longer"]))
+
+
+def _picture(name: str, title: str, rows: Rows, lengths: Sequence[str], marked: int) -> Figure:
+    curves = [Curve(each, [(int(length), statistics.fmean(values(seeds, length))) for length in lengths
+                           if values(seeds, length)], index, dots=True) for index, (each, seeds) in enumerate(rows)]
+    names = ", ".join(each for each, _ in rows)
+    return chart(name, title, f"Mean perplexity against the length of the context, for {names}; the models are made for "
+                 f"{marked:,} tokens.", curves, "tokens of the context", "perplexity", scale="logarithmic",
+                 lengths=True, width=660, height=320, letters=max(len(each) for each, _ in rows))
 
 
 def table(label: str, rows: Rows, lengths: Sequence[str]) -> list[str]:

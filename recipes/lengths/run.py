@@ -6,13 +6,14 @@ DATA is a folder of long texts with the names below. Each scheme is trained at 1
 model is measured on the last tokens of a book that it was not trained on, in windows of each length that advance by
 half of it, so that all lengths predict the same tokens. Models with rotary positions are also extended to 1,024 tokens
 by three methods, and measured as they are and after a tenth of the training's tokens more. Runs lie in
-``runs/lengths``; one that was interrupted goes on. `result.json` keeps every figure, and the tables and the picture of
-the README are made from it.
+``runs/lengths``; one that was interrupted goes on. `result.json` keeps every figure, and the tables and the pictures
+of the README are made from it.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from page import page
+from page import page, pictures
 
 from weft import api
 from weft.core.errors import WeftError
@@ -121,7 +122,17 @@ def main() -> None:
     given = options.parse_args()
     if given.data is not None:
         study(given.data.resolve(), given.runs.resolve(), given.seeds, given.threads)
-    write_file(README, page(README.read_text(encoding="utf-8"), json.loads(RESULT.read_text(encoding="utf-8"))))
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    write_file(README, page(README.read_text(encoding="utf-8"), result))
+    for figure in pictures(result):
+        write_file(HERE / f"{figure.name}.svg", figure.alone())
+
+
+def settings_sha256() -> str:
+    """Of all that decides what is computed."""
+    given = (MODEL.read_text(encoding="utf-8"), TRAINED_ON, TESTED_ON, LENGTHS, LONGER, TUNING_SHARE, MEASURED, METHODS,
+             SCHEMES)
+    return hashlib.sha256(repr(given).encode()).hexdigest()
 
 
 def study(data: Path, runs: Path, seeds: int, threads: int) -> None:
@@ -130,7 +141,8 @@ def study(data: Path, runs: Path, seeds: int, threads: int) -> None:
     prepare(data, runs)
     os.chdir(runs)  # the configuration names the folders of the texts alone
     models: dict[str, Any] = {}
-    facts = {"seeds": seeds, "context": 128, "longer": LONGER, "lengths": LENGTHS, "threads": threads,
+    facts = {"settings_sha256": settings_sha256(),
+             "seeds": seeds, "context": 128, "longer": LONGER, "lengths": LENGTHS, "threads": threads,
              "processor": processor_name(), "torch": torch.__version__, "date": date.today().isoformat()}
     for seed in range(seeds):
         for scheme in SCHEMES:
