@@ -62,8 +62,8 @@ def _picture(name: str, title: str, rows: Rows, lengths: Sequence[str], marked: 
     curves = [Curve(each, [(int(length), statistics.fmean(values(seeds, length))) for length in lengths
                            if values(seeds, length)], index, dots=True) for index, (each, seeds) in enumerate(rows)]
     names = ", ".join(each for each, _ in rows)
-    return chart(name, title, f"Mean perplexity against the length of the context, for {names}; the models are made for "
-                 f"{marked:,} tokens.", curves, "tokens of the context", "perplexity", scale="logarithmic",
+    return chart(name, title, f"Mean perplexity against the length of the context, for {names}; the models are made "
+                 f"for {marked:,} tokens.", curves, "tokens of the context", "perplexity", scale="logarithmic",
                  lengths=True, width=660, height=320, letters=max(len(each) for each, _ in rows))
 
 
