@@ -54,12 +54,13 @@ def name_of(job: Job) -> str:
     return "-".join((job["library"], job["dtype"], job["route"], "compiled" if job["compile"] else "eager"))
 
 
-def prepare(folder: Path, shape: dict[str, int], steps: int) -> None:
-    """Initial weights, and batches of tokens that follow one another by a rule, most of the time."""
+def prepare(folder: Path, shape: dict[str, int], steps: int, text: int) -> None:
+    """Initial weights, and batches of tokens that follow one another by a rule, most of the time; ``text`` is the seed
+    of their draws."""
     job = {"shape": shape, "dtype": "float32", "compile": False, "route": "default"}
     save_file({name: tensor.contiguous() for name, tensor in weights_of(model_of(job), shape["layers"]).items()},
               folder / "weights.safetensors")
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(text)
     count = steps * shape["batch"] * shape["context"] + 1
     tokens = (torch.rand(count, generator=generator).pow(4) * shape["vocabulary"]).long()
     follows = torch.rand(count, generator=generator) < 0.5
@@ -82,16 +83,20 @@ def run(job: Job, folder: Path) -> Row:
     return found
 
 
-def summarise(job: Job, rounds: list[Row], reference: list[float]) -> Row:
-    """Medians over the rounds; ``loss_error`` is the largest difference from ``reference``."""
+def summarise(job: Job, rounds: list[Row], references: list[list[float] | None]) -> Row:
+    """Medians over the rounds. ``loss_errors`` are the largest differences from the losses of the same round's
+    reference, whose text is another one in each; ``loss_error`` is their mean, and None without a reference."""
     good = [row for row in rounds if "error" not in row]
     head = {"name": name_of(job), **{key: job[key] for key in ("library", "dtype", "route", "compile")}}
     if not good:
         return {**head, "error": rounds[-1]["error"]}
-    error = max((abs(a - b) for row in good for a, b in zip(row["losses"], reference, strict=True)), default=0.0)
+    errors = [max(abs(a - b) for a, b in zip(row["losses"], exact, strict=True))
+              for row, exact in zip(rounds, references, strict=True) if exact is not None and "error" not in row]
+    error = statistics.fmean(errors) if errors else None
     middle = {key: statistics.median(row[key] for row in good)
               for key in ("tokens_per_second", "peak_bytes", "first_step_seconds")}
-    return {**head, **middle, "loss_error": error, "loss_equal": error <= LOSS_BOUND[job["dtype"]],
+    return {**head, **middle, "loss_errors": errors, "loss_error": error,
+            "loss_equal": None if error is None else max(errors) <= LOSS_BOUND[job["dtype"]],
             "rounds": [row["tokens_per_second"] for row in good], "losses": good[0]["losses"]}
 
 
@@ -130,31 +135,38 @@ def markdown(report: dict[str, Any]) -> str:
             continue
         share = row["tokens_per_second"] * report["flops_per_token"] / report["roofline"][row["dtype"]]
         lines.append(f"| {row['name']} | {row['tokens_per_second']:.0f} | {share:.0%} | "
-                     f"{row['peak_bytes'] / 1e9:.2f} GB | {row['first_step_seconds']:.1f} s | {row['loss_error']:.1e}"
-                     f"{'' if row['loss_equal'] else ' (not equal)'} |")
+                     f"{row['peak_bytes'] / 1e9:.2f} GB | {row['first_step_seconds']:.1f} s | {_error(row)} |")
     lines += ["", "| Weft's fastest against | speed | memory |", "| --- | --- | --- |"]
     lines += [f"| {row['peer']} (by {row['weft']}) | {row['speed']:.2f}x | {row['memory']:.2f}x |"
               for row in report["comparison"]]
     return "\n".join(lines) + "\n"
 
 
+def _error(row: Row) -> str:
+    if row["loss_error"] is None:
+        return "not known without Weft in float32"
+    spread = f", {min(row['loss_errors']):.1e} to {max(row['loss_errors']):.1e}" if len(row["loss_errors"]) > 1 else ""
+    return f"{row['loss_error']:.1e}{spread}{'' if row['loss_equal'] else ' (not equal)'}"
+
+
 def measure(options: argparse.Namespace, shape: dict[str, int], folder: Path) -> tuple[list[Row], dict[str, float]]:
     """All rounds of all contenders, and the median of the rooflines measured before each round and after the last."""
-    prepare(folder, shape, options.steps + 1)
     contenders = jobs(shape, options.threads, options.only)
     rounds: dict[str, list[Row]] = {name_of(job): [] for job in contenders}
     roofs = []
     for turn in range(options.rounds):
+        prepare(folder, shape, options.steps + 1, turn)
         roofs.append(roofline(options.threads))
         for job in contenders:
             found = run(job, folder)
             rounds[name_of(job)].append(found)
             told = found.get("error") or f"{found['tokens_per_second']:.0f} tokens/s"
             print(f"round {turn + 1}  {name_of(job)}  {told}", flush=True)
-    exact = next((row["losses"] for job in contenders if job["library"] == "weft" and job["dtype"] == "float32"
-                  for row in rounds[name_of(job)] if "error" not in row), [])
+    names = [name_of(job) for job in contenders if (job["library"], job["dtype"]) == ("weft", "float32")]
+    references = [next((rounds[name][turn]["losses"] for name in names if "error" not in rounds[name][turn]), None)
+                  for turn in range(options.rounds)]
     roofs.append(roofline(options.threads))
-    return ([summarise(job, rounds[name_of(job)], exact) for job in contenders],
+    return ([summarise(job, rounds[name_of(job)], references) for job in contenders],
             {dtype: statistics.median(roof[dtype] for roof in roofs) for dtype in roofs[0]})
 
 
