@@ -35,7 +35,8 @@ def numbers(*shape: int) -> Tensor:
     (Split((2, 3)), [numbers(5, 2), numbers(5, 3)]), (Ungroup(3, (2, 1, 1)), [numbers(12, 2)]),
     (Ungroup(2, (3, 3)), [numbers(12)]),
     (RotaryOrder(3, 6, 4), [numbers(25, 2)]), (RotaryOrder(1, 4, 4, reverse=True), [numbers(4)]),
-    (Gated(2, 3, 4), [numbers(12, 2), numbers(4, 2), numbers(4, 2)]), (Unstack(), [numbers(3, 2, 2)])], ids=lambda value: type(value).__name__ if isinstance(value, Step) else "")
+    (Gated(2, 3, 4), [numbers(12, 2), numbers(4, 2), numbers(4, 2)]),
+    (Unstack(), [numbers(3, 2, 2)])], ids=lambda value: type(value).__name__ if isinstance(value, Step) else "")
 def test_every_step_is_undone_by_its_inverse(step: Step, tensors: list[Tensor]) -> None:
     there = step.read(tensors)
     back = step.write(there)

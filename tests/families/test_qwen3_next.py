@@ -36,7 +36,8 @@ def test_every_fourth_layer_is_attention_unless_the_file_says_otherwise() -> Non
     ({"layer_types": [LINEAR, "sliding"]}, "layer_types: sliding, but only linear_attention and full_attention can be"),
     ({"layer_types": None, "full_attention_interval": 0}, "full_attention_interval: 0, but it counts layers from one "
      "with attention to the next."),
-    ({"hidden_act": "gelu"}, "hidden_act: 'gelu', but only 'silu' can be read. Short convolutions are followed by SiLU."),
+    ({"hidden_act": "gelu"}, "hidden_act: 'gelu', but only 'silu' can be read. Short convolutions are followed by "
+     "SiLU."),
     ({"attention_bias": True}, "attention_bias: True, but only False can be read. Gates have no bias."),
 ])
 def test_what_cannot_be_read_is_said(values: dict[str, Any], message: str) -> None:

@@ -82,9 +82,9 @@ FOREIGN = {
     "any a and b": ([-0.065278, 0.157117, -0.064817, -0.034734, -0.118642, 0.13495],
                     [0.551558, 0.588381, -0.821989, -0.120753, 0.531377, 0.226046, -0.571056, 0.127029],
                     [-0.601081, 0.100631, 0.514928])}
-"""Of the naive recurrences of flash-linear-attention (its DeltaNet, Gated DeltaNet, Kimi Delta Attention and diagonal plus
-low rank, commit bc3b101d): the last token's outputs, the gradient of the sixth token's key under `numbers` as weights, and
-the first entries of the last state."""
+"""Of the naive recurrences of flash-linear-attention (its DeltaNet, Gated DeltaNet, Kimi Delta Attention and diagonal
+plus low rank, commit bc3b101d): the last token's outputs, the gradient of the sixth token's key under `numbers` as
+weights, and the first entries of the last state."""
 
 
 def numbers(*shape: int, phase: float) -> Tensor:
