@@ -152,16 +152,19 @@ static void run_slopes(const Head *h, long token, const float *after, const floa
     float *dq = sums, *dk = sums + size, *db = sums + 2 * size, *dd = sums + 3 * size, *da = sums + 4 * size;
     memset(sums, 0, 5 * size * sizeof(float));
     for (long f = 0; f < h->wide; f += BLOCK) {
-        vec value[BESIDE] = {0}, reading[BESIDE] = {0};
+        vec value[BESIDE] = {0}, reading[BESIDE] = {0}, above[BESIDE], read[BESIDE], own[BESIDE], has[BESIDE];
+        for (long j = 0; j < BESIDE; j++) {
+            above[j] = load(dy + f + j * LANES), read[j] = load(dread + f + j * LANES);
+            own[j] = load(v + f + j * LANES), has[j] = load(u + f + j * LANES);
+        }
         for (long e = 0; e < size; e++) {
             const float d = decay_in(c, decay, e), next = last ? 0 : a[e];
             vec to_q = {0}, to_k = {0}, to_b = {0}, to_d = {0}, to_a = {0};
             for (long j = 0; j < BESIDE; j++) {
-                const long place = e * h->wide + f + j * LANES, column = f + j * LANES;
-                vec s = load(after + place), above = load(dy + column), read = load(dread + column);
-                vec g = load(slope + place) * d + next * read + q[e] * above;
+                const long place = e * h->wide + f + j * LANES;
+                vec s = load(after + place), g = load(slope + place) * d + next * read[j] + q[e] * above[j];
                 store(slope + place, g);
-                to_q += s * above, to_a += s * read, to_k += g * load(v + column), to_b += g * load(u + column);
+                to_q += s * above[j], to_a += s * read[j], to_k += g * own[j], to_b += g * has[j];
                 to_d += g * load(before + place);
                 value[j] += k[e] * g, reading[j] += b[e] * g;
             }
