@@ -25,6 +25,7 @@ MANY_FIELDS: dict[str, str] = {
     "model.decoder": "its blocks and what stands before and behind them, and the head and rewrites of every model",
     "mixer.attention": "each is a stage of its own: four sizes, position, norm, mask, scale, cap, clip, dropout",
     "mixer.latent_attention": "two latents and three parts of a head, each a size of its own; the rest as attention",
+    "mixer.gated_attention": "attention's",
     "mixer.global_attention": "attention's, and which tokens are global",
     "mixer.unprojected_attention": "attention's, and what is not projected",
     "model.encoder_decoder": "the decoder's nine, and the two that say its source side",

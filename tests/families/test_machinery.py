@@ -12,7 +12,7 @@ from weft.families.canonical import canonical_data
 from weft.families.configurations import read_keys, write_keys
 from weft.families.family import Family, Size, families
 from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, words
-from weft.families.steps import Fuse, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
+from weft.families.steps import Fuse, Gated, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
 from weft.families.template import Choice, Hole, Layers, build_config, fill, match
 from weft.families.weights import Rule, account, rename
 from weft.interop.listing import agrees, published
@@ -35,6 +35,7 @@ def numbers(*shape: int) -> Tensor:
     (Split((2, 3)), [numbers(5, 2), numbers(5, 3)]), (Ungroup(3, (2, 1, 1)), [numbers(12, 2)]),
     (Ungroup(2, (3, 3)), [numbers(12)]),
     (RotaryOrder(3, 6, 4), [numbers(25, 2)]), (RotaryOrder(1, 4, 4, reverse=True), [numbers(4)]),
+    (Gated(2, 3, 4), [numbers(12, 2), numbers(4, 2), numbers(4, 2)]),
     (Unstack(), [numbers(3, 2, 2)])], ids=lambda value: type(value).__name__ if isinstance(value, Step) else "")
 def test_every_step_is_undone_by_its_inverse(step: Step, tensors: list[Tensor]) -> None:
     there = step.read(tensors)

@@ -232,10 +232,12 @@ def test_what_cannot_be_built_is_refused(config: type[Any], values: dict[str, An
         parse(config, values).build(Dims(32))
 
 
-def test_a_step_of_one_token_takes_a_state_of_the_same_size() -> None:
-    layer = built(KimiDeltaConfig, kernel=TAPS)
-    state = layer.init_state(1)
-    for _ in range(3):
-        sizes = [state.sums.shape, state.history.shape]
-        state = layer(torch.randn(1, 1, D, dtype=torch.float64), state).state
-        assert [state.sums.shape, state.history.shape] == sizes
+def test_pieces_are_the_whole_and_a_state_keeps_its_size() -> None:
+    layer, x = built(KimiDeltaConfig, kernel=TAPS), torch.randn(2, CHUNK + 6, D, dtype=torch.float64)
+    state, found = layer.init_state(2), []
+    sizes = [state.sums.shape, state.history.shape]
+    for piece in x.split([1, 1, CHUNK + 2, 2], 1):
+        y, state, *_ = layer(piece, state)
+        found.append(y)
+        assert [state.sums.shape, state.history.shape] == sizes == [(2, HEADS, SIZE, VALUE), (2, TAPS - 1, 22)]
+    assert_close(torch.cat(found, 1), layer(x).y, rtol=1e-10, atol=1e-12)

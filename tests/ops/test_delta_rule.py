@@ -15,9 +15,10 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.analysis.formulas import flops_of
-from weft.ops import delta_rule_chunks
+from weft.ops import delta_rule_chunks, native_delta_rule
 from weft.ops.delta_rule import DELTA_RULE, DeltaRuleCall, delta_rule
 from weft.ops.delta_rule_chunks import CHUNK, backward, forward
+from weft.ops.native.library import VARIABLE, Loaded, loaded
 
 KINDS = ("none", "constant", "token", "feature")
 FORMS = tuple(form.name for form in DELTA_RULE.forms() if form.name not in ("reference", "step"))
@@ -66,6 +67,50 @@ def test_every_form_follows_the_formula(kind: str, form: str) -> None:
                 state = (np.diag(np.exp(decay[at])) + np.outer(b[at], a[at])) @ state + np.outer(k[at], v[at])
                 np.testing.assert_allclose(y[at].detach().numpy(), q[at] @ state, **close)
             np.testing.assert_allclose(after[row, head].detach().numpy(), state, **close)
+
+
+FOREIGN = {
+    "delta": ([-0.43196, 0.556446, -0.035612, 0.456523, -0.199203, -0.287366],
+              [1.889739, -0.196785, -1.318244, -0.102277, -0.795799, -1.541282, -0.175235, 1.665564],
+              [-0.680067, 0.368877, 0.635886]),
+    "gated": ([-0.25929, 0.195564, 0.095549, 0.452865, -0.272365, -0.22387],
+              [0.32579, 0.349815, -0.48984, -0.127228, 0.112357, -0.026603, -0.103997, 0.075737],
+              [-0.415874, 0.091042, 0.338552]),
+    "by feature": ([-0.342995, 0.360559, 0.04147, 0.34243, -0.165786, -0.202589],
+                   [0.968185, 0.209177, -0.797466, 0.161432, 0.151236, -0.254061, -0.230878, 0.547184],
+                   [-0.356867, -0.026015, 0.377054]),
+    "any a and b": ([-0.065278, 0.157117, -0.064817, -0.034734, -0.118642, 0.13495],
+                    [0.551558, 0.588381, -0.821989, -0.120753, 0.531377, 0.226046, -0.571056, 0.127029],
+                    [-0.601081, 0.100631, 0.514928])}
+"""Of the naive recurrences of flash-linear-attention (its DeltaNet, Gated DeltaNet, Kimi Delta Attention and diagonal
+plus low rank, commit bc3b101d): the last token's outputs, the gradient of the sixth token's key under `numbers` as
+weights, and the first entries of the last state."""
+
+
+def numbers(*shape: int, phase: float) -> Tensor:
+    """sin(phase + 1.7 n + 0.01 n^1.5), n = 0, 1, 2, ... in row-major order."""
+    n = torch.arange(math.prod(shape), dtype=torch.float64)
+    return torch.sin(1.7 * n + phase + 0.01 * n ** 1.5).reshape(shape)
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_foreign_implementation_agrees(kind: str) -> None:
+    steps, heads, size, values = 70, 2, 4, 3
+    unit = partial(torch.nn.functional.normalize, dim=-1)
+    q, k = numbers(1, steps, heads, size, phase=0.0), unit(numbers(1, steps, heads, size, phase=1.0)).requires_grad_()
+    v, before = numbers(1, steps, heads, values, phase=2.0), numbers(1, heads, size, values, phase=6.0)
+    beta = (numbers(1, steps, heads, 1, phase=3.0) + 1) / 2
+    by_head = -(numbers(1, steps, heads, 1, phase=4.0) + 1)
+    by_feature = -(numbers(1, steps, heads, size, phase=5.0) + 1) / 4
+    decay = {"delta": None, "gated": by_head}.get(kind, by_feature)
+    write, read, erase = beta * k, k if decay is None else k * decay.exp(), -beta * k
+    if kind == "any a and b":
+        write, read, erase = k, -k.detach(), beta * unit(numbers(1, steps, heads, size, phase=8.0))
+    y, after = delta_rule(q / 2, write, v, read, erase, decay, before)
+    slope = torch.autograd.grad((y * numbers(1, steps, heads, values, phase=7.0)).sum(), k)[0]
+    # Stored to six digits; the gated recurrence there computes in float32.
+    for found, stored in zip((y[0, -1], slope[0, 5], after.flatten()[:3]), FOREIGN[kind], strict=True):
+        assert_close(found.detach().flatten(), torch.tensor(stored, dtype=torch.float64), rtol=0, atol=2e-6)
 
 
 @pytest.mark.filterwarnings("error")
@@ -207,6 +252,69 @@ def test_operations_by_hand() -> None:
     assert found == 2 * heads * (8 * square * e + 2 * square * f + square * (e + f) + states + 4 * square * f)
 
 
-def test_a_form_for_one_token_serves_one() -> None:
+def test_which_form_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DELTA_RULE.choose(call(1, "none")).form.name == "step"
     assert DELTA_RULE.choose(call(2, "none")).form.name == "operator"
+    single = call(2, "none", dtype=torch.float32)
+    assert DELTA_RULE.choose(single).form.name == "native"
+    mixed = DELTA_RULE.choose(single._replace(before=single.before.double()))
+    assert "native: its tensors are of several dtypes" in mixed.passed
+    monkeypatch.setattr("weft.ops.delta_rule.threads", lambda: 5)
+    assert "native: it has fewer heads than threads" in DELTA_RULE.choose(single).passed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_native_code_computes_what_the_steps_do_on_every_instruction_set(kind: str,
+                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans of the backward pass are 16 tokens, so this has five; widths beyond a block of lanes, and short ones."""
+    library = loaded()
+    assert isinstance(library, Loaded), f"the tests need a C compiler: {library.detail}"
+    for size in (3, 17):
+        x = call(CHUNK + 5, kind, dtype=torch.float32, size=size)
+        x = x._replace(v=torch.randn(2, CHUNK + 5, 2, 70).requires_grad_(),
+                       before=torch.randn(2, 2, size, 70).requires_grad_())
+        exact = double(x)
+        wanted = DELTA_RULE(exact, "reference")
+        slopes = torch.autograd.grad(sum(each.sin().sum() for each in wanted), given(exact))
+        for name in library.sets:
+            monkeypatch.setenv(VARIABLE, name)
+            found = DELTA_RULE(x, "native")
+            own = torch.autograd.grad(sum(each.sin().sum() for each in found), given(x))
+            for expected, got in zip([*wanted, *slopes], [*found, *own], strict=True):
+                # Some hundred roundings of 2^-24, relative to the largest entry.
+                assert (got.double() - expected).abs().max() <= 2e-5 * expected.abs().max()
+
+
+def test_native_code_can_be_differentiated_twice() -> None:
+    found = []
+    for form, dtype in (("reference", torch.float64), ("native", torch.float32)):
+        x = call(7, "feature", dtype=dtype)
+        y, after = DELTA_RULE(x, form)
+        first = torch.autograd.grad(y.square().sum() + after.square().sum(), given(x), create_graph=True)
+        found.append(torch.autograd.grad(sum(each.square().sum() for each in first), given(x)))
+    for expected, got in zip(*found, strict=True):
+        assert (got.double() - expected).abs().max() <= 2e-5 * expected.abs().max()  # as above
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_native_operator_is_well_formed(kind: str) -> None:
+    result = torch.library.opcheck(torch.ops.weft.native_delta_rule.default,
+                                   tuple(call(5, kind, dtype=torch.float32)),
+                                   test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+    assert set(result.values()) == {"SUCCESS"}
+
+
+def test_operations_of_native_code_by_hand() -> None:
+    """Two products with the memory and two outer ones for a token of a head, of 2 E F each; backward the memory twice
+    again, and two outer products and seven with it or its gradient."""
+    x = tuple(each if each is None else each.detach() for each in call(10, "token", dtype=torch.float32))
+    each = 2 * 10 * 2 * 2 * 3 * 5
+    assert flops_of(torch.ops.weft.native_delta_rule, x, None) == 4 * each
+    assert flops_of(torch.ops.weft.native_delta_rule_backward, (x[2], x[6], *x), None) == (2 * 3 + 9) * each
+
+
+def test_memory_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_delta_rule, "run", lambda name, call: None)
+    with pytest.raises(MemoryError, match=r"the delta rule in C could not reserve the memory of a head\. Give it fewer "
+                       r"threads or shorter sequences"):
+        DELTA_RULE(call(5, "none", dtype=torch.float32), "native")

@@ -122,6 +122,6 @@ def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
 
 
 def native_backward_flops(dy: Tensor, dafter: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
-    """The memories again, twice, for all spans but the last; two outer products and seven products with a memory or its
+    """The memories again, twice, of which no query reads; two outer products, and seven products with a memory or its
     gradient."""
-    return (8 + 8 + 18) * q.numel() * v.shape[3]
+    return (2 * 6 + 18) * q.numel() * v.shape[3]

@@ -128,15 +128,21 @@ def weights(facts: Facts) -> list[Rule]:
               for name in ("gate", "up", "down"))]
 
 
+ATTENTIVE = frozenset({"num_attention_heads", "num_key_value_heads", "head_dim", "attention_dropout",
+                       "rope_parameters"})
+"""Keys about attention."""
+KEYS: tuple[KeyRule, ...] = (
+    *widths(shapes(context=32768, d_ff=5632, n_kv_heads=2, vocab_size=151936, d_model=2048, d_head=256, n_layers=48,
+                   n_heads=16), 5632),
+    Together((TYPES, INTERVAL), read_types, write_types),
+    *(rule for rule in VALUES if "hidden_act" not in rule.keys), TIED, Rotary(share=0.25))
+
 QWEN3_NEXT = Family(
     name="qwen3_next", template=template(),
     source="Qwen Team 2025 (Qwen3-Next); Yang et al. 2025 (arXiv:2412.06464); Qiu et al. 2025 (arXiv:2505.06708)",
     native=Native(
         model_type="qwen3_next", architecture="Qwen3NextForCausalLM", architectures=("Qwen3NextModel",),
-        keys=(*widths(shapes(context=32768, d_ff=5632, n_kv_heads=2, vocab_size=151936, d_model=2048, d_head=256,
-                             n_layers=48, n_heads=16), 5632),
-              Together((TYPES, INTERVAL), read_types, write_types),
-              *(rule for rule in VALUES if "hidden_act" not in rule.keys), TIED, Rotary(share=0.25),
+        keys=(*(where_mixed(rule) if ATTENTIVE.intersection(rule.keys) else rule for rule in KEYS),
               Fixed("hidden_act", ("silu",), default="silu", why="Short convolutions are followed by SiLU."),
               Fixed("attention_bias", (False,), default=False, why="Gates have no bias."), *delta_keys(),
               *experts(512, 512, 10, renormalise=True),

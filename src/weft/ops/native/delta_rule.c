@@ -55,6 +55,20 @@ INLINE float total(vec x) {
 #endif
 }
 
+/* Adds the sums of four vectors to four adjacent numbers. */
+INLINE void add_totals(float *to, vec a, vec b, vec c, vec d) {
+#if defined(__AVX512F__)
+    __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps((__m512)a, (__m512)b), _mm512_unpackhi_ps((__m512)a, (__m512)b));
+    __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps((__m512)c, (__m512)d), _mm512_unpackhi_ps((__m512)c, (__m512)d));
+    __m512 all = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+    __m128 sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    _mm_storeu_ps(to, _mm_add_ps(_mm_loadu_ps(to), sums));
+#else
+    to[0] += total(a), to[1] += total(b), to[2] += total(c), to[3] += total(d);
+#endif
+}
+
 /* Rows of `columns` numbers to rows of `wide`, the others zero, and back. */
 static void spread(const float *x, long rows, long columns, long wide, float *y) {
     for (long r = 0; r < rows; r++) {
@@ -149,35 +163,39 @@ static void run_slopes(const Head *h, long token, const float *after, const floa
     const int last = token + 1 == c->steps;
     const float *q = c->q + at, *k = c->k + at, *b = c->b + at;
     const float *a = last ? NULL : c->a + features_at(h, token + 1), *decay = last ? NULL : decay_of(h, token + 1);
-    float *dq = sums, *dk = sums + size, *db = sums + 2 * size, *dd = sums + 3 * size, *da = sums + 4 * size;
+    float *da = sums + 4 * size;
     memset(sums, 0, 5 * size * sizeof(float));
     for (long f = 0; f < h->wide; f += BLOCK) {
-        vec value[BESIDE] = {0}, reading[BESIDE] = {0};
+        vec value[BESIDE] = {0}, reading[BESIDE] = {0}, above[BESIDE], read[BESIDE], own[BESIDE], has[BESIDE];
+        for (long j = 0; j < BESIDE; j++) {
+            above[j] = load(dy + f + j * LANES), read[j] = load(dread + f + j * LANES);
+            own[j] = load(v + f + j * LANES), has[j] = load(u + f + j * LANES);
+        }
         for (long e = 0; e < size; e++) {
             const float d = decay_in(c, decay, e), next = last ? 0 : a[e];
             vec to_q = {0}, to_k = {0}, to_b = {0}, to_d = {0}, to_a = {0};
             for (long j = 0; j < BESIDE; j++) {
-                const long place = e * h->wide + f + j * LANES, column = f + j * LANES;
-                vec s = load(after + place), above = load(dy + column), read = load(dread + column);
-                vec g = load(slope + place) * d + next * read + q[e] * above;
+                const long place = e * h->wide + f + j * LANES;
+                vec s = load(after + place), g = load(slope + place) * d + next * read[j] + q[e] * above[j];
                 store(slope + place, g);
-                to_q += s * above, to_a += s * read, to_k += g * load(v + column), to_b += g * load(u + column);
+                to_q += s * above[j], to_a += s * read[j], to_k += g * own[j], to_b += g * has[j];
                 to_d += g * load(before + place);
                 value[j] += k[e] * g, reading[j] += b[e] * g;
             }
-            dq[e] += total(to_q), dk[e] += total(to_k), db[e] += total(to_b), dd[e] += total(to_d), da[e] += total(to_a);
+            add_totals(sums + 4 * e, to_q, to_k, to_b, to_d);
+            da[e] += total(to_a);
         }
         for (long j = 0; j < BESIDE; j++) store(dv + f + j * LANES, value[j]), store(dread + f + j * LANES, reading[j]);
     }
 }
 
-/* The sums of a token to where its gradients go; that of a belongs to the next token. */
+/* The sums of a token to where its gradients go: four for each feature, of q, k, b and the decay, then those of a, which
+ * belong to the next token. */
 static void put(const Head *h, long token, const float *sums, const float *dv) {
     const DeltaRule *c = h->call;
     const long at = features_at(h, token), size = c->size;
-    memcpy(c->dq + at, sums, size * sizeof(float));
-    memcpy(c->dk + at, sums + size, size * sizeof(float));
-    memcpy(c->db + at, sums + 2 * size, size * sizeof(float));
+    for (long e = 0; e < size; e++)
+        c->dq[at + e] = sums[4 * e], c->dk[at + e] = sums[4 * e + 1], c->db[at + e] = sums[4 * e + 2];
     if (token + 1 < c->steps) memcpy(c->da + features_at(h, token + 1), sums + 4 * size, size * sizeof(float));
     gather(dv, 1, c->value_size, h->wide, c->dv + values_at(h, token));
     if (!c->decay) return;
@@ -185,9 +203,9 @@ static void put(const Head *h, long token, const float *sums, const float *dv) {
     if (c->decays == 1) *to = 0;
     for (long e = 0; e < size; e++) {
         if (c->decays > 1)
-            to[e] = sums[3 * size + e];
+            to[e] = sums[4 * e + 3];
         else
-            *to += sums[3 * size + e];
+            *to += sums[4 * e + 3];
     }
 }
 
