@@ -115,7 +115,7 @@ def _in_chunks(x: Float[Tensor, "... T D"], fill: float) -> tuple[Tensor, ...]:
     steps = x.shape[-2]
     size = min(CHUNK, steps)
     x = F.pad(x, (0, 0, 0, -steps % size), value=fill) if steps % size else x
-    return x.unflatten(-2, (-1, size)).unbind(-2)
+    return torch.unflatten(x, -2, (-1, size)).unbind(-2)
 
 
 def _joined(places: list[Tensor], steps: int) -> Tensor:

@@ -25,8 +25,8 @@ RESCALE = "rescale_every"
 
 
 def _halved(raw: Raw, facts: Facts) -> Facts:
-    """The class halves the stream after every so many layers, and divides the weights that write to it alike, so that
-    float16 does not overflow. All that reads the stream is a norm, so only the epsilon of norms tells the difference."""
+    """The class halves the stream after every so many layers, and divides the weights that write to it, so
+    that float16 does not overflow. All that reads the stream is a norm, so only the epsilon of norms tells the difference."""
     every = typed(RESCALE, raw.get(RESCALE, 6), int)
     return {KEPT: {**facts.get(KEPT, {}), RESCALE: every}}
 
