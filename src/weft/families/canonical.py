@@ -88,6 +88,10 @@ def _glu(part: Data, model: Data) -> Data:
     return {"d_ff": part["d_ff"] or -(-model["d_model"] // 3) * 8}
 
 
+def _rwkv4(part: Data, model: Data) -> Data:
+    return {"d_attention": part["d_attention"] or model["d_model"]}
+
+
 def _learned(part: Data, model: Data) -> Data:
     return {"max_length": part["max_length"] or model["context"]}
 
@@ -103,6 +107,6 @@ def _stacked(part: Data, model: Data) -> Data:
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "attention": _attention, "cross_attention": _cross_attention, "global_attention": _attention,
-    "latent_attention": _latent_attention, "mlp": _mlp, "glu": _glu, "learned": _learned, "decoder": _stacked,
-    "encoder": _stacked, "encoder_decoder": _stacked})
+    "latent_attention": _latent_attention, "mlp": _mlp, "channel_mix": _mlp, "rwkv4": _rwkv4, "glu": _glu,
+    "learned": _learned, "decoder": _stacked, "encoder": _stacked, "encoder_decoder": _stacked})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

@@ -78,8 +78,6 @@ def backward(dy: Float[Tensor, "B T D"], dafter: Float[Tensor, "B 3 D"], k: Floa
     faded = scanned.kept * (left * scanned.sums).sum(0)
     faded = faded if valid is None else faded * valid[..., None]
     dbefore = torch.cat([met[:, :, 0].transpose(0, 1), torch.zeros_like(before[:, 2:])], 1)
-    if starts is not None:
-        dbefore = dbefore.masked_fill(starts[:, :1, None], 0)
     return own + entered, now * slope + scanned.entering * left[0], faded.sum((0, 1)), own.sum((0, 1)), dbefore
 
 
