@@ -66,6 +66,14 @@ def test_names_and_shapes_are_those_of_released_files() -> None:
     assert shapes["rwkv7"]["blocks.0.att.r_k"] == (2, 4) and shapes["rwkv7"]["blocks.0.ffn.x_k"] == (1, 1, 8)
 
 
+@pytest.mark.parametrize(("place", "name"), [(0, "x_k"), (1, "time_maa_k")], ids=["rwkv7", "rwkv6"])
+def test_later_files_hold_the_share_of_the_token_before(place: int, name: str) -> None:
+    """x + (x_{t-1} - x) x_k there, and here mu x + (1 - mu) x_{t-1}."""
+    model, tensors = written(VERSIONS[place])
+    mine = model.stack.layers[1].layers[1].mix_key
+    torch.testing.assert_close(tensors[f"blocks.1.ffn.{name}"].flatten(), 1 - mine.detach())
+
+
 def test_what_the_first_layer_of_version_7_does_not_use_is_left(tmp_path: Path) -> None:
     _, tensors = written(VERSIONS[0])
     unused = {f"blocks.0.att.{name}": tensors[f"blocks.1.att.{name}"] for name in ("v0", "v1", "v2")}

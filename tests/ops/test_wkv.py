@@ -50,6 +50,16 @@ def test_exponents_that_overflow_alone_give_finite_means(form: str) -> None:
 
 
 @FORMS
+def test_the_largest_key_may_be_chunks_ago(form: str) -> None:
+    k = torch.zeros(1, 200, 3).index_fill(1, torch.tensor([2]), 500.0)
+    v = torch.arange(200.0)[None, :, None].expand(1, 200, 3)
+    with forced({"wkv": form}):
+        y, after = wkv(k, v, torch.full((3,), -0.125), torch.zeros(3))
+    assert_close(y[:, 2:], torch.full((1, 198, 3), 2.0))
+    assert_close(after[:, 2], torch.full((1, 3), 500 - 197 * 0.125))
+
+
+@FORMS
 def test_a_strong_decay_leaves_the_token_before_alone(form: str) -> None:
     k, v, _, bonus = made(40, dtype=torch.float32)
     with forced({"wkv": form}):
