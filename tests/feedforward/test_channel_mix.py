@@ -101,6 +101,18 @@ def test_the_mixing_starts_as_a_ramp_that_flattens_with_depth() -> None:
     assert (first.key.out_features, ChannelMixConfig(d_ff=7).build(Dims(4)).key.out_features) == (16, 7)
 
 
+def test_without_receptance_nothing_multiplies_the_result() -> None:
+    """RWKV-7's; the exponent of its ramp is the fourth power of that of the others."""
+    torch.manual_seed(0)
+    plain = ChannelMixConfig(d_ff=7, receptance=False).build(Dims(4, layer=1, n_layers=2))
+    assert_close(plain.mix_key.detach(), (torch.arange(4) / 4) ** 0.5**4)
+    x = torch.randn(1, 5, 4)
+    before = torch.cat([torch.zeros(1, 1, 4), x[:, :-1]], 1)
+    mixed = plain.mix_key * x + (1 - plain.mix_key) * before
+    assert_close(plain(x).y, (mixed @ plain.key.weight.T).clamp(min=0) ** 2 @ plain.value.weight.T)
+    assert [name for name, _ in plain.named_parameters()] == ["mix_key", "key.weight", "value.weight"]
+
+
 def test_compiles_without_graph_breaks(layer: ChannelMix) -> None:
     """The training forward and a decoding step."""
     torch._dynamo.reset()

@@ -47,7 +47,7 @@ def check(layer: Layer, reference: Any, begins: list[bool] | None, given: Tensor
     y = layer(x, None, span).y
 
     def of(row: Array, *values: Array) -> Array:
-        found: Array = reference(row, {name: value for name, value in zip(names, values, strict=True)}, begins)
+        found: Array = reference(row, dict(zip(names, values, strict=True)), begins)
         return found
 
     args = [x.detach()[0].numpy(), *(p.detach().numpy() for p in layer.parameters())]

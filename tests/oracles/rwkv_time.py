@@ -47,11 +47,11 @@ def four(k: Array, v: Array, decay: Array, bonus: Array, begins: Begins = None) 
 
 
 def matrix(r: Array, k: Array, v: Array, decay: Array, bonus: Array, begins: Begins = None) -> Array:
-    """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(a_t) S_{t-1} + k_t^T v_t for one head and a [T,E]; Peng et al.
-    2024, equations 17 to 19."""
+    """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(a_t) S_{t-1} + k_t^T v_t for one head and a [T,E]; Peng et
+    al. 2024, equations 17 to 19."""
     rows = []
     for t, begin in documents(len(k), begins):
-        state = np.zeros((k.shape[1], v.shape[1])) if begin else state  # noqa: F821 - a row begins a document
+        state = np.zeros((k.shape[1], v.shape[1])) if begin else state
         rows.append(r[t] @ (state + np.outer(bonus * k[t], v[t])))
         state = decay[t][:, None] * state + np.outer(k[t], v[t])
     return np.array(rows)
@@ -62,7 +62,7 @@ def seven(r: Array, k: Array, v: Array, kappa: Array, rate: Array, decay: Array,
     section 4. A document begins with S = 0."""
     rows = []
     for t, begin in documents(len(k), begins):
-        state = np.zeros((v.shape[1], k.shape[1])) if begin else state  # noqa: F821 - a row begins a document
+        state = np.zeros((v.shape[1], k.shape[1])) if begin else state
         state = state @ (np.diag(decay[t]) - np.outer(kappa[t], rate[t] * kappa[t])) + np.outer(v[t], k[t])
         rows.append(state @ r[t])
     return np.array(rows)

@@ -103,6 +103,10 @@ def _glu(part: Data, model: Data) -> Data:
     return {"d_ff": part["d_ff"] or -(-model["d_model"] // 3) * 8}
 
 
+def _rwkv4(part: Data, model: Data) -> Data:
+    return {"d_attention": part["d_attention"] or model["d_model"]}
+
+
 def _learned(part: Data, model: Data) -> Data:
     return {"max_length": part["max_length"] or model["context"]}
 
@@ -118,6 +122,7 @@ def _stacked(part: Data, model: Data) -> Data:
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "attention": _attention,
+    "channel_mix": _mlp,
     "cross_attention": _cross_attention,
     "decoder": _stacked,
     "encoder": _stacked,
@@ -130,5 +135,6 @@ RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "learned": _learned,
     "mamba2": _mamba2,
     "mlp": _mlp,
+    "rwkv4": _rwkv4,
 })
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

@@ -1,7 +1,6 @@
 """RWKV's original files: their versions, what the shapes of their tensors say, and the rules of these.
 
-They hold tensors alone (``emb.weight``, ``blocks.0.att.time_decay``, ...), so that names tell the version, and shapes the
-sizes.
+They hold tensors alone (``emb.weight``, ``blocks.0.att.time_decay``, ...): names tell the version, shapes the sizes.
 """
 
 from __future__ import annotations

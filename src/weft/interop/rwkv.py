@@ -1,5 +1,5 @@
-"""Reading RWKV's original files: one ``.pth`` of tensors by name, which is read as weights only, so that nothing in it is
-run. Sizes follow from shapes, and the version from names (`weft.families.rwkv`)."""
+"""Reading RWKV's original files: one ``.pth`` of tensors by name, which is read as weights only, so that nothing in it
+is run. Sizes follow from shapes, and the version from names (`weft.families.rwkv`)."""
 
 from __future__ import annotations
 

@@ -53,9 +53,9 @@ class Rwkv5(RwkvHeads):
         y_t = W_o (silu(g_t) norm(o_t))
 
     x, y [B,T,D]; r, k, v, g have H heads of E features, A in all. ``decay`` and ``bonus`` are w and u [H,E]; ``mix_*``
-    are the mu [D]; the norm is of each head by itself. x_{t-1} is zero at a document's first token. State: x at the last
-    token [B,D], and S [B,H,E,E]. Decays, bonuses and mu start as in the released training code, by channel and layer;
-    the linear maps start as all others do.
+    are the mu [D]; the norm is of each head by itself. x_{t-1} is zero at a document's first token. State: x at the
+    last token [B,D], and S [B,H,E,E]. Decays, bonuses and mu start as in the released training code, by channel and
+    layer; the linear maps start as all others do.
     """
 
     def __init__(self, config: Rwkv5Config, dims: Dims) -> None:

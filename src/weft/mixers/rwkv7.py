@@ -105,11 +105,11 @@ class Rwkv7(RwkvHeads):
         S_t = S_{t-1} (diag(d_t) - kappa_t^T (a_t kappa_t)) + v_t^T k_t
         y_t = W_o (g_t (norm(S_t r_t) + (r_t . rho k_t) v_t))
 
-    x, y [B,T,D]; r, k, v, d, a and g have H heads of E features, A in all. ``shift`` [6,D] are the mu in the order above;
-    ``decay``, ``rate`` and ``share`` hold w, a and v with their maps of low rank; ``key_scale`` and ``key_rate`` [A] are
-    xi and alpha, ``bonus`` [H,E] is rho. x_{t-1} is zero at a document's first token. State: x at the last token [B,D],
-    and the transpose of S [B,H,E,E]. Vectors start as in the released training code, by channel and layer; maps to a low
-    rank start as all linear maps do, where that code has zeros.
+    x, y [B,T,D]; r, k, v, d, a and g have H heads of E features, A in all. ``shift`` [6,D] are the mu in that order;
+    ``decay``, ``rate`` and ``share`` hold w, a and v with their maps of low rank; ``key_scale`` and ``key_rate`` [A]
+    are xi and alpha, ``bonus`` [H,E] is rho. x_{t-1} is zero at a document's first token. State: x at the last token
+    [B,D], and the transpose of S [B,H,E,E]. Vectors start as in the released training code, by channel and layer; maps
+    to a low rank start as all linear maps do, where that code has zeros.
     """
 
     def __init__(self, config: Rwkv7Config, dims: Dims) -> None:

@@ -1,5 +1,5 @@
-"""`RwkvHeads`, the base of the time mixing of RWKV-5, 6 and 7: a matrix for each head that decays by feature, token shift
-before it, and a norm of each head's result after it."""
+"""`RwkvHeads`, the base of the time mixing of RWKV-5, 6 and 7: a matrix for each head that decays by feature, token
+shift before it, and a norm of each head's result after it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class RwkvHeadsConfig(MixerConfig):
 
 @dataclass(frozen=True)
 class RwkvState(LayerState):
-    """The input at the last token, zero before the first, and the matrices of the current document, in float32 or better
-    for any dtype of the model."""
+    """The input at the last token, zero before the first, and the matrices of the current document, in float32 or
+    better for any dtype of the model."""
 
     last: Float[Tensor, "B D"] = tensor_field()
     sums: Float[Tensor, "B H E E"] = tensor_field(keeps_dtype=True)
@@ -127,7 +127,7 @@ class RwkvHeads(Layer, ABC):
 
     def heads(self, x: Float[Tensor, "B T A"]) -> Float[Tensor, "B T H E"]:
         """Features by head, in float32 or better."""
-        return widen(x).unflatten(-1, (self.sizes.heads, -1))
+        return torch.unflatten(widen(x), -1, (self.sizes.heads, -1))
 
     def borders(self) -> tuple[int, ...]:
         return (CHUNK,)

@@ -31,7 +31,7 @@ class Depth(NamedTuple):
 
     def norm_scale(self, n_layers: int) -> float:
         """The initial weight of the norm of heads, ((layer + 1) / n_layers)^0.7."""
-        return (self.share + 1 / n_layers) ** 0.7
+        return math.pow(self.share + 1 / n_layers, 0.7)
 
 
 def rising(size: int, power: float) -> Tensor:
@@ -52,7 +52,7 @@ def decay_schedule(size: int, depth: Depth, *, first: float, span: float) -> Ten
 
 def zigzag(size: int) -> Tensor:
     """0, 1, -1, 0, 1, -1, ..., by channel."""
-    return ((torch.arange(size) + 1) % 3 - 1).float()
+    return ((torch.arange(size) + 1) % 3 - 1) / 1  # in the default dtype, which may be float64
 
 
 def four_bonus(size: int) -> Tensor:
@@ -74,4 +74,5 @@ def within_heads(size: int, d_head: int) -> Tensor:
     """x |x| for x from -1 for the first feature of each head to 1 for the last; 0 in heads of one feature."""
     middle = (d_head - 1) / 2
     from_middle = (torch.arange(size) % d_head - middle) / max(middle, 0.5)
-    return from_middle * from_middle.abs()
+    curved: Tensor = from_middle * from_middle.abs()
+    return curved

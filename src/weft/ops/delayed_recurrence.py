@@ -2,8 +2,8 @@
 
     o_t = r_t (S_{t-1} + diag(u) k_t v_t^T),   S_t = diag(a_t) S_{t-1} + k_t v_t^T          S [E,F] for each head
 
-(Peng et al. 2024, equations 17 to 19). r_{t+1} S_t is what `linear_recurrence` gives for queries that are shifted by one
-token to the left.
+(Peng et al. 2024, equations 17 to 19). r_{t+1} S_t is what `linear_recurrence` gives for queries shifted by one token
+to the left.
 """
 
 from __future__ import annotations

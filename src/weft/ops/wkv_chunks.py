@@ -78,8 +78,6 @@ def backward(dy: Float[Tensor, "B T D"], dafter: Float[Tensor, "B 3 D"], k: Floa
     faded = scanned.kept * (left * scanned.sums).sum(0)
     faded = faded if valid is None else faded * valid[..., None]
     dbefore = torch.cat([met[:, :, 0].transpose(0, 1), torch.zeros_like(before[:, 2:])], 1)
-    if starts is not None:
-        dbefore = dbefore.masked_fill(starts[:, :1, None], 0)
     return own + entered, now * slope + scanned.entering * left[0], faded.sum((0, 1)), own.sum((0, 1)), dbefore
 
 
@@ -115,7 +113,7 @@ def _in_chunks(x: Float[Tensor, "... T D"], fill: float) -> tuple[Tensor, ...]:
     steps = x.shape[-2]
     size = min(CHUNK, steps)
     x = F.pad(x, (0, 0, 0, -steps % size), value=fill) if steps % size else x
-    return x.unflatten(-2, (-1, size)).unbind(-2)
+    return torch.unflatten(x, -2, (-1, size)).unbind(-2)
 
 
 def _joined(places: list[Tensor], steps: int) -> Tensor:

@@ -25,8 +25,9 @@ RESCALE = "rescale_every"
 
 
 def _halved(raw: Raw, facts: Facts) -> Facts:
-    """The class halves the stream after every so many layers, and divides the weights that write to it alike, so that
-    float16 does not overflow. All that reads the stream is a norm, so only the epsilon of norms tells the difference."""
+    """In evaluation the class halves the stream after every so many layers, and divides the weights that write to it
+    likewise, so that float16 does not overflow. What reads the stream are norms, so only their epsilon tells the
+    difference. A folder that was saved after such an evaluation holds the divided weights, which nothing in it says."""
     every = typed(RESCALE, raw.get(RESCALE, 6), int)
     return {KEPT: {**facts.get(KEPT, {}), RESCALE: every}}
 

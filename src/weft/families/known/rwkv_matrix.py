@@ -1,4 +1,4 @@
-"""RWKV-5, 6 and 7: blocks of time mixing with matrix-valued states and of channel mixing, embeddings that a norm follows.
+"""RWKV-5, 6 and 7: blocks of time mixing with matrix-valued states and channel mixing, embeddings that a norm follows.
 
 `transformers` has no classes for them. Their original files (``.pth``) are read by `weft.interop.rwkv`.
 """
