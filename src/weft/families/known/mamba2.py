@@ -105,7 +105,7 @@ def first_weights(facts: Facts) -> list[Rule]:
 def _size(name: str, parameters: int, d_model: int, n_layers: int) -> Size:
     values = {"vocab_size": 50288, "hidden_size": d_model, "num_hidden_layers": n_layers, "n_groups": 1,
               "num_heads": d_model // 32, "tie_word_embeddings": True}
-    return Size(name, values, parameters, "the tensors of the published files")
+    return Size(name, values, parameters, "the names of the published files", 2)
 
 
 MAMBA2 = Family(
@@ -114,4 +114,6 @@ MAMBA2 = Family(
         model_type="mamba2", architecture="Mamba2ForCausalLM", architectures=("Mamba2Model",), keys=KEYS,
         weights=weights, otherwise=(first_weights,), prefix="backbone.",
         tied=("lm_head.weight", "backbone.embeddings.weight")),
-    sizes=())
+    sizes=(_size("mamba2-130m", 130_000_000, 768, 24), _size("mamba2-370m", 370_000_000, 1024, 48),
+           _size("mamba2-780m", 780_000_000, 1536, 48), _size("mamba2-1.3b", 1_300_000_000, 2048, 48),
+           _size("mamba2-2.7b", 2_700_000_000, 2560, 64)))
