@@ -84,9 +84,12 @@ def _mamba2(part: Data, model: Data) -> Data:
     norm, factors = part["norm"], part["factors"]
     if norm is not None and part["n_groups"] == 1:
         norm = {**norm, "per_group": True}
-    neutral = factors is not None and all(value == 1.0 for value in factors.values())
     return {"n_heads": part["n_heads"] or 2 * model["d_model"] // part["d_head"], "norm": norm,
-            "factors": None if neutral else factors}
+            "factors": dict.fromkeys(("input", "z", "x", "b", "c", "dt"), 1.0) if factors is None else factors}
+
+
+def _sum(part: Data, model: Data) -> Data:
+    return {"factors": part["factors"] or [1.0] * len(part["layers"])}
 
 
 def _mlp(part: Data, model: Data) -> Data:
@@ -112,6 +115,7 @@ def _stacked(part: Data, model: Data) -> Data:
 
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "attention": _attention, "cross_attention": _cross_attention, "global_attention": _attention,
-    "latent_attention": _latent_attention, "mamba2": _mamba2, "mlp": _mlp, "glu": _glu, "learned": _learned,
+    "latent_attention": _latent_attention, "mamba2": _mamba2, "mlp": _mlp, "glu": _glu, "scaled_glu": _glu,
+    "sum": _sum, "learned": _learned,
     "decoder": _stacked, "encoder": _stacked, "encoder_decoder": _stacked})
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""
