@@ -75,7 +75,7 @@ def test_what_cannot_be_read_is_said(name: str, values: dict[str, Any], message:
 
 
 @pytest.mark.parametrize(("name", "values", "message"), [
-    ("mamba2", {"ssm_head": 5}, "expand: 4 heads of 5 features are no whole multiple of hidden_size 12, which the file"),
+    ("mamba2", {"ssm_head": 5}, "expand: 4 heads of 5 features are no whole multiple of hidden_size 12, which the"),
     ("bamba", {"attends": [False, False]}, "attn_layer_indices: all layers have a state space, so the sizes of the"),
     ("bamba", {"attends": [True, True]}, "attn_layer_indices: all layers have attention, so the sizes of the others"),
     ("bamba", {"rot": None}, "partial_rotary_factor: BambaConfig turns half of a head's features"),

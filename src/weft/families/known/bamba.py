@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from weft.families.family import Family, Native, Size
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
@@ -17,6 +18,26 @@ from weft.families.weights import Rule, both, rename
 ATTENTION_LAYERS, HEAD = "attn_layer_indices", "mamba_d_head"
 FIRST_STEPS: Mapping[str, float] = {"low": 0.001, "high": 0.1, "floor": 1e-4}
 """Of initial weights; files have no keys for them."""
+
+
+@final
+@dataclass(frozen=True)
+class OfSome(KeyRule):
+    """A rule of one kind of layer, for a model that may have none of that kind: then ``fact`` is not known, and nothing
+    is written."""
+
+    fact: str
+    rule: KeyRule
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.rule.keys
+
+    def read(self, raw: Raw, facts: Facts) -> Facts:
+        return self.rule.read(raw, facts)
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        return self.rule.write(facts) if self.fact in facts else {}
 
 
 def read_layers(raw: Raw, facts: Facts) -> Facts:
@@ -57,12 +78,16 @@ def state_space(n_heads: int = 128) -> tuple[KeyRule, ...]:
             Ignored(("num_logits_to_keep",), "how transformers runs the model"))
 
 
-ROTARY = Rotary(share=0.5)
-KEYS: tuple[KeyRule, ...] = (
+OF_ATTENTION = {"num_attention_heads", "num_key_value_heads", "head_dim", "attention_dropout"}
+GENERAL: tuple[KeyRule, ...] = (
     *shapes(context=262144, d_ff=14336, n_kv_heads=8, vocab_size=128000),
-    *(rule for rule in VALUES if "rms_norm_eps" not in rule.keys), Read("rms_norm_eps", "eps", float, 1e-5),
-    Read("tie_word_embeddings", "tied", bool, False), Together((ATTENTION_LAYERS,), read_layers, write_layers), ROTARY,
-    *state_space(), read_expand("mamba_expand", 2), Read("attention_bias", "attention_bias", bool, False, codec=BIASED),
+    *(rule for rule in VALUES if "rms_norm_eps" not in rule.keys), Read("rms_norm_eps", "eps", float, 1e-5))
+KEYS: tuple[KeyRule, ...] = (
+    *(OfSome("n_heads", rule) if OF_ATTENTION.intersection(rule.keys) else rule for rule in GENERAL),
+    Read("tie_word_embeddings", "tied", bool, False), Together((ATTENTION_LAYERS,), read_layers, write_layers),
+    OfSome("n_heads", Rotary(share=0.5)),
+    OfSome("n_heads", Read("attention_bias", "attention_bias", bool, False, codec=BIASED)),
+    *(OfSome("ssm_heads", rule) for rule in state_space()), OfSome("ssm_heads", read_expand("mamba_expand", 2)),
     Read("mlp_bias", "mlp_bias", bool, False),
     Ignored(("z_loss_coefficient",), "of training alone"), Ignored(("attn_rotary_emb",), "a copy: half of a head"),
     Fixed("layers_block_type", (None,), why="The layers with attention are given by their indices."))
@@ -99,7 +124,7 @@ def weights(facts: Facts) -> list[Rule]:
 
 def half_turned(facts: Facts) -> list[str]:
     """The models that the class would turn otherwise: it has no key for the share."""
-    if facts["rot"] is not None and 2 * facts["rot"] == facts["d_head"]:
+    if "rot" not in facts or (facts["rot"] is not None and 2 * facts["rot"] == facts["d_head"]):
         return []
     return ["partial_rotary_factor: BambaConfig turns half of a head's features, and this model another share."]
 
