@@ -23,6 +23,9 @@ LATENT = {"num_key_value_heads": 3, "kv_lora_rank": 6, "q_lora_rank": 5, "qk_nop
 BART = {"vocab_size": 13, "d_model": 12, "max_position_embeddings": 16, "encoder_layers": 1, "decoder_layers": 2,
         "encoder_ffn_dim": 8, "decoder_ffn_dim": 10, "encoder_attention_heads": 2, "decoder_attention_heads": 3}
 MAMBA = {"vocab_size": 13, "hidden_size": 9, "num_hidden_layers": 2, "state_size": 3}
+SPACE = {"vocab_size": 13, "hidden_size": 12, "num_hidden_layers": 2, "chunk_size": 4}
+HYBRID = {"mamba_n_heads": 4, "mamba_d_state": 3, "mamba_n_groups": 2, "mamba_chunk_size": 4, "rms_norm_eps": 0.02,
+          "pad_token_id": None}
 CASES = {
     "llama": Case("", "LlamaConfig", "LlamaForCausalLM", {**LLAMA, "num_key_value_heads": 1,
                                                           "tie_word_embeddings": True}),
@@ -84,6 +87,14 @@ CASES = {
     "granite": Case("", "GraniteConfig", "GraniteForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "embedding_multiplier": 3.0, "attention_multiplier": 0.4,
         "residual_multiplier": 0.3, "logits_scaling": 6.0}),
+    "mamba2": Case("", "Mamba2Config", "Mamba2ForCausalLM", {**SPACE, "state_size": 3, "num_heads": 4, "head_dim": 6,
+                                                             "n_groups": 2}),
+    "bamba": Case("", "BambaConfig", "BambaForCausalLM", {
+        **LLAMA, **HYBRID, "num_key_value_heads": 1, "head_dim": 4, "attn_layer_indices": [1]}),
+    "falcon_h1": Case("", "FalconH1Config", "FalconH1ForCausalLM", {
+        **LLAMA, **HYBRID, "num_key_value_heads": 1, "head_dim": 4, "mamba_d_ssm": 12, "mamba_rms_norm": True,
+        "mlp_multipliers": [0.8, 0.6], "key_multiplier": 0.4, "attention_out_multiplier": 0.9,
+        "ssm_multipliers": [0.4, 0.7, 1.3, 0.5, 0.9], "ssm_out_multiplier": 0.3, "ssm_in_multiplier": 1.25}),
     "cohere": Case("", "CohereConfig", "CohereForCausalLM", {**LLAMA, "num_key_value_heads": 1, "logit_scale": 0.7}),
     "starcoder2": Case("", "Starcoder2Config", "Starcoder2ForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "sliding_window": 3}),

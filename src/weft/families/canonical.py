@@ -90,9 +90,12 @@ def _mamba2(part: Data, model: Data) -> Data:
     norm, factors = part["norm"], part["factors"]
     if norm is not None and part["n_groups"] == 1:
         norm = {**norm, "per_group": True}
-    neutral = factors is not None and all(value == 1.0 for value in factors.values())
     return {"n_heads": part["n_heads"] or 2 * model["d_model"] // part["d_head"], "norm": norm,
-            "factors": None if neutral else factors}
+            "factors": dict.fromkeys(("input", "z", "x", "b", "c", "dt"), 1.0) if factors is None else factors}
+
+
+def _sum(part: Data, model: Data) -> Data:
+    return {"factors": part["factors"] or [1.0] * len(part["layers"])}
 
 
 def _mlp(part: Data, model: Data) -> Data:
@@ -136,5 +139,7 @@ RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "mamba2": _mamba2,
     "mlp": _mlp,
     "rwkv4": _rwkv4,
+    "scaled_glu": _glu,
+    "sum": _sum,
 })
 """Functions, by a part's kind, that compute the fields it derives from its other fields and from the model's."""

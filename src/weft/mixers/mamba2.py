@@ -55,8 +55,8 @@ class StepSettings(Settings):
 
 
 class Factors(Settings):
-    """Constant factors on what the layer reads, on the projected gate z, x, B, C and dt (before the convolution), and
-    on what it returns; models whose rates were tuned at another width have them (Falcon-H1)."""
+    """Constant factors on what the layer reads, and on the projected gate z, x, B, C and dt, before the convolution;
+    models whose rates were tuned at another width have them (Falcon-H1)."""
 
     input: float = Field(default=1.0, allow_inf_nan=False)
     z: float = Field(default=1.0, allow_inf_nan=False)
@@ -64,7 +64,6 @@ class Factors(Settings):
     b: float = Field(default=1.0, allow_inf_nan=False)
     c: float = Field(default=1.0, allow_inf_nan=False)
     dt: float = Field(default=1.0, allow_inf_nan=False)
-    output: float = Field(default=1.0, allow_inf_nan=False)
 
 
 @register
@@ -118,7 +117,7 @@ class Mamba2Config(MixerConfig):
                 cls(d_head=4, d_state=2, d_conv=2, bias=True, conv_bias=False,
                     steps=StepSettings(least=0.01, most=0.05),
                     norm=GatedNormSettings(order="norm_first", per_group=False)),
-                cls(n_heads=3, d_head=2, d_state=2, norm=None, factors=Factors(input=0.5, z=2.0, b=0.7, output=1.5))]
+                cls(n_heads=3, d_head=2, d_state=2, norm=None, factors=Factors(input=0.5, z=2.0, b=0.7))]
 
 
 @dataclass(frozen=True)
@@ -190,8 +189,6 @@ class Mamba2(Layer):
             y, states = self._system(mixed, dt, None if state is None else state.states, Marks.of(span, x.shape[0]))
             gated = (y * F.silu(widen(z)) if self.norm is None else self.norm(y, z)).to(z.dtype)
         out = self.output(gated)
-        if self.config.factors is not None:
-            out = out * self.config.factors.output
         if state is None:
             return Output(out, None)
         assert span.after is not None, "a call with a state has a clock after it"

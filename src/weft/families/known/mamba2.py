@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from weft.families.family import Family, Native, Size
@@ -24,19 +25,22 @@ TEMPLATE = {
 LIMIT = "time_step_limit"
 
 
+INFINITE = {"__float__": "Infinity"}
+"""How files of `transformers` 5 write infinity."""
+
+
 def read_limit(raw: Raw, facts: Facts) -> Facts:
     """The two bounds of steps; infinity is none."""
-    given = raw.get(LIMIT)
-    least, most = (0.0, float("inf")) if given is None else given if isinstance(given, list | tuple) and len(
-        given) == 2 else (None, None)
-    if not all(isinstance(each, int | float) for each in (least, most)):
+    given = typed(LIMIT, raw.get(LIMIT), list)
+    bounds = [0.0, math.inf] if given is None else [math.inf if each == INFINITE else each for each in given]
+    if len(bounds) != 2 or not all(isinstance(each, int | float) for each in bounds):
         raise KeyProblem(f"{LIMIT}: {given!r}, where only two numbers can be read.")
-    return {"least": float(least or 0.0), "most": None if most == float("inf") else float(most or 0.0)}
+    return {"least": float(bounds[0]), "most": None if bounds[1] == math.inf else float(bounds[1])}
 
 
 def write_limit(facts: Facts) -> dict[str, Any]:
     """The two bounds."""
-    return {LIMIT: [facts["least"], {"__float__": "Infinity"} if facts["most"] is None else facts["most"]]}
+    return {LIMIT: [facts["least"], INFINITE if facts["most"] is None else facts["most"]]}
 
 
 def read_expand(key: str, default: int) -> KeyRule:
@@ -105,7 +109,7 @@ def first_weights(facts: Facts) -> list[Rule]:
 def _size(name: str, parameters: int, d_model: int, n_layers: int) -> Size:
     values = {"vocab_size": 50288, "hidden_size": d_model, "num_hidden_layers": n_layers, "n_groups": 1,
               "num_heads": d_model // 32, "tie_word_embeddings": True}
-    return Size(name, values, parameters, "the tensors of the published files")
+    return Size(name, values, parameters, "the names of the published files", 2)
 
 
 MAMBA2 = Family(
@@ -114,4 +118,6 @@ MAMBA2 = Family(
         model_type="mamba2", architecture="Mamba2ForCausalLM", architectures=("Mamba2Model",), keys=KEYS,
         weights=weights, otherwise=(first_weights,), prefix="backbone.",
         tied=("lm_head.weight", "backbone.embeddings.weight")),
-    sizes=())
+    sizes=(_size("mamba2-130m", 130_000_000, 768, 24), _size("mamba2-370m", 370_000_000, 1024, 48),
+           _size("mamba2-780m", 780_000_000, 1536, 48), _size("mamba2-1.3b", 1_300_000_000, 2048, 48),
+           _size("mamba2-2.7b", 2_700_000_000, 2560, 64)))
