@@ -4,11 +4,11 @@
 
 Models have some ten million parameters (`recurrent_models.SUBJECTS`). Training: a step of AdamW on four rows of 512
 tokens, the contenders of a mixer in turns in one process; ratios to the first peer are medians over the turns.
-Decoding: 128 tokens after a prompt of 64, at batch 1, greedily, by Weft and by `transformers` from one folder of weights,
-in turns; both must give the same tokens. Growth: one layer of 256 features, forward and backward, on one row of 1,024 to
-65,536 tokens, with the peak memory of a process of its own beyond what it held before; and a step of one token after as
-many. What is wanted stands in `SUBJECTS`. Peers that are not installed are reported so. Some twenty minutes for mamba
-alone, most of it the peer's. Writes ``results/recurrent.json``.
+Decoding: 128 tokens after a prompt of 64, at batch 1, greedily, by Weft and by `transformers` from one folder of
+weights, in turns; both must give the same tokens. Growth: one layer of 256 features, forward and backward, on one row
+of 1,024 to 65,536 tokens, with the peak memory of a process of its own beyond what it held before; and a step of one
+token after as many. What is wanted stands in `SUBJECTS`. Peers that are not installed are named as missing. Mamba takes
+some six minutes, most of them the peer's. Writes ``results/recurrent.json``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The models of `recurrent.py`: for each mixer a small language model, the forms that it is trained with, and its peers.
+"""The models of `recurrent.py`: for each mixer a small language model, the forms it is trained with, and its peers.
 
 A mixer more is an entry of `SUBJECTS`; a peer is a function from the sizes to a module that maps tokens to logits.
 """
@@ -39,7 +39,7 @@ class Subject:
         forms: by name, the forms of operations that Weft's model is trained with; {}: those that it chooses.
         peers: by name, other implementations that are trained beside it.
         foreign: a model of `transformers` whose folder Weft reads too, for decoding; None: there is none.
-        wanted: by contender, at least so many times the tokens/s of the first peer; ``decoding`` against `transformers`.
+        wanted: by contender, at least so many times the tokens/s of the first peer; ``decoding``: of `transformers`.
     """
 
     layers: tuple[Mapping[str, Any], ...]
