@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import final
 
 SOURCES = Path(__file__).parent
-KERNELS = ("attention.c", "selective_scan.c")
+KERNELS = ("attention.c", "selective_scan.c", "short_convolution.c")
 """Compiled once for each instruction set."""
 COMMON = ("library.c",)
 """Compiled once."""
