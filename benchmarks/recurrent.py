@@ -29,8 +29,9 @@ from typing import Any
 
 import torch
 from attention import held
-from recurrent_models import SUBJECTS, Sizes, Subject, logits_of
-from torch import nn
+from recurrent_models import CLIP, RATE, SUBJECTS, Sizes, Subject, logits_of
+from torch import Tensor, nn
+from training_weft import stream_of
 
 from weft import api
 from weft.core.config import parse_part
@@ -40,49 +41,71 @@ from weft.decoding import for_decoding, generate
 from weft.ops.forms import forced
 from weft.ops.native.library import describe
 from weft.ops.processor import processor_name
+from weft.training.train import build_model
+from weft.training.trainer import Trainer
 
+Step = Callable[[], None]
 RESULTS = Path(__file__).parent / "results" / "recurrent.json"
 WIDTH = 256
 LENGTHS = (1024, 4096, 16384, 65536)
 PROMPT, NEW = 64, 128
 
 
-def trained(model: nn.Module, sizes: Sizes, kernels: Mapping[str, str]) -> Callable[[], float]:
-    """A step of training, which returns its seconds."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    tokens = torch.randint(sizes.vocabulary, (sizes.rows, sizes.steps + 1), generator=torch.Generator().manual_seed(0))
+def tokens_of(sizes: Sizes, steps: int) -> Tensor:
+    """Random tokens for so many steps."""
+    return torch.randint(sizes.vocabulary, (steps * sizes.rows * sizes.steps + 1,),
+                         generator=torch.Generator().manual_seed(0))
 
-    def step() -> float:
-        begun = time.perf_counter()
+
+def weft_step(subject: Subject, sizes: Sizes, kernels: Mapping[str, str], steps: int) -> tuple[nn.Module, Step]:
+    """Weft's model, and a step of its own trainer."""
+    run = subject.run(sizes, kernels, steps)
+    torch.manual_seed(0)
+    model = build_model(run)
+    trainer = Trainer(run, model, stream_of(tokens_of(sizes, steps), sizes.vocabulary), steps=steps, device="cpu")
+
+    def step() -> None:
         with forced(kernels):
-            logits = logits_of(model, tokens[:, :-1])
-            nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            trainer.advance()
+
+    return model, step
+
+
+def peer_step(model: nn.Module, sizes: Sizes) -> Step:
+    """A step of the plain loop that a user of the other library would write."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
+    tokens = tokens_of(sizes, 1)
+    inputs, targets = tokens[:-1].view(sizes.rows, -1), tokens[1:]
+
+    def step() -> None:
+        nn.functional.cross_entropy(logits_of(model, inputs).flatten(0, 1), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad()
-        return time.perf_counter() - begun
 
     return step
 
 
 def training(subject: Subject, sizes: Sizes, rounds: int) -> dict[str, Any]:
     """Tokens a second of every contender, and its ratio to the first peer."""
-    built: dict[str, tuple[nn.Module, Mapping[str, str]]] = {
-        name: (subject.build(sizes), kernels) for name, kernels in subject.forms.items()}
-    missing = [name for name in subject.peers if importlib.util.find_spec(name.split()[0]) is None]
-    built |= {name: (peer(sizes), {}) for name, peer in subject.peers.items() if name not in missing}
-    steps = {name: trained(model, sizes, kernels) for name, (model, kernels) in built.items()}
-    for step in steps.values():
-        step()
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            seconds[name].append(step())
-    base = next((name for name in subject.peers if name not in missing), next(iter(steps)))
-    rows = {name: {"tokens per second": sizes.rows * sizes.steps / statistics.median(taken),
-                   f"times {base}": statistics.median(a / b for a, b in zip(seconds[base], taken, strict=True)),
-                   "parameters": sum(p.numel() for p in built[name][0].parameters())}
-            for name, taken in seconds.items()}
-    return {"contenders": rows, "not installed": missing}
+    built = {name: weft_step(subject, sizes, kernels, rounds + 1) for name, kernels in subject.forms.items()}
+    missing = [name for name in subject.peers if importlib.util.find_spec(name) is None]
+    for name, peer in subject.peers.items():
+        if name not in missing:
+            model = peer(sizes)
+            built[name] = model, peer_step(model, sizes)
+    seconds: dict[str, list[float]] = {name: [] for name in built}
+    for _ in range(rounds + 1):
+        for name, (_, step) in built.items():
+            begun = time.perf_counter()
+            step()
+            seconds[name].append(time.perf_counter() - begun)
+    taken = {name: each[1:] for name, each in seconds.items()}  # the first one measures products and fills caches
+    base = next((name for name in subject.peers if name not in missing), next(iter(built)))
+    return {"not installed": missing, "contenders": {
+        name: {"tokens per second": sizes.rows * sizes.steps / statistics.median(own),
+               f"times {base}": statistics.median(a / b for a, b in zip(taken[base], own, strict=True)),
+               "parameters": sum(p.numel() for p in built[name][0].parameters())} for name, own in taken.items()}}
 
 
 def decoding(subject: Subject, sizes: Sizes, rounds: int) -> dict[str, Any] | None:
