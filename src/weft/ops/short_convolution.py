@@ -101,9 +101,25 @@ def _in_c(call: ShortConvolutionCall) -> Tensor:
     return in_c(*call)
 
 
+def _one_token(call: ShortConvolutionCall) -> Tensor:
+    product = call.inputs[:, ::call.dilation] * call.weight[:, 0].t()
+    y = product.sum(1, keepdim=True)
+    return y if call.bias is None else y + call.bias
+
+
+def _beyond_one_token(call: ShortConvolutionCall) -> str | None:
+    if call.steps() != 1:
+        return "not one token"
+    return _unfenced(call) if _depthwise(call) else "taps mix channels"
+
+
+def _depthwise(call: ShortConvolutionCall) -> bool:
+    return call.weight.shape[1] == 1 and call.weight.shape[0] == call.inputs.shape[2]
+
+
 def _beyond_native(call: ShortConvolutionCall) -> str | None:
     """Why C cannot serve."""
-    if call.weight.shape[1] != 1 or call.weight.shape[0] != call.inputs.shape[2]:
+    if not _depthwise(call):
         return "taps mix channels"
     if call.steps() == 0 or call.weight.dtype != call.inputs.dtype:
         return "no tokens, or several dtypes"
@@ -130,6 +146,7 @@ SHORT_CONVOLUTION = OPERATIONS.add(Operation(
     "short_convolution", "a causal convolution of a few taps, full or depthwise",
     Form(REFERENCE, _by_taps, "a sum over taps", known_as=("taps",)),
     Form("library", _library, "PyTorch's own", serves=_unfenced, worth=_several, known_as=("conv1d", "torch")),
+    Form("token", _one_token, "one token, depthwise", serves=_beyond_one_token),
     Form("native", _in_c, "depthwise, in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
          transformed=False, serves=_beyond_native, worth=_several,
          flops={"weft.native_short_convolution": native_flops,
