@@ -168,14 +168,15 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor
 def slopes_of(ctx: Any, dy: Tensor | None, dafter: Tensor | None, backward: Any) -> tuple[Tensor | None, ...]:
     """The gradients of an operator's arguments, by its ``backward``, or by operators that can be differentiated again
     where the backward pass is differentiated itself."""
-    *arguments, starts, kept = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
-    u, before = arguments[0], arguments[5]
+    # Read once: what a checkpoint computes again it gives once.
+    u, dt, a, b, c, before, starts, kept = ctx.saved_tensors
     dy = torch.zeros_like(u) if dy is None else dy
     dafter = torch.zeros_like(before) if dafter is None else dafter
     if torch.is_grad_enabled():
-        found = torch.cat([x.flatten() for x in steps(SelectiveScanCall(*arguments, starts))])
-        return *again(found, arguments, torch.cat([dy.flatten(), dafter.flatten()])), None, None
-    return *backward(dy, dafter, *arguments[:5], kept, starts), None, None
+        y, after = steps(SelectiveScanCall(u, dt, a, b, c, before, starts))
+        found, slopes = (torch.cat([x.flatten(), h.flatten()]) for x, h in ((y, after), (dy, dafter)))
+        return *again(found, (u, dt, a, b, c, before), slopes), None, None
+    return *backward(dy, dafter, u, dt, a, b, c, kept, starts), None, None
 
 
 def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:

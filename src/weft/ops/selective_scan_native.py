@@ -78,10 +78,11 @@ def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, 
     dy, dafter, u, dt, a, b, c, kept = (x.contiguous() for x in (dy, dafter, u, dt, a, b, c, kept))
     places, batch, length = None if starts is None else starts.contiguous(), len(u), u.shape[1]
     du, ddt, da, dbefore = (u.new_empty(shape) for shape in (u.shape, u.shape, dafter.shape, dafter.shape))
-    db, dc = (u.new_empty(batch, _slices(u), len(a), length) for _ in range(2))
+    db, dc = (u.new_empty(batch, _slices(u), len(a), length) for _ in range(2))  # by piece of work
     _run("backward", u, a, dt=dt, b=b, c=c, starts=places, kept=kept, dy=dy, dafter=dafter, du=du, ddt=ddt, da=da,
          db=db, dc=dc, dbefore=dbefore)
-    return (du, ddt, da.sum(0), *(x.sum(1).transpose(1, 2).contiguous() for x in (db, dc)), dbefore)
+    db, dc = (x.sum(1).transpose(1, 2).contiguous() for x in (db, dc))
+    return du, ddt, da.sum(0), db, dc, dbefore
 
 
 def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from weft.core.span import Span
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.native.library import why_not
+from weft.ops.short_convolution_native import by_taps, in_c, native_backward_flops, native_flops
 
 
 class ShortConvolutionCall(NamedTuple):
@@ -92,19 +94,36 @@ def _library(call: ShortConvolutionCall) -> Tensor:
 
 
 def _by_taps(call: ShortConvolutionCall) -> Tensor:
-    """The sum over taps; a tap that would reach before the token's document adds nothing."""
-    inputs, weight, bias, dilation, age = call
-    taps, steps = weight.shape[2], call.steps()
-    total = None if bias is None else bias.expand(inputs.shape[0], steps, -1)
-    for tap in range(taps):
-        lag = (taps - 1 - tap) * dilation
-        earlier = inputs.narrow(1, tap * dilation, steps)
-        if age is not None and lag > 0:
-            earlier = earlier.masked_fill(age < lag, 0)
-        term = earlier * weight[:, 0, tap] if weight.shape[1] == 1 else earlier @ weight[:, :, tap].t()
-        total = term if total is None else total + term
-    assert total is not None, "a kernel has at least one tap"
-    return total
+    return by_taps(*call)
+
+
+def _in_c(call: ShortConvolutionCall) -> Tensor:
+    return in_c(*call)
+
+
+def _one_token(call: ShortConvolutionCall) -> Tensor:
+    product = call.inputs[:, ::call.dilation] * call.weight[:, 0].t()
+    y = product.sum(1, keepdim=True)
+    return y if call.bias is None else y + call.bias
+
+
+def _beyond_one_token(call: ShortConvolutionCall) -> str | None:
+    if call.steps() != 1:
+        return "not one token"
+    return _unfenced(call) if _depthwise(call) else "taps mix channels"
+
+
+def _depthwise(call: ShortConvolutionCall) -> bool:
+    return call.weight.shape[1] == 1 and call.weight.shape[0] == call.inputs.shape[2]
+
+
+def _beyond_native(call: ShortConvolutionCall) -> str | None:
+    """Why C cannot serve."""
+    if not _depthwise(call):
+        return "taps mix channels"
+    if call.steps() == 0 or call.weight.dtype != call.inputs.dtype:
+        return "no tokens, or several dtypes"
+    return why_not()
 
 
 def _unfenced(call: ShortConvolutionCall) -> str | None:
@@ -116,7 +135,7 @@ def _several(call: ShortConvolutionCall) -> str | None:
 
 
 def _examples(make: Make) -> Iterator[ShortConvolutionCall]:
-    for steps, dilation in ((1, 2), (9, 1), (9, 4)):
+    for steps, dilation in ((1, 2), (9, 1), (9, 4), (70, 3)):
         age = torch.arange(steps)[None, :, None] % 5
         for inner, packed in ((4, False), (1, False), (4, True), (1, True)):
             yield ShortConvolutionCall(make(2, steps + 2 * dilation, 4), make(4, inner, 3), make(4), dilation,
@@ -127,4 +146,9 @@ SHORT_CONVOLUTION = OPERATIONS.add(Operation(
     "short_convolution", "a causal convolution of a few taps, full or depthwise",
     Form(REFERENCE, _by_taps, "a sum over taps", known_as=("taps",)),
     Form("library", _library, "PyTorch's own", serves=_unfenced, worth=_several, known_as=("conv1d", "torch")),
+    Form("token", _one_token, "one token, depthwise", serves=_beyond_one_token),
+    Form("native", _in_c, "depthwise, in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
+         transformed=False, serves=_beyond_native, worth=_several,
+         flops={"weft.native_short_convolution": native_flops,
+                "weft.native_short_convolution_backward": native_backward_flops}, known_as=("c",)),
     subject="inputs", examples=_examples, known_as=("convolution",)))

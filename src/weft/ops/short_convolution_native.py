@@ -1,0 +1,124 @@
+"""Depthwise causal convolutions of a few taps in C, forward and backward, in float32 on a processor: every number is
+read where it lies, [token, channel], where PyTorch's own kernel takes [channel, token] and both have to be copied. The
+sources are `weft/ops/native/short_convolution.c` and what it includes. `by_taps` is the same, and the convolution that
+is not depthwise, by PyTorch's operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from weft.ops.native.library import run
+from weft.ops.operator import again, differentiate, operator
+
+TOKENS = 64
+"""Of a piece of work; as in native/short_convolution.h."""
+
+
+class _Call(ctypes.Structure):
+    """`Convolution` of native/short_convolution.h."""
+
+    _fields_ = (*((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "age", "y", "dy", "dx", "dweight")),
+                *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "taps", "dilation", "next")))
+
+
+def by_taps(inputs: Float[Tensor, "B P+T D"], weight: Float[Tensor, "G I K"], bias: Float[Tensor, " G"] | None,
+            dilation: int, age: Int[Tensor, "#B T 1"] | None) -> Float[Tensor, "B T G"]:
+    """The sum over taps; a tap that would reach before the token's document adds nothing."""
+    taps = weight.shape[2]
+    steps = inputs.shape[1] - (taps - 1) * dilation
+    total = None if bias is None else bias.expand(inputs.shape[0], steps, -1)
+    for tap in range(taps):
+        lag = (taps - 1 - tap) * dilation
+        earlier = inputs.narrow(1, tap * dilation, steps)
+        if age is not None and lag > 0:
+            earlier = earlier.masked_fill(age < lag, 0)
+        term = earlier * weight[:, 0, tap] if weight.shape[1] == 1 else earlier @ weight[:, :, tap].t()
+        total = term if total is None else total + term
+    assert total is not None, "a kernel has at least one tap"
+    return total
+
+
+def in_c(inputs: Float[Tensor, "B P+T D"], weight: Float[Tensor, "D 1 K"], bias: Float[Tensor, " D"] | None,
+         dilation: int, age: Int[Tensor, "#B T 1"] | None) -> Float[Tensor, "B T D"]:
+    """A depthwise convolution in C."""
+    y: Tensor = _FORWARD(inputs, weight, bias, age, dilation)
+    return y
+
+
+def _call(x: Tensor, weight: Tensor, steps: int, dilation: int, **tensors: Tensor | None) -> _Call:
+    call = _Call(batch=len(x), steps=steps, channels=x.shape[2], taps=weight.shape[0], dilation=dilation)
+    for field, each in ({"x": x, "weight": weight} | tensors).items():
+        setattr(call, field, None if each is None else each.data_ptr())
+    return call
+
+
+def _by_row(age: Tensor | None, rows: int) -> Tensor | None:
+    """[B,T], as C reads it."""
+    return None if age is None else age[..., 0].expand(rows, -1).to(torch.int32).contiguous()
+
+
+def _steps(inputs: Tensor, weight: Tensor, dilation: int) -> int:
+    return inputs.shape[1] - (weight.shape[2] - 1) * dilation
+
+
+def _run(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int) -> Tensor:
+    y = _run_shapes(inputs, weight, bias, age, dilation)
+    x, taps, places = inputs.contiguous(), weight[:, 0].t().contiguous(), _by_row(age, len(inputs))
+    own = None if bias is None else bias.contiguous()
+    run("weft_short_convolution_forward", _call(x, taps, y.shape[1], dilation, bias=own, age=places, y=y))
+    return y
+
+
+def _run_shapes(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int) -> Tensor:
+    return inputs.new_empty(len(inputs), _steps(inputs, weight, dilation), inputs.shape[2])
+
+
+def _run_backward(dy: Tensor, inputs: Tensor, weight: Tensor, age: Tensor | None,
+                  dilation: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of inputs, weight and bias."""
+    x, taps, dy, places = inputs.contiguous(), weight[:, 0].t().contiguous(), dy.contiguous(), _by_row(age, len(inputs))
+    dx = inputs.new_empty(x.shape)
+    parts = inputs.new_empty(len(x), -(-dy.shape[1] // TOKENS), len(taps) + 1, x.shape[2])
+    run("weft_short_convolution_backward", _call(x, taps, dy.shape[1], dilation, age=places, dy=dy, dx=dx,
+                                                 dweight=parts))
+    sums = parts.sum((0, 1))
+    return dx, sums[:-1].t()[:, None].contiguous(), sums[-1].clone()
+
+
+def _backward_shapes(dy: Tensor, inputs: Tensor, weight: Tensor, age: Tensor | None,
+                     dilation: int) -> tuple[Tensor, Tensor, Tensor]:
+    return inputs.new_empty(inputs.shape), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4])
+    ctx.dilation = inputs[4]
+
+
+def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    inputs, weight, bias, age = ctx.saved_tensors
+    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
+        return *again(by_taps(inputs, weight, bias, ctx.dilation, age), (inputs, weight, bias), dy), None, None
+    dx, dweight, dbias = _BACKWARD(dy, inputs, weight, age, ctx.dilation)
+    return dx, dweight, None if bias is None else dbias, None, None
+
+
+_FORWARD = operator("native_short_convolution", _run, _run_shapes)
+_BACKWARD = operator("native_short_convolution_backward", _run_backward, _backward_shapes)
+differentiate("native_short_convolution", _gradient, _save)
+
+
+def native_flops(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int) -> int:
+    """A product for every tap, token and channel."""
+    return 2 * len(inputs) * _steps(inputs, weight, dilation) * weight.numel()
+
+
+def native_backward_flops(dy: Tensor, inputs: Tensor, weight: Tensor, age: Tensor | None, dilation: int) -> int:
+    """The gradients of inputs and of taps."""
+    return 2 * native_flops(inputs, weight, None, age, dilation)
