@@ -1,5 +1,5 @@
-"""The mixing of tokens by one layer in four ways: a state-space model by recurrence, by a convolution term by term and by
-Fourier transforms, which compute the same function, and causal softmax attention of the same width.
+"""The mixing of tokens by one layer in four ways: a state-space model by recurrence, by a convolution term by term and
+by Fourier transforms, which compute the same function, and causal softmax attention of the same width.
 """
 
 from __future__ import annotations
