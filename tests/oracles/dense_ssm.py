@@ -1,4 +1,4 @@
-"""State-space models with dense matrices, channel by channel: linear SSMs, and S4's diagonal plus rank one made dense."""
+"""State-space models with dense matrices, channel by channel: linear SSMs, and S4's diagonal plus rank one as one."""
 
 from __future__ import annotations
 

@@ -93,5 +93,5 @@ def random_matrices(count: int, size: int) -> Float[Tensor, "H N N"]:
     """Normal numbers with deviation 1/sqrt(N), less a multiple of the identity, so that the largest real part of an
     eigenvalue is -1/2."""
     drawn = torch.randn(count, size, size, dtype=torch.float64) / size ** 0.5
-    largest = torch.linalg.eigvals(drawn).real.amax(-1)
+    largest: Tensor = torch.linalg.eigvals(drawn).real.amax(-1)
     return drawn - (largest + 0.5)[:, None, None] * torch.eye(size, dtype=torch.float64)
