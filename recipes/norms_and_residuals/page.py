@@ -56,6 +56,7 @@ def _norms(runs: Runs) -> Iterator[str]:
         yield (f"| {norm} | {rows} | {lengths} | {cell(values(runs, 'held_out', **own))} | "
                f"{cell(values(runs, 'training', **own))} | {mean(runs, 'leak', **own):.2f} |")
     least, most = (pick({rows for _, rows in settings(runs, "norm", "rows")}) for pick in (min, max))
+    leaks = values(runs, "leak", norm="batchnorm")
     gaps = {(rows, lengths): mean(runs, "held_out", norm="batchnorm", rows=rows, lengths=lengths)
             - mean(runs, "held_out", norm="layernorm", rows=rows, lengths=lengths)
             for rows in (least, most) for lengths in ("equal", "unequal")}
@@ -65,15 +66,14 @@ def _norms(runs: Runs) -> Iterator[str]:
                                       for (rows, lengths), gap in gaps.items()) + ". "
                 "The leak is how far a token's vector moves in training mode when only later tokens and other rows "
                 "change, relative to the largest entry: 0 for layer normalisation, "
-                f"{min(values(runs, 'leak', norm='batchnorm')):.2f} to {max(values(runs, 'leak', norm='batchnorm')):.2f} "
-                "for batch normalisation, whose statistics contain them. So in training such a decoder is not causal "
+                f"{min(leaks):.2f} to {max(leaks):.2f} for batch normalisation, whose statistics contain them. So in training such a decoder is not causal "
                 "(its trait is `batch_statistics`), and evaluation, with running statistics, is another function.", "",
                 "![Held-out loss by batch](norms.svg)", "")
 
 
 def _depths(runs: Runs) -> Iterator[str]:
-    yield from ("## Residual connections", "", "| blocks | residual connections | held out | gradient norm, first block "
-                "| last block |", "| ---: | --- | ---: | ---: | ---: |")
+    yield from ("## Residual connections", "", "| blocks | residual connections | held out | gradient norm, first "
+                "block | last block |", "| ---: | --- | ---: | ---: | ---: |")
     for depth, residual in sorted(settings(runs, "depth", "residual"), key=lambda each: (each[0], not each[1])):
         own = values(runs, "gradients", depth=depth, residual=residual)
         yield (f"| {depth} | {'on' if residual else 'off'} | "
@@ -90,8 +90,8 @@ def _depths(runs: Runs) -> Iterator[str]:
 
 
 def _keys(runs: Runs) -> Iterator[str]:
-    yield from ("## Scores divided by the root of d_k", "", "| d_k | scores | entropy of weights | 1 - sum of squares | "
-                "held out |", "| ---: | --- | ---: | ---: | ---: |")
+    yield from ("## Scores divided by the root of d_k", "", "| d_k | scores | entropy of weights | 1 - sum of squares "
+                "| held out |", "| ---: | --- | ---: | ---: | ---: |")
     for d_key, scaled in sorted(settings(runs, "d_key", "scaled"), key=lambda each: (each[0], not each[1])):
         own = {"d_key": d_key, "scaled": scaled}
         trained = [run["held_out"] for run in runs if (run["d_key"], run["scaled"]) == (d_key, scaled)
@@ -104,9 +104,10 @@ def _keys(runs: Runs) -> Iterator[str]:
     yield from ("", "Entropy is that of the weights over 64 keys, relative to equal weights, of queries and keys whose "
                 "features are independent, normal and of variance 1. Their product has variance d_k: unscaled, the "
                 f"entropy falls from {falls[0]:.2f} at d_k {least} to {falls[1]:.2f} at {most}; scaled it stays "
-                f"({stays[0]:.2f} and {stays[1]:.2f}). 1 minus the sum of the squared weights says how much of the gradient of a "
-                "score passes: the trace of the softmax's Jacobian, 0 where one key has all the weight. The last column "
-                "is the loss of a trained model; there the projections, which start smaller, can learn the scale themselves.", "",
+                f"({stays[0]:.2f} and {stays[1]:.2f}). 1 minus the sum of the squared weights is the trace of the softmax's "
+                "Jacobian, by which the gradient of a score passes: 0 where one key has all the weight. The last column "
+                "is the loss of a trained model; there the projections, which start smaller, can learn the scale "
+                "themselves.", "",
                 "![Entropy by size of keys](entropy.svg)", "")
 
 
