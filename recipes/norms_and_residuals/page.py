@@ -43,8 +43,8 @@ def page(found: Mapping[str, Any]) -> str:
         "What do layer normalisation, residual connections and the root of d_k do for a Transformer? Small decoders of "
         "pre-norm blocks, trained on the project's licence as bytes in rows of 32, differ in one of the three. Losses "
         f"are in nats on held-out bytes, means of {seeds} seeds with {CONFIDENCE:.0%} intervals over them.", "",
-        *_norms(found["norms"]), *_depths(found["depths"]), *_keys(found["keys"]),
-        "## Repeat it", "", RUN, "", "repeats it in about four minutes on one idle core, and writes this page.", ""])
+        *_norms(found["norms"]), *_depths(found["depths"], found["single_bytes"]), *_keys(found["keys"]),
+        "## Repeat it", "", RUN, "", "repeats it in about three minutes of one core, and writes this page.", ""])
 
 
 def _norms(runs: Runs) -> Iterator[str]:
@@ -66,12 +66,13 @@ def _norms(runs: Runs) -> Iterator[str]:
                                       for (rows, lengths), gap in gaps.items()) + ". "
                 "The leak is how far a token's vector moves in training mode when only later tokens and other rows "
                 "change, relative to the largest entry: 0 for layer normalisation, "
-                f"{min(leaks):.2f} to {max(leaks):.2f} for batch normalisation, whose statistics contain them. So in training such a decoder is not causal "
-                "(its trait is `batch_statistics`), and evaluation, with running statistics, is another function.", "",
+                f"{min(leaks):.2f} to {max(leaks):.2f} for batch normalisation, whose statistics contain them. So in "
+                "training such a decoder is not causal (its trait is `batch_statistics`), and evaluation, with running "
+                "statistics, is another function.", "",
                 "![Held-out loss by batch](norms.svg)", "")
 
 
-def _depths(runs: Runs) -> Iterator[str]:
+def _depths(runs: Runs, single_bytes: float) -> Iterator[str]:
     yield from ("## Residual connections", "", "| blocks | residual connections | held out | gradient norm, first "
                 "block | last block |", "| ---: | --- | ---: | ---: | ---: |")
     for depth, residual in sorted(settings(runs, "depth", "residual"), key=lambda each: (each[0], not each[1])):
@@ -82,10 +83,14 @@ def _depths(runs: Runs) -> Iterator[str]:
                f"{t_test([each[-1] for each in own], CONFIDENCE).interval.mean:.3g} |")
     deepest = max(depth for depth, in settings(runs, "depth"))
     on, off = (mean(runs, "held_out", depth=deepest, residual=residual) for residual in (True, False))
-    yield from ("", f"With {deepest} blocks the loss is {on:.2f} with residual connections and {off:.2f} without. The "
-                "gradients are those of the parameters of each block before training. A norm stands before each layer, "
-                "so that what it reads has the same size at any depth; how gradients pass the blocks is the difference "
-                "that is left.", "", "![Gradient norm by block](gradients.svg)", "",
+    first, last = (t_test([each[place] for each in values(runs, "gradients", depth=deepest, residual=False)],
+                          CONFIDENCE).interval.mean for place in (0, -1))
+    yield from ("", f"With {deepest} blocks the loss is {on:.2f} with residual connections and {off:.2f} without; the "
+                f"frequencies of single bytes give {single_bytes:.2f}. The gradients are those of the parameters of "
+                "each block before training. A norm stands before each layer, so without residual connections they do "
+                f"not vanish here ({first:.2g} in the first block, {last:.2g} in the last): that the deep model does "
+                "not learn is not a matter of their size. With residual connections the first block has the largest "
+                "gradients, since every later one adds to its output.", "", "![Gradient norm by block](gradients.svg)", "",
                 "![Held-out loss by depth](depths.svg)", "")
 
 
@@ -104,10 +109,10 @@ def _keys(runs: Runs) -> Iterator[str]:
     yield from ("", "Entropy is that of the weights over 64 keys, relative to equal weights, of queries and keys whose "
                 "features are independent, normal and of variance 1. Their product has variance d_k: unscaled, the "
                 f"entropy falls from {falls[0]:.2f} at d_k {least} to {falls[1]:.2f} at {most}; scaled it stays "
-                f"({stays[0]:.2f} and {stays[1]:.2f}). 1 minus the sum of the squared weights is the trace of the softmax's "
-                "Jacobian, by which the gradient of a score passes: 0 where one key has all the weight. The last column "
-                "is the loss of a trained model; there the projections, which start smaller, can learn the scale "
-                "themselves.", "",
+                f"({stays[0]:.2f} and {stays[1]:.2f}). 1 minus the sum of the squared weights is the trace of the "
+                "softmax's Jacobian, by which gradients pass to the scores: 0 where one key has all the weight. The "
+                "last column is the loss of a trained model; there the projections, which start smaller, can learn the "
+                "scale themselves.", "",
                 "![Entropy by size of keys](entropy.svg)", "")
 
 
