@@ -90,8 +90,8 @@ def _depths(runs: Runs, single_bytes: float) -> Iterator[str]:
                 "each block before training. A norm stands before each layer, so without residual connections they do "
                 f"not vanish here ({first:.2g} in the first block, {last:.2g} in the last): that the deep model does "
                 "not learn is not a matter of their size. With residual connections the first block has the largest "
-                "gradients, since every later one adds to its output.", "", "![Gradient norm by block](gradients.svg)", "",
-                "![Held-out loss by depth](depths.svg)", "")
+                "gradients, since every later one adds to its output.", "",
+                "![Gradient norm by block](gradients.svg)", "", "![Held-out loss by depth](depths.svg)", "")
 
 
 def _keys(runs: Runs) -> Iterator[str]:

@@ -91,7 +91,7 @@ def test_a_recipe_that_makes_no_page_is_refused(copied: Path, change: Any, said:
 
 @pytest.mark.parametrize("recipe", PAGES)
 def test_a_page_is_of_the_recorded_result(recipe: str) -> None:
-    """A recipe whose script makes its page makes the one that stands there; others are held to it by their own tests."""
+    """A recipe whose script makes its page makes the one that stands there; others have tests of their own."""
     folder = ROOT / "recipes" / recipe
     for script in (folder / "page.py", folder / "run.py"):
         page = runpy.run_path(str(script)).get("page") if script.is_file() and "def page(found" in script.read_text(

@@ -61,8 +61,8 @@ def test_a_short_run_shows_the_same() -> None:
     for norm, leaks in (("batchnorm", True), ("layernorm", False)):
         model = MAKE["built"](0, norm=norm)
         assert (Trait.BATCH_STATISTICS in traits_of(model)) is leaks
-        curve = MAKE["train"](model, 30, 4, "unequal")
-        assert curve[-1] < curve[0] - 1
+        curve = MAKE["train"](model, 15, 4, "unequal")
+        assert curve[-1] < curve[0] - 0.5
         assert (MAKE["leak"](model) > 0.01) is leaks
     assert len(MAKE["gradient_norms"](MAKE["built"](0, depth=3, residual=False))) == 3
     peaked, flat = (MAKE["drawn_weights"](0, 64, scaled)["entropy"] for scaled in (False, True))
