@@ -22,8 +22,10 @@ suppress_warnings = ["myst.header"]
 
 def _generate(app: Sphinx) -> None:
     from generate import write_pages
+    from studies import write_studies
 
     write_pages(Path(app.srcdir) / "_generated")
+    write_studies(Path(app.srcdir).parent, Path(app.srcdir) / "_generated")
 
 
 def setup(app: Sphinx) -> None:

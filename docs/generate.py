@@ -1,5 +1,5 @@
 """Writes the catalogue with its pictures, the command-line page, the study of positions and the README's tables from
-the code: ``python docs/generate.py``."""
+the code, and the pages of the studies from their recipes: ``python docs/generate.py``."""
 
 from __future__ import annotations
 
@@ -172,6 +172,9 @@ def cli_page() -> str:
 
 
 if __name__ == "__main__":
+    from studies import write_studies
+
     write_pages(Path(__file__).parent / "_generated")
+    write_studies(Path(__file__).parents[1], Path(__file__).parent / "_generated")
     readme = Path(__file__).parents[1] / "README.md"
     readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")

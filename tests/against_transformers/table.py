@@ -114,7 +114,8 @@ def page(record: Mapping[str, Any]) -> str:
             f"{record['transformers']}, float32, over tiny random models: prompts of five lengths in one batch, each "
             "against that prompt alone in transformers (read), and the folder that Weft writes, opened by the native "
             "class (write); of transfo-xl, which it has dropped, both against stored logits of transformers "
-            "4.37.2, in segments with memory. Written by `make table`; the numbers of every case are in families_table.json.\n\n"
+            "4.37.2, in segments with memory. Written by `make table`; the numbers of every case are in "
+            "families_table.json.\n\n"
             + "\n".join(lines) + "\n")
 
 

@@ -30,7 +30,7 @@ def build(*arguments: str) -> None:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The documentation, built as `make docs` does, warnings being errors; the pages and their HTML."""
     folder = tmp_path_factory.mktemp("docs")
-    for name in ("docs", "examples"):
+    for name in ("docs", "examples", "recipes"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("_build", "_generated"))
     done = fresh(build, "-W", "-q", "-b", "html", "docs", "html", folder=folder)
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,8 @@ def test_the_command_line_page_has_every_command_and_its_options(built: Path) ->
 
 @pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tasks", "images", "tokenizers",
                                   "families", "arpa", "chat", "drawing", "files", "add_a_part", "architecture",
-                                  "python", "_generated/catalogue", "_generated/cli", "_generated/positions_pictured"])
+                                  "python", "_generated/catalogue", "_generated/cli", "_generated/positions_pictured",
+                                  "_generated/studies", "_generated/studies/cheating"])
 def test_every_page_is_built(built: Path, page: str) -> None:
     assert "<h1>" in (built / f"html/{page}.html").read_text("utf-8")
 

@@ -59,6 +59,11 @@ def test_what_is_written_is_what_was_read(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, tensors[key]) for key, tensor in written.items())
 
 
+def test_norms_before_the_layers_come_with_a_note() -> None:
+    assert FAMILY.notes({"pre_lnorm": False}) == []
+    assert [note.split(":")[0] for note in FAMILY.notes({"pre_lnorm": True})] == ["pre_lnorm"]
+
+
 def read(**values: Any) -> Any:
     return FAMILY.read({"model_type": "transfo-xl", **values})[0]
 
@@ -112,7 +117,7 @@ def test_clusters_that_differ_between_embedding_and_softmax_are_not_written() ->
 def test_embeddings_of_another_scale_are_not_written() -> None:
     plain = read(**SMALL).dump()
     plain["embedding"]["scale"] = 2.0
-    with pytest.raises(UnsupportedError, match="embeddings are multiplied by 2.0, where the class has the root"):
+    with pytest.raises(UnsupportedError, match=r"embeddings are multiplied by 2\.0, where the class has the root"):
         fit(parse_model(plain), {}, family="transfo-xl")
 
 

@@ -163,8 +163,10 @@ def _normalise(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> 
     """Softmax over the visible keys, in float32 or wider; a query without any gets zero weights."""
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if sinks is not None:
-        each = sinks[:, None] if sinks.dim() == 1 else sinks.transpose(1, 2)
-        column = each.to(wide.dtype)[..., None].expand(*wide.shape[:-1], 1)
+        column = sinks.to(wide.dtype)[:, None, None]
+        if sinks.dim() > 1:  # one for each query
+            column = sinks.to(wide.dtype).transpose(1, 2)[..., None]
+        column = column.expand(*wide.shape[:-1], 1)
         hidden = wide if allowed is None else wide.masked_fill(~allowed, -torch.inf)
         return torch.cat([column, hidden], -1).softmax(-1)[..., 1:].to(scores.dtype)
     if allowed is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import pairwise
+from typing import Any, final
 
 from weft.families.common import GENERATION
 from weft.families.family import Family, Native, Size
@@ -21,8 +22,8 @@ MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": "relu", "bias": True}
 REST = {"norm": LAYER_NORM, "dropout": Hole("dropout")}
 EMBEDDING = {"dropout": Hole("dropout"), "std": Hole("std"), "scale": Hole("scale"), "d_embedding": Hole("d_embedding")}
 CLUSTERS = {"cutoffs": Hole("cutoffs"), "div_val": Hole("div_val")}
-ADAPTIVE = {"kind": "adaptive", "cutoffs": Hole("softmax_cutoffs"), "div_val": Hole("div_val"), "d_embedding": Hole("d_embedding"), "tied": Hole("tied"),
-            "bias": "all"}
+ADAPTIVE = {"kind": "adaptive", "cutoffs": Hole("softmax_cutoffs"), "div_val": Hole("div_val"),
+            "d_embedding": Hole("d_embedding"), "tied": Hole("tied"), "bias": "all"}
 TEMPLATE = {
     "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
     "embedding": Choice("clustered", {True: {**EMBEDDING, "adaptive": CLUSTERS}, False: EMBEDDING}),
@@ -33,7 +34,8 @@ TEMPLATE = {
         "clusters": {**ADAPTIVE, "projections": "all", "tied_projections": Hole("tied_projections")},
         "one_width": {**ADAPTIVE, "div_val": 1, "projections": "none"},
         "plain": {"kind": "linear", "tied": Hole("tied"), "d_embedding": Hole("d_embedding"), "bias": True}})}
-"""With norms before the layers the memory of zeros would be that of a norm's shift, and the model begins without one."""
+"""With norms before the layers keys would be made of a norm's shift where the memory is zero, which attention does not
+know, so there the memory begins empty, as in the paper."""
 
 CUTOFFS, DIVISOR, WIDTH, SHARED, BY_CLUSTER = "cutoffs", "div_val", "d_embed", "proj_share_all_but_first", "tie_projs"
 MEMORY, SAME, SEGMENT, PRE = "mem_len", "same_length", "tgt_len", "pre_lnorm"
@@ -113,15 +115,39 @@ def write_softmax(facts: Facts) -> dict[str, Any]:
             SHARED: shared != "none", BY_CLUSTER: listed}
 
 
+def read_clamp(raw: Raw, facts: Facts) -> Facts:
+    """The longest distance that is told from longer ones; None for a number that means no limit."""
+    value = typed("clamp_len", raw.get("clamp_len", 1000), int)
+    return {"clamp": value if value is not None and value > 0 else None}
+
+
+@final
+class EmptyMemory(KeyRule):
+    """Norms before the layers, and a note that the class begins with another memory."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (PRE,)
+
+    def read(self, raw: Raw, facts: Facts) -> Facts:
+        return {"pre_norm": bool(typed(PRE, raw.get(PRE, False), bool))}
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        return {PRE: facts["pre_norm"]}
+
+    def notes(self, raw: Raw) -> list[str]:
+        return [f"{PRE}: the memory begins empty, as in the paper; the class begins with zeros, so its first logits "
+                "differ unless it is given mems of no tokens."] if raw.get(PRE) else []
+
+
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=267735, alias=("n_token",)),
     Read("d_model", "d_model", default=1024, alias=("hidden_size",)),
     Read("n_layer", N_LAYERS, default=18, alias=("num_hidden_layers",)),
     Read("n_head", "n_heads", default=16, alias=("num_attention_heads",)), Read("d_head", "d_head", default=64),
     Read("d_inner", "d_ff", default=4096), Together((MEMORY, SAME, SEGMENT), read_memory, write_memory),
-    Together(("clamp_len",), lambda raw, facts: {"clamp": _positive(typed("clamp_len", raw.get("clamp_len", 1000), int))},
-             lambda facts: {"clamp_len": facts["clamp"] or -1}),
-    Read(PRE, "pre_norm", bool, False), Read("tie_word_embeddings", "tied", bool, True),
+    Together(("clamp_len",), read_clamp, lambda facts: {"clamp_len": facts["clamp"] or -1}),
+    EmptyMemory(), Read("tie_word_embeddings", "tied", bool, True),
     Together((CUTOFFS, DIVISOR, WIDTH, SHARED, BY_CLUSTER), read_softmax, write_softmax),
     Read("dropout", "dropout", float, 0.1), Read("dropatt", "attention_dropout", float, 0.0),
     Read("layer_norm_epsilon", "eps", float, 1e-5), Read("init_std", "std", float, 0.02),
@@ -133,11 +159,6 @@ KEYS: tuple[KeyRule, ...] = (
     Ignored(("adaptive", "tie_weight"), "copies of what cutoffs and tie_word_embeddings say"),
     Ignored(("ext_len", "eval_batch_size", "batch_size", "trainer_compatible"), "how the released code ran it"),
     Ignored((*GENERATION, "max_position_embeddings"), "how text is generated, which the options of the commands set"))
-
-
-def _positive(value: int | None) -> int | None:
-    """None for a number that means no limit."""
-    return value if value is not None and value > 0 else None
 
 
 def weights(facts: Facts) -> list[Rule]:
@@ -163,8 +184,8 @@ def weights(facts: Facts) -> list[Rule]:
         rename("crit.out_projs.{i}", "readout.projections.{i}.weight", Transpose()),
         rename("crit.out_projs.0", "readout.projection.weight", Transpose())]
     if facts["softmax"] == "clusters":
-        ends = [0, *facts["softmax_cutoffs"], facts["vocab_size"]]
-        sizes = tuple(end - first for first, end in zip(ends, ends[1:], strict=False))
+        ends = pairwise([0, *facts["softmax_cutoffs"], facts["vocab_size"]])
+        sizes = tuple(end - first for first, end in ends)
         names = tuple(f"crit.out_layers.{index}.bias" for index in range(len(sizes)))
         return [*found, Rule(names, ("readout.bias",), (Fuse(sizes),))]
     return [*found, rename("crit.out_layers.0.bias", "readout.bias")]
