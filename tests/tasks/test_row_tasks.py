@@ -155,8 +155,8 @@ def test_an_n_gram_counts_the_rows_up_to_each_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"kind": "selective_copying", "length": 5, "tokens": 3}, "length: 5 tokens, while 3 data tokens and as many markers "
-     "take 6. Give length: 6 or more, or fewer tokens."),
+    ({"kind": "selective_copying", "length": 5, "tokens": 3}, "length: 5 tokens, while 3 data tokens and as many "
+     "markers take 6. Give length: 6 or more, or fewer tokens."),
     ({**RECALL, "length": 15}, "length: 15 tokens, while rows consist of pairs of tokens. Give 16."),
     ({**RECALL, "pairs": 5, "symbols": 40}, "length: 16 tokens, while 5 pairs and a slot of two tokens for each query "
      "take 20. Give length: 20 or more, or fewer pairs."),
@@ -174,16 +174,17 @@ def test_sizes_that_the_rule_cannot_satisfy_are_refused(fields: dict[str, Any], 
 
 
 @pytest.mark.parametrize(("model", "task", "message"), [
-    ({**CAUSAL, "vocab_size": 9}, RECALL, "model.vocab_size: 9, while the rows of 'mqar' have 10 ids. Leave it out, and "
-     "it is filled in."),
+    ({**CAUSAL, "vocab_size": 9}, RECALL, "model.vocab_size: 9, while the rows of 'mqar' have 10 ids. Leave it out, "
+     "and it is filled in."),
     ({**CAUSAL, "context": 8}, RECALL, "training.context: 8 tokens, while a row of 'mqar' has up to 16. Give "
      "model.context: 16."),
     ({**CAUSAL, "context": 8, "position": "learned"}, RECALL, "task: rows of 16 tokens, and the model's positions end "
      "at 8. Give shorter rows, or a model whose positions reach as far."),
-    ({**WHOLE, "head": None}, RECALL, "model: a model of kind 'encoder' predicts no answers here. Give a language model."),
+    ({**WHOLE, "head": None}, RECALL, "model: a model of kind 'encoder' predicts no answers here. Give a language "
+     "model."),
     ({**WHOLE, "head": None}, LISTS, "Give a language model, or one of tokens with head: {kind: pooled}."),
-    ({**WHOLE, "head": {"kind": "pooled", "n_classes": 3}}, LISTS, "model.head: 3 classes, while rows of 'listops' have "
-     "10. Leave n_classes and labels out"),
+    ({**WHOLE, "head": {"kind": "pooled", "n_classes": 3}}, LISTS, "model.head: 3 classes, while rows of 'listops' "
+     "have 10. Leave n_classes and labels out"),
 ])
 def test_models_that_do_not_fit_are_refused_before_a_row_is_made(model: dict[str, Any], task: dict[str, Any],
                                                                  message: str, tmp_path: Path) -> None:
@@ -193,10 +194,10 @@ def test_models_that_do_not_fit_are_refused_before_a_row_is_made(model: dict[str
 
 
 def test_settings_of_text_are_refused(tmp_path: Path) -> None:
-    for section, message in (({"data": {"path": "a.txt"}}, "data.path: 'a.txt', while the task 'mqar' makes its rows by "
-                              "itself. Leave it out; task.rows and task.held_out say how many."),
-                             ({"tokenizer": {"kind": "characters"}}, "tokenizer: characters, while the rows of 'mqar' are "
-                              "ids. Leave it out."),
+    for section, message in (({"data": {"path": "a.txt"}}, "data.path: 'a.txt', while the task 'mqar' makes its rows "
+                              "by itself. Leave it out; task.rows and task.held_out say how many."),
+                             ({"tokenizer": {"kind": "characters"}}, "tokenizer: characters, while the rows of 'mqar' "
+                              "are ids. Leave it out."),
                              ({"training": {"steps": 2, "carry_state": True}}, "training.carry_state: rows that go on "
                               "from batch to batch, which the task 'mqar' does not have.")):
         with pytest.raises(ConfigError, match=re.escape(message)):
@@ -222,7 +223,7 @@ def test_the_command_measures_by_length_and_refuses_options_of_text(tmp_path: Pa
     assert code == 0 and json.loads(text)[0]["length"] == 9 and json.loads(text)[0]["predictions"] == 2000
     for words, message in ((("--length", "15"), "length: 15 tokens, while rows consist of pairs of tokens. Give 16."),
                            (("--length", "16", "--stride", "3"), "an option of text, while the task makes its rows"),
-                           (("--task", "next_token"), "task: 'next_token' is no task on rows with answers. Give one of"),
+                           (("--task", "next_token"), "task: 'next_token' is no task on rows with answers. Give"),
                            (("--task", "3"), "'3' is neither a kind of task nor its fields. Give a kind such as mqar"),
                            (("--task", "{kind: pathfinder}", "--length", "1000"), "a picture has the square of a size. "
                             "Give 961 or 1,024."),

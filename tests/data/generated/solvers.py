@@ -43,7 +43,7 @@ def evaluated(words: list[str]) -> int:
 
 
 def joined(starts: np.ndarray, ends: np.ndarray, dots: tuple[complex, complex], reach: float) -> bool:
-    """Whether one can go from dot to dot by steps from dash to dash of at most ``reach``, by points along the dashes."""
+    """Whether one can go from dot to dot, from dash to dash by steps of at most ``reach`` between points of them."""
     along = np.linspace(0, 1, 21)
     points = starts[:, None] + along * (ends - starts)[:, None]
     near = np.array([[np.abs(a[:, None] - b[None]).min() for b in points] for a in points]) <= reach + 1e-9
