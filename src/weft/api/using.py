@@ -233,9 +233,9 @@ def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "va
         run = run.model_copy(update={"training": run.training.model_copy(update={"batch_size": batch_size})})
     if data is not None:
         settings = settings.model_copy(update={"validation_path": str(data), "validation": None})
-    task = run.made_task()
-    task.require(loaded.model)
-    return task.measure(loaded.model, task.held_out(settings, tokenizer, part))
+    made = run.made_task()
+    made.require(loaded.model)
+    return made.measure(loaded.model, made.held_out(settings, tokenizer, part))
 
 
 def run_of(loaded: Loaded) -> RunConfig:

@@ -138,7 +138,7 @@ class Canvas:
     def free(self, tails: Complex128[np.ndarray, " n"], tips: Complex128[np.ndarray, " n"],
              path: Path | None = None) -> Bool[np.ndarray, " n"]:
         """Whether each dash lies within the border and keeps its distance, but for that from the last of ``path``."""
-        inside = np.logical_and(self._inside(tails), self._inside(tips))
+        inside = np.asarray(self._inside(np.stack([tails, tips])).all(0))
         starts, ends, _ = self.all()
         if path is not None:
             other = ends != path.tip
@@ -148,12 +148,11 @@ class Canvas:
         inside[inside] = distances(tails[inside], tips[inside], starts, ends).min(1) > self._least
         return inside
 
-    def _inside(self, points: np.ndarray) -> np.ndarray:
+    def _inside(self, points: np.ndarray) -> Bool[np.ndarray, "..."]:
         """Whether points lie within the border."""
         middle = (self.size - 1) / 2
         away = np.maximum(np.abs(points.real - middle), np.abs(points.imag - middle))
-        within: np.ndarray = away <= middle - self.look.border
-        return within
+        return np.asarray(away <= middle - self.look.border)
 
     def _turns_back(self, tips: np.ndarray, heading: np.ndarray, ahead: int) -> np.ndarray:
         """Whether a path with these tips and headings could turn round, to one side, within the border."""
@@ -164,8 +163,7 @@ class Canvas:
         turned = np.exp(1j * bend * np.arange(steps + 1))
         places = np.cumsum(self.gap * turned[:-1] + (self.gap + self.look.dash) * turned[1:])
         reached = self._inside(tips[:, None, None] + heading[:, None, None] * np.stack([places, places.conj()]))
-        found: np.ndarray = reached.all(-1).any(-1)
-        return found
+        return np.asarray(np.asarray(reached.all(-1)).any(-1))
 
     @property
     def _least(self) -> float:
