@@ -3,7 +3,8 @@
 A step of decoding multiplies each matrix of a model by one vector for every row of the batch, so it takes as long as
 reading the matrices does, and as starting each product. The C functions read a matrix as it lies, in float32, in
 bfloat16, in whole numbers of eight bits (`weft.ops.int8_linear`) or of four (`weft.ops.int4_linear`), and are called on
-PyTorch's threads. Each sum is taken by one thread in one order, which depends neither on the other vectors nor on the
+PyTorch's threads. Vectors in bfloat16 are multiplied with whole numbers as whole numbers of 16 bits, so that sums are
+exact; in float32 the whole numbers become floats. Each sum is taken by one thread in one order, which depends neither on the other vectors nor on the
 number of threads, so a row of a batch gets the same bits as the row alone. The sources are `weft/ops/native/few_rows.c`
 and what it includes.
 """

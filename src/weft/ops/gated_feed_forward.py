@@ -97,6 +97,8 @@ def _in_c(call: GatedFeedForwardCall) -> str | None:
 
 
 def _few(call: GatedFeedForwardCall) -> str | None:
+    if LINEAR.is_forced or INT8_LINEAR.is_forced or INT4_LINEAR.is_forced:
+        return "the form of its products is named"
     return many_rows(call.x)
 
 

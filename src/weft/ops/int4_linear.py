@@ -142,7 +142,7 @@ INT4_LINEAR = OPERATIONS.add(Operation(
     "int4_linear", "x W^T, with W in whole numbers of four bits, scaled by groups",
     Form(REFERENCE, _written_out, "integers converted to floats, then a product"),
     Form("lean", _lean, "converted to floats, again in backward", gradients="with", transformed=False),
-    Form("native", _native, "a few vectors in 16 bits, exact sums, in C", devices=frozenset({"cpu"}),
+    Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
          serves=_in_c, worth=_few, known_as=("c", "few_rows")),
     Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
