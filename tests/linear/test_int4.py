@@ -86,7 +86,8 @@ def test_a_tied_embedding_goes_with_its_readout_and_files_and_casts_keep_both(tm
     scale = quick.readout.map.matrix.scale.clone()
     for other in (copy.deepcopy(quick).float(), Precision(copy.deepcopy(quick).float(), torch.bfloat16).working):
         kept = other.readout.map.matrix
-        assert kept.scale.dtype == torch.bfloat16 and torch.equal(kept.scale, scale) and kept.values.dtype == torch.uint8
+        assert kept.scale.dtype == torch.bfloat16 and torch.equal(kept.scale, scale)
+        assert kept.values.dtype == torch.uint8
 
 
 def test_it_takes_four_and_a_half_bits(tmp_path: Path) -> None:

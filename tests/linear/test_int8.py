@@ -63,7 +63,8 @@ def test_products_with_integers_are_for_a_few_narrow_rows(dtype: torch.dtype, mo
 
 def test_gradients_go_through_to_the_inputs_and_the_bias() -> None:
     quick = Int8Config().rewriter()(Linear(5, 3).double())
-    assert isinstance(quick, QuantisedLinear) and isinstance(quick.matrix, Int8Matrix) and [name for name, _ in quick.named_parameters()] == ["bias"]
+    assert isinstance(quick, QuantisedLinear) and isinstance(quick.matrix, Int8Matrix)
+    assert [name for name, _ in quick.named_parameters()] == ["bias"]
     x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(quick, x) and torch.autograd.gradgradcheck(quick, x)
 

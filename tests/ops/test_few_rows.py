@@ -1,5 +1,5 @@
-"""Products of a few vectors in C: against float64 within the rounding of their formats, in every instruction set of this
-processor, at odd sizes, with any strides and threads; and what they are chosen for."""
+"""Products of a few vectors in C: against float64 within the rounding of their formats, in every instruction set of
+this processor, at odd sizes, with any strides and threads; and what they are chosen for."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ def stored(how: str, weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
 def allowed(x: Tensor, exact: Tensor, y: Tensor, how: str) -> Tensor:
     """How far a product may be off.
 
-    A sum of K products in float32 in any order is off by K 2^-24 of the sum of their sizes, with scales and bias two
-    roundings more; a result in bfloat16 by half of 2^-8. Vectors in bfloat16 become whole numbers of up to 32,512 beside
-    a matrix of whole numbers, each off by half of one and by the rounding of its scale.
+    A sum of K products in float32 in any order is off by K 2^-24 of the sum of their sizes, with scales and bias a few
+    roundings more; a result in bfloat16, which has eight significant bits, by 2^-8 of itself. Vectors in bfloat16
+    become whole numbers of up to 32,512 beside a matrix of whole numbers, each off by half of one and by the rounding
+    of its scale.
     """
     sizes = x.double().abs() @ exact.abs().t()
     room = (x.shape[-1] + 8) * 2.0**-24 * (sizes + y.abs()) + 1e-30
@@ -209,6 +210,7 @@ def test_a_form_named_for_products_keeps_units_from_taking_them_over() -> None:
 
 def test_no_memory_is_an_error_and_no_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.ops.few_rows._functions", lambda _: (lambda *each: 0, lambda *each: 0, None))
-    with pytest.raises(Incomplete, match="could not reserve the memory for its vectors. Give it fewer threads or a "):
+    with pytest.raises(Incomplete, match=r"could not reserve the memory for its vectors\. Give it fewer"
+                                         r" threads or a smaller batch\."):
         native_product(torch.ones(1, 8), torch.ones(3, 8), None, None)
     assert set(KINDS) == {torch.float32, torch.bfloat16, torch.int8, torch.uint8}

@@ -46,7 +46,7 @@ class GLU(Pointwise):
         self.down = Linear(d_ff, d_model, bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        if decodes(x):
+        if decodes(x) and self.activation is ACTIVATIONS[self.name]:
             gate_map, up_map, down_map = stored(self.gate), stored(self.up), stored(self.down)
             if gate_map is not None and up_map is not None and down_map is not None:
                 return gated_feed_forward(GatedFeedForwardCall(x, gate_map, up_map, down_map, self.name, self.limit,
@@ -81,7 +81,7 @@ class FusedGLU(Pointwise):
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         both, down = (stored(self.gate_up), stored(self.down)) if decodes(x) else (None, None)
-        if both is not None and down is not None:
+        if both is not None and down is not None and self.activation is ACTIVATIONS[self.name]:
             return gated_feed_forward(GatedFeedForwardCall(x, *halves(both), down, self.name, self.limit, self.shift))
         gate, up = self.gate_up(x).split_with_sizes([self.d_ff] * 2, -1)
         gate, up = bounded(gate, up, self.limit, self.shift)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from weft.core.registry import register
 from weft.linear.quantised import QuantiseConfig, QuantisedMatrix
 from weft.ops.int4_linear import FARTHEST, GROUP, four_bits, int4_linear, matrix
+from weft.ops.linear import linear
 
 
 @final
@@ -42,7 +43,7 @@ class Int4Matrix(QuantisedMatrix):
     def off(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... #out"]:
         wide = torch.promote_types(x.dtype, torch.float32)
         sizes = F.pad(x.abs().to(wide), (0, -x.shape[-1] % GROUP)).unflatten(-1, (-1, GROUP)).sum(-1)
-        return FARTHEST * sizes @ self.scale.abs().to(wide).t()
+        return linear(FARTHEST * sizes, self.scale.abs().to(wide))
 
     def off_rows(self, tokens: Int64[Tensor, "*shape"]) -> Float[Tensor, "*shape #in"]:
         steps = self.scale[tokens].abs().float().repeat_interleave(GROUP, -1)

@@ -1,7 +1,7 @@
 """Linear maps laid out for steps of few tokens. Which layout is fastest depends on the processor, the shape and the
-number of rows, by factors of up to two, so each is measured against the map as it is, and then a step of the whole model
-against one without layouts: matrices of one shape may stay in a cache that those of all shapes exceed, and a layout of
-more bytes then loses what it gained by itself."""
+number of rows, by factors of up to two, so each is measured against the map as it is, and then a step of the whole
+model against one without layouts: matrices of one shape may stay in a cache that those of all shapes exceed, and a
+layout of more bytes then loses what it gained by itself."""
 
 from __future__ import annotations
 

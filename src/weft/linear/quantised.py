@@ -28,7 +28,7 @@ class QuantisedMatrix(Part, ABC):
     def __init__(self, weight: Float[Tensor, "out in"], values: Tensor, scale: Tensor) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.register_buffer("like", weight.detach().new_empty(0))  # the first: adapters take the dtype of the first floats
+        self.register_buffer("like", weight.detach().new_empty(0))  # first, since adapters take the first dtype
         self.register_buffer("values", values)
         self.register_buffer("scale", scale)
         self.values: Tensor

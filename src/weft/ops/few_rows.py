@@ -4,9 +4,9 @@ A step of decoding multiplies each matrix of a model by one vector for every row
 reading the matrices does, and as starting each product. The C functions read a matrix as it lies, in float32, in
 bfloat16, in whole numbers of eight bits (`weft.ops.int8_linear`) or of four (`weft.ops.int4_linear`), and are called on
 PyTorch's threads. Vectors in bfloat16 are multiplied with whole numbers as whole numbers of 16 bits, so that sums are
-exact; in float32 the whole numbers become floats. Each sum is taken by one thread in one order, which depends neither on the other vectors nor on the
-number of threads, so a row of a batch gets the same bits as the row alone. The sources are `weft/ops/native/few_rows.c`
-and what it includes.
+exact; in float32 the whole numbers become floats. Each sum is taken by one thread in one order, which depends neither
+on the other vectors nor on the number of threads, so a row of a batch gets the same bits as the row alone. The sources
+are `weft/ops/native/few_rows.c` and what it includes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
+from weft.ops.activations import ActivationName
 from weft.ops.native.library import VARIABLE, Incomplete, Loaded, instructions, loaded, why_not
 from weft.ops.operator import operator
 from weft.ops.thresholds import threshold
@@ -32,7 +32,7 @@ layout of their own, which many vectors repay."""
 KINDS: Mapping[torch.dtype, int] = MappingProxyType(
     {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3})
 """How a matrix is stored, by the dtype of its tensor; as in native/dots.h."""
-ACTIVATION_NAMES: Sequence[str] = ("identity", "relu", "squared_relu", "gelu", "gelu_tanh", "quick_gelu", "silu",
+ACTIVATION_NAMES: Sequence[ActivationName] = ("identity", "relu", "squared_relu", "gelu", "gelu_tanh", "quick_gelu", "silu",
                                    "sigmoid")
 """Non-linearities of gated units that are written in C, in the order of native/few_rows.c."""
 

@@ -25,15 +25,16 @@ rounding of the scale to eight bits."""
 
 
 class Int4Call(NamedTuple):
-    """x W^T with W[o, i] = scale[o, i // 32] q[o, i]. Of each group of 32 inputs, byte i of 16 holds q + 8 of input i in
-    its lower half and of input i + 16 in its upper; inputs beyond the last count as zeros."""
+    """x W^T with W[o, i] = scale[o, i // 32] q[o, i]. Of each group of 32 inputs, byte i of 16 holds q + 8 of input i
+    in its lower half and of input i + 16 in its upper; inputs beyond the last count as zeros."""
 
     x: Float[Tensor, "... in"]
     values: UInt8[Tensor, "out 16*groups"]
     scale: BFloat16[Tensor, "out groups"]
 
 
-def four_bits(weight: Float[Tensor, "out in"]) -> tuple[UInt8[Tensor, "out 16*groups"], BFloat16[Tensor, "out groups"]]:
+def four_bits(weight: Float[Tensor, "out in"]) -> tuple[UInt8[Tensor, "out 16*groups"],
+                                                        BFloat16[Tensor, "out groups"]]:
     """The integers and scales of a matrix, as an `Int4Call` holds them.
 
     The range of the integers has one more below zero than above. So for each group two scales are tried, one by which
