@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.core.errors import UnsupportedError
-from weft.ops.few_rows import ACTIVATION_NAMES, FEW_ROWS, KINDS, native_gated, native_product
+from weft.ops.few_rows import ACTIVATION_NAMES, FEW_ROWS, KINDS, functions, native_gated, native_product
 from weft.ops.forms import forced
 from weft.ops.gated_feed_forward import GATED_FEED_FORWARD, GatedFeedForwardCall, Map
 from weft.ops.int4_linear import INT4_LINEAR, Int4Call, four_bits, matrix
@@ -30,10 +30,26 @@ SIZES = ((1, 1), (7, 3), (9, 33), (16, 128), (37, 8200), (130, 259))
 
 
 @pytest.fixture(params=SETS)
-def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The set in which functions are called; it is determined once for a process, and so again for each."""
     monkeypatch.setenv(VARIABLE, request.param)
-    name: str = request.param
-    return name
+    functions.cache_clear()
+    known = functions()
+    assert not isinstance(known, str) and known.product.__name__ == f"weft_few_rows_{request.param}"
+    yield request.param
+    monkeypatch.undo()
+    functions.cache_clear()
+
+
+def test_without_native_code_they_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "mmx")
+    functions.cache_clear()
+    try:
+        found = LINEAR.choose(LinearCall(torch.ones(1, 8), torch.ones(3, 8)))
+        assert "native: WEFT_CPU_CAPABILITY is unknown" in found.passed
+    finally:
+        monkeypatch.undo()
+        functions.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -209,7 +225,10 @@ def test_a_form_named_for_products_keeps_units_from_taking_them_over() -> None:
 
 
 def test_no_memory_is_an_error_and_no_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.ops.few_rows._functions", lambda _: (lambda *each: 0, lambda *each: 0, None))
+    known = functions()
+    assert not isinstance(known, str)
+    without = known._replace(product=lambda *each: 0, gated=lambda *each: 0)
+    monkeypatch.setattr("weft.ops.few_rows.functions", lambda: without)
     with pytest.raises(Incomplete, match=r"could not reserve the memory for its vectors\. Give it fewer"
                                          r" threads or a smaller batch\."):
         native_product(torch.ones(1, 8), torch.ones(3, 8), None, None)
