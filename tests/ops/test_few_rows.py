@@ -146,10 +146,10 @@ def test_a_gated_unit_is_its_three_products(activation: Any, dtype: torch.dtype,
     for how, rows, threads in (("floats", 1, 2), ("floats", 9, 1), ("int8", 3, 2), ("int4", 2, 1)):
         for limit in (None, 0.8):
             parts = [stored(how, numbers(*size, seed=seed).to(dtype) / size[1] ** 0.5)
-                     for seed, size in enumerate(((201, 70), (201, 70), (33, 201)))]
+                     for seed, size in enumerate(((401, 140), (401, 140), (33, 401)))]
             biases = [numbers(len(exact), seed=9, dtype=dtype) for _, _, exact in parts]
             maps = [Map(values, scale, bias) for (values, scale, _), bias in zip(parts, biases, strict=True)]
-            x = numbers(rows, 70, seed=5, dtype=dtype) * 2
+            x = numbers(rows, 140, seed=5, dtype=dtype) * 2
             gate, up, down = ((lambda v, e=exact, b=bias: v @ e.t() + b.double())  # type: ignore[misc]
                               for (_, _, exact), bias in zip(parts, biases, strict=True))
             y = wanted(activation, gate(x.double()), up(x.double()), limit) if limit else wanted(
