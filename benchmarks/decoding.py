@@ -1,15 +1,22 @@
-"""Decoding speed of a Llama-shaped model: Weft and `transformers` `generate`, greedily, the same weights and prompts.
+"""Decoding speed of a Llama-shaped model: Weft, `transformers` `generate` and llama.cpp, greedily, the same weights and
+prompts.
 
     python benchmarks/decoding.py                      the 30M-parameter model, three rounds
+    python benchmarks/decoding.py --layers 12 --width 768 --heads 12 --kv-heads 12 --d-ff 2048 --vocabulary 32000 \\
+        --new 96                                       125M parameters
     python benchmarks/decoding.py --layers 2 --new 16 --rounds 1
 
 Each contender runs in a process of its own; a round runs all of them one after another, and medians are over the
-rounds. In float32 all must give the same tokens. Results go to ``benchmarks/results/decoding.json`` and ``.md``.
+rounds. In float32 Weft and `transformers` must give the same tokens. ``int8`` and ``int4`` are Weft's rewrites of all
+matrices with activations in bfloat16, and llama.cpp's q8_0 and q4_0. llama.cpp takes part where `llama_cpp` is
+installed (`pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36`, some minutes). Results go to
+``benchmarks/results/decoding.json`` and ``.md``.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -20,13 +27,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from decoding_llama_cpp import write_files
 from safetensors.torch import save_file
 from training_weft import model_of, weights_of
 
 from weft.ops.processor import processor_name
 
 HERE = Path(__file__).parent
-FORMS = {"weft": ("plain", "laid out", "compiled"), "transformers": ("eager", "compiled")}
+FLOATS, WHOLE = ("float32", "bfloat16"), ("int8", "int4")
+FORMS = {"weft": ("plain", "laid out", "compiled"), "transformers": ("eager", "compiled"), "llama.cpp": ("plain",)}
+RIVALS = {"transformers": "eager", "llama.cpp": "plain"}
+"""Each other library, and the form of it that Weft's rows are compared with."""
 Job = dict[str, Any]
 Row = dict[str, Any]
 
@@ -36,10 +47,12 @@ def jobs(shape: dict[str, int], options: argparse.Namespace) -> list[Job]:
     same = {"shape": shape, "threads": options.threads, "prompt": options.prompt, "new": options.new,
             "repeats": options.repeats}
     found = [{**same, "library": library, "form": form, "dtype": dtype, "batch": batch}
-             for dtype in ("float32", "bfloat16") for batch in (1, 8) for library, forms in FORMS.items()
-             for form in forms if form != "compiled" or not options.eager]
+             for dtype in (*FLOATS, *WHOLE) for batch in (1, 8) for library, forms in FORMS.items()
+             for form in forms if (form != "compiled" or (not options.eager and dtype in FLOATS))
+             and (library != "llama.cpp" or importlib.util.find_spec("llama_cpp") is not None)
+             and (library != "transformers" or dtype in FLOATS)]
     found += [{**same, "library": "weft", "form": "sweep", "dtype": dtype, "batch": 1}
-              for dtype in ("float32", "bfloat16")]
+              for dtype in FLOATS]
     return found
 
 
@@ -72,33 +85,36 @@ def summary(job: Job, rounds: list[Row]) -> Row:
     return {**row, "seconds": seconds, "tokens_per_second": job["batch"] * job["new"] / seconds,
             "first": statistics.median(found["first"] for found in rounds),
             "peak_bytes": max(found["peak_bytes"] for found in rounds), "tokens": rounds[0]["tokens"],
-            "layouts": rounds[-1].get("layouts")}
+            "layouts": rounds[-1].get("layouts"), "kept": rounds[-1].get("kept")}
 
 
 def compare(rows: list[Row]) -> list[str]:
-    """Adds to Weft's rows their ratio to `transformers`; gives the float32 rows whose tokens are others."""
+    """Adds to Weft's rows their ratio to each other library, and to its plain form; gives the float32 rows whose tokens
+    are others than those of `transformers`."""
     by = {(row["library"], row["form"], row["dtype"], row["batch"]): row for row in rows if "seconds" in row}
     wrong = []
     for (library, _, dtype, batch), row in by.items():
-        rival = by.get(("transformers", "eager", dtype, batch))
-        if rival is not None and library == "weft":
-            row["ratio"] = rival["seconds"] / row["seconds"]
-        if dtype == "float32" and rival is not None and row["tokens"] != rival["tokens"]:
+        rivals = {name: by.get((name, form, dtype, batch)) for name, form in (*RIVALS.items(), ("weft", "plain"))}
+        if library == "weft":
+            row["ratios"] = {name: other["seconds"] / row["seconds"] for name, other in rivals.items() if other}
+        same = rivals["transformers"]
+        if library != "llama.cpp" and dtype == "float32" and same is not None and row["tokens"] != same["tokens"]:
             wrong.append(row["name"])
     return wrong
 
 
 def table(rows: list[Row]) -> str:
     """The results as Markdown."""
-    lines = ["| contender | dtype | batch | tokens/s | against transformers, eager | peak MiB | first call, s |",
-             "| --- | --- | --- | --- | --- | --- | --- |"]
+    lines = ["| contender | weights | batch | tokens/s | against transformers, eager | against llama.cpp | "
+             "against plain | peak MiB | first call, s |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         start = f"| {row['library']}, {row['form']} | {row['dtype']} | {row['batch']} |"
         if "error" in row:
-            lines.append(f"{start} failed: {row['error'][:80]} | | | |")
+            lines.append(f"{start} failed: {row['error'][:80]} | | | | | |")
         elif "seconds" in row:
-            ratio = f"{row['ratio']:.2f}x" if "ratio" in row else ""
-            lines.append(f"{start} {row['tokens_per_second']:.0f} | {ratio} | {row['peak_bytes'] / 2**20:.0f} | "
+            known = row.get("ratios", {})
+            ratios = " | ".join(f"{known[name]:.2f}x" if name in known else "" for name in (*RIVALS, "weft"))
+            lines.append(f"{start} {row['tokens_per_second']:.0f} | {ratios} | {row['peak_bytes'] / 2**20:.0f} | "
                          f"{row['first']:.1f} |")
     for row in rows:
         if "sweep" in row:
@@ -129,6 +145,8 @@ def main() -> None:
         job = {"shape": shape, "dtype": "float32", "compile": False, "route": "default"}
         weights = weights_of(model_of(job), shape["layers"])
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, Path(place) / "weights.safetensors")
+        if any(job["library"] == "llama.cpp" for job in todo):
+            write_files(todo[0], weights, Path(place))
         for number in range(options.rounds):
             for job in todo:
                 found[name_of(job)].append(run(job, Path(place)))

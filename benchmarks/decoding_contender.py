@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from decoding_llama_cpp import llama_generate
 from safetensors.torch import load_file
 from training_contender import transformers_model
 from training_weft import model_of, names
@@ -19,9 +20,13 @@ from training_weft import model_of, names
 from weft.core.model import LanguageModel
 from weft.decoding import CompiledStep, Row, for_decoding, generate
 from weft.decoding.session import Session
+from weft.linear import rewritten
+from weft.linear.int4 import Int4Config
+from weft.linear.int8 import Int8Config
 
 Tokens = list[list[int]]
 SWEEP_STEPS = 24
+REWRITES = {"int8": Int8Config(maps=["*"]), "int4": Int4Config(maps=["*"])}
 BEFORE = 8
 """Steps that are not timed, among them the one that is recorded."""
 
@@ -29,7 +34,9 @@ BEFORE = 8
 def weft_model(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> LanguageModel:
     model = model_of({**job, "compile": False, "route": "default", "dtype": "float32"})
     model.load_state_dict({own: weights[neutral] for neutral, own in names(job["shape"]["layers"])})
-    return model.to(getattr(torch, job["dtype"])).eval()
+    if job["dtype"] not in REWRITES:
+        return model.to(getattr(torch, job["dtype"])).eval()
+    return rewritten(model.to(torch.bfloat16), [REWRITES[job["dtype"]]]).eval()
 
 
 def weft_generate(job: dict[str, Any], weights: dict[str, torch.Tensor],
@@ -40,6 +47,7 @@ def weft_generate(job: dict[str, Any], weights: dict[str, torch.Tensor],
     if job["form"] == "laid out":
         form = for_decoding(model, rows=job["batch"])
         model = form.model
+        found["kept"] = form.kept
         found["layouts"] = {f"{a}x{b}": kind.chosen for kind in form.measured for a, b in [kind.shape]}
 
     def run(prompts: Tokens, count: int) -> Tokens:
@@ -93,7 +101,8 @@ def main() -> None:
         print(json.dumps({"sweep": sweep(job, weights)}))
         return
     found: dict[str, Any] = {}
-    run = (weft_generate(job, weights, found) if job["library"] == "weft" else transformers_generate(job, weights))
+    run = (weft_generate(job, weights, found) if job["library"] == "weft" else llama_generate(job, folder)
+           if job["library"] == "llama.cpp" else transformers_generate(job, weights))
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(job["shape"]["vocabulary"], (job["batch"], job["prompt"]), generator=generator).tolist()
     begun = time.perf_counter()

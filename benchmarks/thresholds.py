@@ -205,6 +205,7 @@ THRESHOLDS: Mapping[str, Callable[[], float]] = {
     "attention.bias": lambda: crossing("attention", "sdpa", "banded", biased(), trained),
     **({"attention.native": lambda: 1 + crossing("attention", "sdpa", "native", short_rows(), trained)}
        if why_not() is None else {}),
+    **({"linear.native": lambda: crossing("linear", "native", "library", narrow_maps())} if why_not() is None else {}),
     "expert_dispatch.few": lambda: crossing("expert_dispatch", "reference", "grouped", decoded_together(), step),
     "expert_dispatch.spared_bytes": lambda: crossing("expert_dispatch", "reference", "grouped", decoded(), step),
     "int8_linear.few": lambda: crossing("int8_linear", "packed", "reference", int8_maps()),

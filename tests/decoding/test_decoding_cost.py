@@ -102,9 +102,10 @@ def test_a_span_is_resolved_once_a_call_whatever_layers_there_are(rows: int) -> 
     assert found["Operation._first"] == 0, "what forms declare is remembered"
     # The embedding asks its dropout; blocks do not. Of all calls 29 are those of the 24 modules before their `forward`,
     # which is 24 more; the 15 operations take 62 (the call, its record, the form, and two rules of attention's); what
-    # the step comes to in all layers is worked out in 24.
+    # the step comes to in all layers is worked out in 24. Eleven products in C take six more each: two rules and what
+    # the second asks, the form, the operator and its function; a tape calls only the last two.
     assert found["Module.__getattr__"] < 5 and found["Module._call_impl"] == 1, "the table of tokens is torch's own"
-    assert found.total() < 200, "192 with Python 3.11 and torch 2.13"
+    assert found.total() < 266, "258 with Python 3.11 and torch 2.13"
 
 
 def taped(rows: int) -> Session:

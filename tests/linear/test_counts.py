@@ -48,4 +48,4 @@ def test_nothing_is_written_where_a_rewrite_reaches_nothing(tmp_path: Path) -> N
 
 
 def test_rewrites_are_listed_among_the_parts() -> None:
-    assert {entry.kind for entry in weft.catalogue("rewrite")} == {"int8", "lora"}
+    assert {entry.kind for entry in weft.catalogue("rewrite")} == {"int4", "int8", "lora"}

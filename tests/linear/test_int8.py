@@ -19,9 +19,10 @@ from weft.core.config import parse_part
 from weft.decoding import CompiledStep, generate
 from weft.laws.run import examine
 from weft.laws.subject import model_subject
-from weft.linear.int8 import Int8Config, Int8Embedding, Int8Linear
+from weft.linear.int8 import Int8Config, Int8Matrix
 from weft.linear.linear import Linear
 from weft.linear.merging import merged
+from weft.linear.quantised import QuantisedEmbedding, QuantisedLinear
 from weft.linear.rewrite import rewritten
 from weft.ops.int8_linear import BLOCK, FEW_ROWS, INT8_LINEAR, Int8Call, int8_linear, quantised
 from weft.training import train
@@ -62,7 +63,8 @@ def test_products_with_integers_are_for_a_few_narrow_rows(dtype: torch.dtype, mo
 
 def test_gradients_go_through_to_the_inputs_and_the_bias() -> None:
     quick = Int8Config().rewriter()(Linear(5, 3).double())
-    assert isinstance(quick, Int8Linear) and [name for name, _ in quick.named_parameters()] == ["bias"]
+    assert isinstance(quick, QuantisedLinear) and isinstance(quick.matrix, Int8Matrix)
+    assert [name for name, _ in quick.named_parameters()] == ["bias"]
     x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(quick, x) and torch.autograd.gradgradcheck(quick, x)
 
@@ -74,13 +76,13 @@ def test_a_whole_model_is_near_the_floats_and_equal_to_what_it_stands_for() -> N
     off = (quick(TOKENS).y - floats(TOKENS).y).abs().max() / floats(TOKENS).y.abs().max()
     assert 1e-4 < off < 0.2  # half of 1/127 an entry, through six layers
     assert isinstance(quick.stack.layers[0].layers[2].router, Linear)  # its scores decide, so they stay exact
-    assert all(isinstance(expert.down, Int8Linear) for expert in quick.stack.layers[0].layers[2].experts)
+    assert all(isinstance(expert.down.matrix, Int8Matrix) for expert in quick.stack.layers[0].layers[2].experts)
 
 
 @pytest.mark.parametrize("maps", [["*"], ["readout"]])
 def test_a_tied_embedding_goes_with_its_readout(maps: list[str], tmp_path: Path) -> None:
     quick = model([{**INT8, "maps": maps}]).eval()
-    assert isinstance(quick.embedding.tokens, Int8Embedding)
+    assert isinstance(quick.embedding.tokens, QuantisedEmbedding)
     assert quick.embedding.tokens.matrix is quick.readout.map.matrix
     save_checkpoint(tmp_path / "a", quick, None)
     names = read_tensors(tmp_path / "a/model.safetensors")

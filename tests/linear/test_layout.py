@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from decoding.small_models import MLP, ROPE, decoder
 from weft.decoding import for_decoding, generate
-from weft.linear.layout import TURNS, LaidLinear, Layout, chosen
+from weft.linear.layout import TURNS, LaidLinear, Layout, chosen, faster
 
 
 @pytest.mark.parametrize("layout", ["plain", "columns", "packed"])
@@ -44,6 +44,20 @@ def test_a_layout_must_be_clearly_faster_than_plain(seconds: dict[Layout, float]
 @pytest.mark.parametrize(("lost", "wanted"), [(0, "columns"), (1, "columns"), (2, "plain")])
 def test_a_layout_that_loses_two_turns_is_not_chosen_however_fast_it_is_in_the_others(lost: int, wanted: str) -> None:
     assert chosen({"plain": [1.0] * TURNS, "columns": [1.5] * lost + [0.5] * (TURNS - lost)}) == wanted
+
+
+@pytest.mark.parametrize(("laid", "wanted"), [(0.9, True), (1.0, True), (1.01, False)])
+def test_a_layout_that_makes_a_whole_step_slower_is_not_used(laid: float, wanted: bool) -> None:
+    first = iter([100.0])  # a first turn fills caches
+    assert faster(lambda: next(first, laid), lambda: 1.0) is wanted
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_model_is_laid_out_only_if_its_step_is_not_slower(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.linear.layout.chosen", lambda turns: "columns")
+    monkeypatch.setattr("weft.linear.layout.faster", lambda laid, plain: laid() > 0 and plain() > 0 and kept)
+    form = for_decoding(decoder(ROPE, MLP), rows=2)
+    assert form.kept is kept and any(isinstance(module, LaidLinear) for module in form.model.modules()) is kept
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -82,6 +82,7 @@ def test_an_adapted_model_in_the_form_for_inference_is_the_adapted_model(adapted
 
 def test_an_adapted_model_laid_out_is_the_adapted_model(adapted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "chosen", lambda turns: "columns")
+    monkeypatch.setattr(layout, "faster", lambda laid, plain: True)
     assert any(isinstance(part, layout.LaidLinear) for part in for_decoding(model()).model.modules())
     form = for_decoding(adapted)
     assert not any(isinstance(part, layout.LaidLinear) for name, part in form.model.named_modules()

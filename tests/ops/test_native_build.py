@@ -63,10 +63,15 @@ def test_every_set_is_compiled_with_its_flags_and_common_code_once(cache: Path, 
     said = lines.read_text().splitlines()
     for name in build.sets():
         lines_of = [line for line in said if f"-DSET={name} " in line]
+<<<<<<< HEAD
         sources = [path.name for path in build.SOURCES.glob("*.c") if path.name != "library.c"]
         assert len(lines_of) == len(sources)
         assert all(sum(f"/{source} " in line for line in lines_of) == 1 for source in sources)
         assert all(flag in line.split() for line in lines_of for flag in (*build.FLAGS, *build.SETS[name]))
+=======
+        assert [line.split()[line.split().index("-c") + 1].rsplit("/", 1)[1] for line in lines_of] == [*build.KERNELS]
+        assert all(flag in one.split() for one in lines_of for flag in (*build.FLAGS, *build.SETS[name]))
+>>>>>>> matvec
     assert sum("library.c" in line for line in said) == 1
     assert sum("-shared" in line for line in said) == 1
 
@@ -167,8 +172,8 @@ def test_the_instruction_set_is_the_best_one_or_that_of_the_variable(monkeypatch
         assert describe().startswith(f"{name}, ") and str(LIBRARY.path) in describe()
     monkeypatch.setenv(VARIABLE, "mmx")
     assert why_not() == "WEFT_CPU_CAPABILITY is unknown"
-    assert describe() == ("none, WEFT_CPU_CAPABILITY is unknown: WEFT_CPU_CAPABILITY is 'mmx'. Give one of avx512, "
-                          "avx2, baseline, or leave it out.")
+    assert describe() == ("none, WEFT_CPU_CAPABILITY is unknown: WEFT_CPU_CAPABILITY is 'mmx'. Give one of "
+                          "avx512_bf16, avx512, avx2, baseline, or leave it out.")
 
 
 def test_a_set_that_the_processor_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

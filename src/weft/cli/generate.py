@@ -48,8 +48,8 @@ Beams = Annotated[int | None, typer.Option(
 LengthPenalty = Annotated[float | None, typer.Option(
     "--length-penalty", min=0, help="Beams are ranked by the mean over tokens with 1 (default), by the sum with 0.")]
 LayOut = Annotated[bool, typer.Option(
-    "--lay-out", help="First choose a layout of the weights for this machine: takes a second and more memory; "
-                      "steps are faster.")]
+    "--lay-out", help="First measure layouts of the weights on this machine and take what makes a step faster: takes "
+                      "a second, and sometimes more memory.")]
 Template = Annotated[str | None, typer.Option(
     "--template", help="The chat template: a name among the model's own, a Jinja file, or plain, chatml, llama2.")]
 

@@ -9,12 +9,15 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.compiling import compiler_traces
 from weft.core.layer import Pointwise
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
-from weft.linear.linear import Linear, allowed
+from weft.linear.linear import Linear, allowed, stored
 from weft.ops.activations import ACTIVATIONS, Activation, ActivationName
+from weft.ops.few_rows import many_rows
+from weft.ops.gated_feed_forward import GatedFeedForwardCall, Map, bounded, gated_feed_forward
 from weft.ops.gated_product import gated_product
 
 
@@ -38,10 +41,16 @@ class GLU(Pointwise):
                  limit: float | None = None, shift: float = 0.0) -> None:
         super().__init__()
         self.activation, self.limit, self.shift = ACTIVATIONS[activation], limit, shift
+        self.name: ActivationName = activation
         self.gate, self.up = Linear(d_model, d_ff, bias), Linear(d_model, d_ff, bias)
         self.down = Linear(d_ff, d_model, bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        if decodes(x) and self.activation is ACTIVATIONS[self.name]:
+            gate_map, up_map, down_map = stored(self.gate), stored(self.up), stored(self.down)
+            if gate_map is not None and up_map is not None and down_map is not None:
+                return gated_feed_forward(GatedFeedForwardCall(x, gate_map, up_map, down_map, self.name, self.limit,
+                                                               self.shift))
         gate, up = bounded(self.gate(x), self.up(x), self.limit, self.shift)
         y: Tensor = self.down(gated_product(gate, up, self.activation))
         return y
@@ -50,11 +59,11 @@ class GLU(Pointwise):
         return FusedGLU(self) if all("fuse" in allowed(part) for part in (self.gate, self.up)) else self
 
 
-def bounded(gate: Tensor, up: Tensor, limit: float | None, shift: float) -> tuple[Tensor, Tensor]:
-    """Both factors of a gated unit, cut off at the limit, and the shift added to the second."""
-    if limit is not None:
-        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return gate, up + shift if shift else up
+def decodes(x: Tensor) -> bool:
+    """Whether a call is one for the operation of a whole unit: of few tokens, without gradients, and not traced by the
+    compiler, which fuses the parts itself."""
+    return (not torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16)
+            and not compiler_traces() and many_rows(x) is None)
 
 
 @final
@@ -64,17 +73,28 @@ class FusedGLU(Pointwise):
     def __init__(self, glu: GLU) -> None:
         super().__init__()
         self.activation, self.down, self.limit, self.shift = glu.activation, glu.down, glu.limit, glu.shift
-        self.d_ff = glu.gate.out_features
+        self.name, self.d_ff = glu.name, glu.gate.out_features
         parts = (glu.gate, glu.up)
         weight = torch.cat([part.weight for part in parts]).detach()
         bias = None if glu.gate.bias is None else nn.Parameter(torch.cat([part.bias for part in parts]).detach())
         self.gate_up = Linear.of(nn.Parameter(weight), bias)
 
     def each(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        both, down = (stored(self.gate_up), stored(self.down)) if decodes(x) else (None, None)
+        if both is not None and down is not None and self.activation is ACTIVATIONS[self.name]:
+            return gated_feed_forward(GatedFeedForwardCall(x, *halves(both), down, self.name, self.limit, self.shift))
         gate, up = self.gate_up(x).split_with_sizes([self.d_ff] * 2, -1)
         gate, up = bounded(gate, up, self.limit, self.shift)
         y: Tensor = self.down(self.activation(gate) * up)
         return y
+
+
+def halves(both: Map) -> tuple[Map, Map]:
+    """The map above and the one below, of a map whose matrix of floats holds the rows of both."""
+    middle = both.values.shape[0] // 2
+    rows = slice(0, middle), slice(middle, None)
+    first, second = (Map(both.values[part], None, None if both.bias is None else both.bias[part]) for part in rows)
+    return first, second
 
 
 @register

@@ -1,5 +1,7 @@
 """Linear maps laid out for steps of few tokens. Which layout is fastest depends on the processor, the shape and the
-number of rows, by factors of up to two, so each is measured against the map as it is."""
+number of rows, by factors of up to two, so each is measured against the map as it is, and then a step of the whole
+model against one without layouts: matrices of one shape may stay in a cache that those of all shapes exceed, and a
+layout of more bytes then loses what it gained by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from typing import Generic, Literal, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from weft.core.model import LanguageModel
+from weft.core.model import EncoderInputs, LanguageModel
+from weft.core.span import Span
 from weft.linear.inference import checked_inference_form, inference_form
 from weft.linear.linear import Linear, Rewritten, allowed
 from weft.ops.linear import linear
@@ -92,11 +95,13 @@ class DecodingForm(Generic[L]):
         model: computes what the original does, with the same state, and shares the weights that keep their layout.
         rows: rows of the batch that it was laid out for; other batches work too.
         measured: the layouts measured for each shape.
+        kept: whether the layouts that were chosen for shapes are used: not, if they made a whole step slower.
     """
 
     model: L
     rows: int
     measured: tuple[Measured, ...]
+    kept: bool
 
 
 def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
@@ -123,7 +128,35 @@ def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
         shape = measured.get((linear.out_features, linear.in_features))
         return linear if shape is None or shape.chosen == "plain" else LaidLinear(linear, shape.chosen, rows)
 
-    return DecodingForm(checked_inference_form(model, lay, where="layout"), rows, tuple(measured.values()))
+    plain = checked_inference_form(model, where="layout")
+    if all(each.chosen == "plain" for each in measured.values()):
+        return DecodingForm(plain, rows, tuple(measured.values()), kept=True)
+    laid = checked_inference_form(model, lay, where="layout")
+    kept = faster(_step(laid, rows), _step(plain, rows))
+    return DecodingForm(laid if kept else plain, rows, tuple(measured.values()), kept)
+
+
+def faster(laid: Callable[[], float], plain: Callable[[], float]) -> bool:
+    """Whether a step laid out takes no longer than a plain one, by the medians of turns that alternate; each function
+    takes a step and returns its seconds. The first turn, in which caches are filled, does not count."""
+    turns = [(laid(), plain()) for _ in range(TURNS + 1)][1:]
+    return statistics.median(own for own, _ in turns) <= statistics.median(other for _, other in turns)
+
+
+def _step(model: LanguageModel, rows: int) -> Callable[[], float]:
+    """Seconds of a call of one token in each row, from its tokens to its logits."""
+    tokens = next(model.parameters()).new_zeros(rows, 1, dtype=torch.long)
+    memory = None
+    if model.takes_source:
+        memory = model.encode(EncoderInputs(tokens=tokens))
+
+    @torch.inference_mode()
+    def timed() -> float:
+        begun = time.perf_counter()
+        model.readout.logits(model.hidden(tokens, None, Span(memory=memory)).y)
+        return time.perf_counter() - begun
+
+    return timed
 
 
 def _layouts(dtype: torch.dtype) -> tuple[Layout, ...]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from weft.core.calling import Direct
 from weft.core.layer import Part
 from weft.linear.untouched import untouched
+from weft.ops.gated_feed_forward import Map
 from weft.ops.linear import LINEAR, LinearCall
 
 Use: TypeAlias = Literal["fuse", "lay_out", "widen", "quantise", "adapt"]
@@ -87,6 +88,11 @@ class Rewritten(Part, ABC):
         """The matrix and bias by which it multiplies now, through which gradients flow, for computations that take
         both in place of a map; None where its output is not the product with one matrix, as under dropout."""
 
+    def stored(self) -> Map | None:
+        """Its matrix, in floats or in few bits, and its bias, if its output is the product with the one plus the other,
+        for operations that take several maps at once; None where it does more."""
+        return None
+
     def perturb(self, generator: torch.Generator) -> None:
         """Change its trained term at random, if it has one: the term starts at zero, so that a law that compares the
         map with its merged matrix would compare the base with itself."""
@@ -123,6 +129,14 @@ def dense(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
     if isinstance(module, Rewritten):
         return module.dense() if _itself(module) else None
     return (module.weight, module.bias) if isinstance(module, nn.Linear) and allowed(module) else None
+
+
+def stored(module: nn.Module) -> Map | None:
+    """The matrix and the bias of a map as `Rewritten.stored` returns them; None where calling it may do more than
+    multiply and add, as with hooks."""
+    if isinstance(module, Linear) and untouched(module, Linear):
+        return Map(module.weight, None, module.bias)
+    return module.stored() if isinstance(module, Rewritten) and _itself(module) else None
 
 
 def allowed(module: nn.Module) -> frozenset[Use]:

@@ -3,25 +3,26 @@
 A step of decoding multiplies each matrix of a model by one vector for every row of the batch, so it takes as long as
 reading the matrices does, and as starting each product. The C functions read a matrix as it lies, in float32, in
 bfloat16, in whole numbers of eight bits (`weft.ops.int8_linear`) or of four (`weft.ops.int4_linear`), and are called on
-PyTorch's threads. Each sum is taken by one thread in one order, which depends neither on the other vectors nor on the
-number of threads, so a row of a batch gets the same bits as the row alone. The sources are `weft/ops/native/few_rows.c`
-and what it includes.
+PyTorch's threads. Vectors in bfloat16 are multiplied with whole numbers as whole numbers of 16 bits, so that sums are
+exact; in float32 the whole numbers become floats. Each sum is taken by one thread in one order, which depends neither
+on the other vectors nor on the number of threads, so a row of a batch gets the same bits as the row alone. The sources
+are `weft/ops/native/few_rows.c` and what it includes.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.native.library import VARIABLE, Incomplete, Loaded, instructions, loaded, why_not
+from weft.core.compiling import constant_to_compiler
+from weft.ops.activations import ActivationName
+from weft.ops.native.library import Incomplete, Loaded, Missing, instructions, loaded
 from weft.ops.operator import operator
 from weft.ops.thresholds import threshold
 
@@ -31,25 +32,36 @@ layout of their own, which many vectors repay."""
 KINDS: Mapping[torch.dtype, int] = MappingProxyType(
     {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3})
 """How a matrix is stored, by the dtype of its tensor; as in native/dots.h."""
-ACTIVATION_NAMES: Sequence[str] = ("identity", "relu", "squared_relu", "gelu", "gelu_tanh", "quick_gelu", "silu",
-                                   "sigmoid")
+ACTIVATION_NAMES: Sequence[ActivationName] = ("identity", "relu", "squared_relu", "gelu", "gelu_tanh", "quick_gelu",
+                                              "silu", "sigmoid")
 """Non-linearities of gated units that are written in C, in the order of native/few_rows.c."""
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 _MAP = (_POINTER, _LONG, _POINTER, _POINTER)
 
 
+@final
+class _Functions(NamedTuple):
+    """What is called: for one product and for a gated unit, and the address of what runs them on several threads."""
+
+    product: Any
+    gated: Any
+    parallel: int | None
+
+
 @cache
-def _functions(named: str | None) -> tuple[Any, Any, int | None]:
-    """The functions for one product and for a gated unit in the instruction set of this process, and the address of
-    what runs them on several threads. ``named``: the set that the environment names; the result is stored for each."""
+def functions() -> _Functions | str:
+    """The functions in the instruction set of this process, or why there are none. It is determined once: reading the
+    environment in every step of one token would take as long as a small product."""
     found, library = instructions(), loaded()
-    assert isinstance(found, str) and isinstance(library, Loaded), "the form serves only where there is a library"
+    if isinstance(found, Missing):
+        return found.short
+    assert isinstance(library, Loaded), "there is an instruction set only with a library"
     one, gated = library.handle[f"weft_few_rows_{found}"], library.handle[f"weft_gated_{found}"]
     head = (_POINTER, ctypes.c_uint, ctypes.c_int, ctypes.c_int)
     one.argtypes = (*head, *3 * (_LONG,), _POINTER, *_MAP, _POINTER)
     gated.argtypes = (*head, ctypes.c_int, *2 * (ctypes.c_float,), *4 * (_LONG,), _POINTER, *3 * _MAP, *2 * (_POINTER,))
-    return one, gated, library.parallel
+    return _Functions(one, gated, library.parallel)
 
 
 def _arguments(values: Tensor, scale: Tensor | None, bias: Tensor | None) -> tuple[int, int, int | None, int | None]:
@@ -62,23 +74,27 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
     return x if x is None or x.is_contiguous() else x.contiguous()
 
 
-def _complete(done: int) -> None:
-    if not done:
-        raise Incomplete("a product in C could not reserve the memory for its vectors. Give it fewer threads or a "
-                         "smaller batch.")
+def _no_memory() -> Incomplete:
+    return Incomplete("a product in C could not reserve the memory for its vectors. Give it fewer threads or a smaller "
+                      "batch.")
 
 
 def _product(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    # In a step of one token the time of each line counts, so no name is looked up twice and no structure is built.
-    if not x.is_contiguous():
-        x = x.contiguous()
-    shape = x.shape
-    inputs, outputs = shape[-1], values.shape[0]
-    y = x.new_empty((*shape[:-1], outputs))
-    run, _, parallel = _functions(os.environ.get(VARIABLE))
-    scale, bias = _contiguous(scale), _contiguous(bias)
-    _complete(run(parallel, torch.get_num_threads(), KINDS[values.dtype], x.dtype is torch.bfloat16,
-                  x.numel() // inputs, inputs, outputs, x.data_ptr(), *_arguments(values, scale, bias), y.data_ptr()))
+    # In a step of one token each call of Python's counts, so there are as few as can be.
+    x = x.contiguous()
+    inputs, outputs = x.shape[-1], values.shape[0]
+    y = x.new_empty((*x.shape[:-1], outputs))
+    if scale is not None:
+        scale = scale.contiguous()
+    if bias is not None:
+        bias = bias.contiguous()
+    known = functions()
+    assert not isinstance(known, str), "the form serves only where there is a library"
+    if not known.product(known.parallel, torch.get_num_threads(), KINDS[values.dtype], x.dtype is torch.bfloat16,
+                         x.numel() // inputs, inputs, outputs, x.data_ptr(), values.data_ptr(),
+                         values.stride(0) * values.element_size(), None if scale is None else scale.data_ptr(),
+                         None if bias is None else bias.data_ptr(), y.data_ptr()):
+        raise _no_memory()
     return y
 
 
@@ -89,17 +105,18 @@ def _product_shape(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor
 def _gated(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Tensor | None, up: Tensor,
            up_scale: Tensor | None, up_bias: Tensor | None, down: Tensor, down_scale: Tensor | None,
            down_bias: Tensor | None, activation: int, limit: float, shift: float) -> Tensor:
-    if not x.is_contiguous():
-        x = x.contiguous()
-    shape = x.shape
-    inputs, hidden, outputs = shape[-1], gate.shape[0], down.shape[0]
+    x = x.contiguous()
+    inputs, hidden, outputs = x.shape[-1], gate.shape[0], down.shape[0]
     rows = x.numel() // inputs
-    y, between = x.new_empty((*shape[:-1], outputs)), x.new_empty((rows, hidden), dtype=torch.float32)
-    _, run, parallel = _functions(os.environ.get(VARIABLE))
+    y, between = x.new_empty((*x.shape[:-1], outputs)), x.new_empty((rows, hidden), dtype=torch.float32)
+    known = functions()
+    assert not isinstance(known, str), "the form serves only where there is a library"
     small = [_contiguous(each) for each in (gate_scale, gate_bias, up_scale, up_bias, down_scale, down_bias)]
-    _complete(run(parallel, torch.get_num_threads(), KINDS[gate.dtype], x.dtype is torch.bfloat16, activation, limit,
-                  shift, rows, inputs, hidden, outputs, x.data_ptr(), *_arguments(gate, *small[:2]),
-                  *_arguments(up, *small[2:4]), *_arguments(down, *small[4:]), between.data_ptr(), y.data_ptr()))
+    if not known.gated(known.parallel, torch.get_num_threads(), KINDS[gate.dtype], x.dtype is torch.bfloat16,
+                       activation, limit, shift, rows, inputs, hidden, outputs, x.data_ptr(),
+                       *_arguments(gate, *small[:2]), *_arguments(up, *small[2:4]), *_arguments(down, *small[4:]),
+                       between.data_ptr(), y.data_ptr()):
+        raise _no_memory()
     return y
 
 
@@ -128,22 +145,29 @@ def product_flops(x: Tensor, values: Tensor, *_: Any) -> int:
     return 2 * x.numel() * values.shape[0]
 
 
-def native_hindrance(x: Tensor, values: Tensor, inputs: int, *others: Tensor | None) -> str | None:
+@constant_to_compiler
+def unavailable() -> str | None:
+    """Why there is nothing in C, in some 40 letters; None where there is."""
+    found = functions()
+    return found if isinstance(found, str) else None
+
+
+def native_hindrance(x: Tensor, values: Tensor, inputs: int, bias: Tensor | None = None) -> str | None:
     """Why C cannot multiply these vectors by this matrix, in some 40 letters; None where it can.
 
     Args:
         x: [...,in].
         values: the matrix [out,...], of one of the dtypes of `KINDS`.
         inputs: of the matrix.
-        others: its bias, or others in the dtype of ``x``.
+        bias: added to the products.
     """
-    if any(each is not None and each.dtype != x.dtype for each in others):
+    if bias is not None and bias.dtype != x.dtype:
         return "vectors and bias differ in dtype"
     if values.stride(-1) != 1 and values.shape[-1] != 1:
         return "the matrix lies column by column"
     if x.numel() == 0 or inputs == 0 or values.shape[0] == 0:
         return "there is nothing to multiply"
-    return why_not()
+    return unavailable()
 
 
 def many_rows(x: Tensor) -> str | None:

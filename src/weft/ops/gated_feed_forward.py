@@ -20,8 +20,8 @@ from weft.ops.linear import LINEAR, LinearCall
 
 
 class Map(NamedTuple):
-    """A linear map: its matrix as floats [out,in], or as the integers and scales of an `Int8Call` or an `Int4Call`, told
-    apart by dtype; and its bias."""
+    """A linear map: its matrix as floats [out,in], or as the integers and scales of an `Int8Call` or an `Int4Call`,
+    told apart by dtype; and its bias."""
 
     values: Tensor
     scale: Tensor | None = None
@@ -97,6 +97,8 @@ def _in_c(call: GatedFeedForwardCall) -> str | None:
 
 
 def _few(call: GatedFeedForwardCall) -> str | None:
+    if LINEAR.is_forced or INT8_LINEAR.is_forced or INT4_LINEAR.is_forced:
+        return "the form of its products is named"
     return many_rows(call.x)
 
 
@@ -108,14 +110,16 @@ def _examples(make: Make) -> Iterator[GatedFeedForwardCall]:
         return Map(weight, None, bias) if kind == "floats" else Map(
             *(quantised(weight) if kind == "int8" else four_bits(weight)), bias)
 
-    for number, name in enumerate((*ACTIVATION_NAMES, "mish")):
+    names: list[ActivationName] = [*ACTIVATION_NAMES, "mish"]
+    for number, name in enumerate(names):
+        gate, up, down = (map_of("floats", *size, number % 2 == 0) for size in ((37, 11), (37, 11), (13, 37)))
         limit = 0.7 if name == "quick_gelu" else None
-        yield GatedFeedForwardCall(make(2, 3, 11), *(map_of("floats", *size, number % 2 == 0) for size in
-                                                     ((37, 11), (37, 11), (13, 37))), name, limit, 0.5 * number)
+        yield GatedFeedForwardCall(make(2, 3, 11), gate, up, down, name, limit, 0.5 * number)
     for kind in ("int8", "int4"):
-        sizes = ((70, 40), (70, 40), (9, 70))
-        yield GatedFeedForwardCall(make(1, 1, 40), *(map_of(kind, *size, True) for size in sizes), "silu")
-    yield GatedFeedForwardCall(make(0, 8), *(map_of("floats", *size) for size in ((6, 8), (6, 8), (8, 6))), "silu")
+        gate, up, down = (map_of(kind, *size, True) for size in ((70, 40), (70, 40), (9, 70)))
+        yield GatedFeedForwardCall(make(1, 1, 40), gate, up, down, "silu")
+    gate, up, down = (map_of("floats", *size) for size in ((6, 8), (6, 8), (8, 6)))
+    yield GatedFeedForwardCall(make(0, 8), gate, up, down, "silu")
 
 
 GATED_FEED_FORWARD = OPERATIONS.add(Operation(

@@ -25,15 +25,16 @@ rounding of the scale to eight bits."""
 
 
 class Int4Call(NamedTuple):
-    """x W^T with W[o, i] = scale[o, i // 32] q[o, i]. Of each group of 32 inputs, byte i of 16 holds q + 8 of input i in
-    its lower half and of input i + 16 in its upper; inputs beyond the last count as zeros."""
+    """x W^T with W[o, i] = scale[o, i // 32] q[o, i]. Of each group of 32 inputs, byte i of 16 holds q + 8 of input i
+    in its lower half and of input i + 16 in its upper; inputs beyond the last count as zeros."""
 
     x: Float[Tensor, "... in"]
     values: UInt8[Tensor, "out 16*groups"]
     scale: BFloat16[Tensor, "out groups"]
 
 
-def four_bits(weight: Float[Tensor, "out in"]) -> tuple[UInt8[Tensor, "out 16*groups"], BFloat16[Tensor, "out groups"]]:
+def four_bits(weight: Float[Tensor, "out in"]) -> tuple[UInt8[Tensor, "out 16*groups"],
+                                                        BFloat16[Tensor, "out groups"]]:
     """The integers and scales of a matrix, as an `Int4Call` holds them.
 
     The range of the integers has one more below zero than above. So for each group two scales are tried, one by which
@@ -142,7 +143,7 @@ INT4_LINEAR = OPERATIONS.add(Operation(
     "int4_linear", "x W^T, with W in whole numbers of four bits, scaled by groups",
     Form(REFERENCE, _written_out, "integers converted to floats, then a product"),
     Form("lean", _lean, "converted to floats, again in backward", gradients="with", transformed=False),
-    Form("native", _native, "a few vectors in 16 bits, exact sums, in C", devices=frozenset({"cpu"}),
+    Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
          serves=_in_c, worth=_few, known_as=("c", "few_rows")),
     Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),

@@ -142,7 +142,7 @@ INT8_LINEAR = OPERATIONS.add(Operation(
     Form(REFERENCE, _written_out, "integers converted to floats, then a product"),
     Form("lean", _lean, "converted to floats, again in backward",
          gradients="with", transformed=False),
-    Form("native", _native, "a few vectors in 16 bits, exact sums, in C", devices=frozenset({"cpu"}),
+    Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
          serves=_in_c, worth=_few_in_c, known_as=("c", "few_rows")),
     Form("packed", _packed, "PyTorch's product with int8 weights",

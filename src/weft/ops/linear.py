@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.few_rows import many_rows, native_hindrance, native_product, product_flops
+from weft.ops.few_rows import FEW_ROWS as NATIVE_ROWS
+from weft.ops.few_rows import native_hindrance, native_product, product_flops
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.routed_linear import backward_flops, flops, routed_linear
 from weft.ops.routes import ROUTING
@@ -61,11 +62,15 @@ def _native(call: LinearCall) -> Tensor:
 
 
 def _in_c(call: LinearCall) -> str | None:
-    return _same_dtype(call) or native_hindrance(call.x, call.weight, call.weight.shape[1], call.bias)
+    x, weight, bias = call  # `_same_dtype`, written out: a step of one token asks this for every map
+    if x.dtype is weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        return native_hindrance(x, weight, weight.shape[1], bias)
+    return _same_dtype(call)
 
 
-def _few(call: LinearCall) -> str | None:
-    return many_rows(call.x)
+def _few_rows(call: LinearCall) -> str | None:
+    x = call.x
+    return None if x.numel() <= NATIVE_ROWS * x.shape[-1] else f"more than {NATIVE_ROWS} rows"
 
 
 def _same_dtype(call: LinearCall) -> str | None:
@@ -116,7 +121,7 @@ LINEAR = OPERATIONS.add(Operation(
          serves=_of_one, eager=False, known_as=("gemv", "vector")),
     Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
-         serves=_in_c, worth=_few, flops={"weft.native_product": product_flops}, known_as=("c", "few_rows")),
+         serves=_in_c, worth=_few_rows, flops={"weft.native_product": product_flops}, known_as=("c", "few_rows")),
     Form("routed", _routed, "each product by its fastest measured library", transformed=False,
          devices=frozenset({"cpu"}), serves=_same_dtype, offer=ROUTING.offer,
          flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),

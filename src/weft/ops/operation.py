@@ -123,6 +123,11 @@ class Operation(Generic[C, R]):
         assert form is not None, "the reference serves every call"
         return Chosen(form, form.about, tuple(f"{other.name}: {other.explain(why)}" for other, why in passed))
 
+    @property
+    def is_forced(self) -> bool:
+        """Whether a form is forced from outside (`weft.ops.forms.forced`)."""
+        return self._forced is not None
+
     def form(self, name: str) -> Form[C, R]:
         """The form of that name.
 

@@ -15,9 +15,9 @@
 #define NARROW_DOTS 0
 #endif
 
+/* How a matrix is stored. */
 enum { FLOATS, BFLOATS, EIGHT_BITS, FOUR_BITS };
 
-#define AHEAD 2048 /* bytes of a row's stream that are requested from memory before they are read */
 #define GROUP 32   /* inputs that share a scale in four bits, in 16 bytes: byte i holds input i below and i + 16 above */
 #define STEPS 256  /* additions of two products of 15 and 7 bits that 32 bits have room for */
 
@@ -55,6 +55,32 @@ INLINE words words_of_some(const int8_t *p, long count) {
     return words_of(held);
 }
 
+/* LANES whole numbers of eight bits as floats. */
+INLINE vec floats_of(const int8_t *p) {
+    typedef int8_t loose_few __attribute__((vector_size(LANES), aligned(1), may_alias));
+    return __builtin_convertvector(__builtin_convertvector(*(const loose_few *)p, ints), vec);
+}
+
+INLINE vec floats_of_some(const int8_t *p, long count) {
+    int8_t held[LANES] = {0};
+    memcpy(held, p, count);
+    return floats_of(held);
+}
+
+/* The numbers of a group of four bits. */
+INLINE void opened(const char *at, int8_t *held) {
+    half_group both = *(const loose_half_group *)at;
+    *(loose_half_group *)held = (both & 15) - 8;
+    *(loose_half_group *)(held + 16) = (both >> 4) - 8;
+}
+
+INLINE float scale_of(uint16_t x) {
+    const uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
 /* sum + a[2i] b[2i] + a[2i+1] b[2i+1]. */
 INLINE ints add_pairs(ints sum, words a, words b) {
 #if NARROW_DOTS
@@ -71,63 +97,95 @@ INLINE ints add_pairs(ints sum, words a, words b) {
 #endif
 }
 
-INLINE float sum_of(vec x) {
-    float held[LANES];
-    store(held, x);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int i = 0; i < width; i++) held[i] += held[i + width];
-    return held[0];
+#define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
+
+/* The sums of the numbers in each of `count` vectors, known to the compiler. */
+INLINE void sums_of(const int count, const vec *x, float *sums) {
+#if defined(__AVX2__)
+    __m128 quarter[16];
+    EACH(i, count) {
+#if defined(__AVX512F__)
+        __m512d both = _mm512_castps_pd((__m512)x[i]);
+        __m256 half = _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(both)),
+                                    _mm256_castpd_ps(_mm512_extractf64x4_pd(both, 1)));
+#else
+        __m256 half = (__m256)x[i];
+#endif
+        quarter[i] = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    }
+    for (int i = 0; i + 4 <= count; i += 4)
+        _mm_storeu_ps(sums + i, _mm_hadd_ps(_mm_hadd_ps(quarter[i], quarter[i + 1]),
+                                            _mm_hadd_ps(quarter[i + 2], quarter[i + 3])));
+    for (int i = count & ~3; i < count; i++) {
+        __m128 pair = _mm_hadd_ps(quarter[i], quarter[i]);
+        sums[i] = _mm_cvtss_f32(_mm_hadd_ps(pair, pair));
+    }
+#else
+    EACH(i, count) sums[i] = (x[i][0] + x[i][1]) + (x[i][2] + x[i][3]);
+#endif
 }
 
-INLINE void request(const char *p) { __builtin_prefetch(p + AHEAD); }
+/* How far ahead of what a tile reads memory is requested: the same place in the next tile, or, of long rows, a few lines
+ * of the same row. */
+INLINE long ahead(int outs, long stride) { return outs * stride <= 1 << 15 ? outs * stride : 1 << 9; }
+INLINE void request(const char *p) { __builtin_prefetch(p); }
 
-#define EACH(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < (count); i++)
-
-/* sums[o][v] = w_o . x_v for `outs` rows of the matrix and `rows` vectors, both known to the compiler: at most 8, and
- * their product at most 16. */
-INLINE void float_dots(const int outs, const int rows, const int narrow, const char *w, long stride, const float *x,
-                       long x_stride, long in, float sums[8][8]) {
-    vec total[8][8];
-    EACH(o, outs) EACH(r, rows) total[o][r] = (vec){0};
-    const long size = narrow ? 2 : 4;
+/* sums[o * rows + v] = w_o . x_v for `outs` rows of the matrix and `rows` vectors, both known to the compiler, at most 8 of
+ * either and 16 sums. */
+INLINE void float_dots(const int outs, const int rows, const int kind, const char *w, long stride, const float *x,
+                       long x_stride, long in, float *sums) {
+    vec total[16];
+    EACH(i, outs * rows) total[i] = (vec){0};
+    const long size = kind == FLOATS ? 4 : kind == BFLOATS ? 2 : 1, next = ahead(outs, stride);
     long k = 0;
     for (; k + LANES <= in; k += LANES) {
         vec row[8];
         EACH(o, outs) {
             const char *at = w + o * stride + k * size;
-            row[o] = narrow ? widened((const uint16_t *)at) : load((const float *)at);
-            request(at);
+            row[o] = kind == FLOATS    ? load((const float *)at)
+                     : kind == BFLOATS ? widened((const uint16_t *)at)
+                                       : floats_of((const int8_t *)at);
+            request(at + next);
         }
         EACH(r, rows) {
             vec one = load(x + r * x_stride + k);
-            EACH(o, outs) total[o][r] += row[o] * one;
+            EACH(o, outs) total[o * rows + r] += row[o] * one;
         }
     }
     if (k < in)
         EACH(o, outs) {
             const char *at = w + o * stride + k * size;
-            vec row = narrow ? widened_some((const uint16_t *)at, in - k) : load_some((const float *)at, in - k);
-            EACH(r, rows) total[o][r] += row * load_some(x + r * x_stride + k, in - k);
+            vec row = kind == FLOATS    ? load_some((const float *)at, in - k)
+                      : kind == BFLOATS ? widened_some((const uint16_t *)at, in - k)
+                                        : floats_of_some((const int8_t *)at, in - k);
+            EACH(r, rows) total[o * rows + r] += row * load_some(x + r * x_stride + k, in - k);
         }
-    EACH(o, outs) EACH(r, rows) sums[o][r] = sum_of(total[o][r]);
+    sums_of(outs * rows, total, sums);
 }
+
+#if NARROW_DOTS
+INLINE vec bfloat_pairs(vec sum, __m512i a, __m512i b) {
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+#endif
 
 /* The same with vectors in bfloat16, by the processor's own sums of two products. */
 INLINE void bfloat_dots(const int outs, const int rows, const char *w, long stride, const uint16_t *x, long x_stride,
-                        long in, float sums[8][8]) {
+                        long in, float *sums) {
 #if NARROW_DOTS
-    __m512 total[8][8];
-    EACH(o, outs) EACH(r, rows) total[o][r] = _mm512_setzero_ps();
+    vec total[16];
+    EACH(i, outs * rows) total[i] = (vec){0};
+    const long next = ahead(outs, stride);
     long k = 0;
     for (; k + 32 <= in; k += 32) {
         __m512i row[8];
         EACH(o, outs) {
             row[o] = _mm512_loadu_si512(w + o * stride + 2 * k);
-            request(w + o * stride + 2 * k);
+            request(w + o * stride + 2 * k + next);
         }
         EACH(r, rows) {
             __m512i one = _mm512_loadu_si512(x + r * x_stride + k);
-            EACH(o, outs) total[o][r] = _mm512_dpbf16_ps(total[o][r], (__m512bh)row[o], (__m512bh)one);
+            EACH(o, outs) total[o * rows + r] = bfloat_pairs(total[o * rows + r], row[o], one);
         }
     }
     if (k < in) {
@@ -136,11 +194,11 @@ INLINE void bfloat_dots(const int outs, const int rows, const char *w, long stri
             __m512i one = _mm512_maskz_loadu_epi16(some, x + r * x_stride + k);
             EACH(o, outs) {
                 __m512i row = _mm512_maskz_loadu_epi16(some, w + o * stride + 2 * k);
-                total[o][r] = _mm512_dpbf16_ps(total[o][r], (__m512bh)row, (__m512bh)one);
+                total[o * rows + r] = bfloat_pairs(total[o * rows + r], row, one);
             }
         }
     }
-    EACH(o, outs) EACH(r, rows) sums[o][r] = sum_of((vec)total[o][r]);
+    sums_of(outs * rows, total, sums);
 #else
     (void)outs, (void)rows, (void)w, (void)stride, (void)x, (void)x_stride, (void)in, (void)sums;
 #endif
@@ -149,28 +207,52 @@ INLINE void bfloat_dots(const int outs, const int rows, const char *w, long stri
 /* The same for a matrix of eight bits and vectors of whole numbers of 16 bits, which are followed by zeros up to a
  * multiple of GROUP. */
 INLINE void byte_dots(const int outs, const int rows, const char *w, long stride, const int16_t *x, long x_stride,
-                      long in, float sums[8][8]) {
-    vec total[8][8];
-    EACH(o, outs) EACH(r, rows) total[o][r] = (vec){0};
+                      long in, float *sums) {
+    vec total[16];
+    EACH(i, outs * rows) total[i] = (vec){0};
+    const long next = ahead(outs, stride);
     for (long begin = 0; begin < in; begin += STEPS * 2 * LANES) {
         const long end = in - begin < STEPS * 2 * LANES ? in : begin + STEPS * 2 * LANES;
-        ints exact[8][8];
-        EACH(o, outs) EACH(r, rows) exact[o][r] = (ints){0};
+        ints exact[16];
+        EACH(i, outs * rows) exact[i] = (ints){0};
         for (long k = begin; k < end; k += 2 * LANES) {
             words row[8];
             EACH(o, outs) {
                 const char *at = w + o * stride + k;
                 row[o] = end - k < 2 * LANES ? words_of_some((const int8_t *)at, end - k) : words_of((const int8_t *)at);
-                if (!(k & 32)) request(at);
+                if (!(k & 32)) request(at + next);
             }
             EACH(r, rows) {
                 words one = *(const loose_words *)(x + r * x_stride + k);
-                EACH(o, outs) exact[o][r] = add_pairs(exact[o][r], row[o], one);
+                EACH(o, outs) exact[o * rows + r] = add_pairs(exact[o * rows + r], row[o], one);
             }
         }
-        EACH(o, outs) EACH(r, rows) total[o][r] += __builtin_convertvector(exact[o][r], vec);
+        EACH(i, outs * rows) total[i] += __builtin_convertvector(exact[i], vec);
     }
-    EACH(o, outs) EACH(r, rows) sums[o][r] = sum_of(total[o][r]);
+    sums_of(outs * rows, total, sums);
+}
+
+/* The same for a matrix of four bits and vectors of floats. */
+INLINE void nibble_float_dots(const int outs, const int rows, const char *w, long stride, const uint16_t *scale,
+                              long scale_stride, const float *x, long x_stride, long in, float *sums) {
+    vec total[16];
+    EACH(i, outs * rows) total[i] = (vec){0};
+    for (long k = 0; k < in; k += GROUP)
+        EACH(o, outs) {
+            const float factor = scale_of(scale[o * scale_stride + k / GROUP]);
+            int8_t held[GROUP];
+            opened(w + o * stride + k / 2, held);
+            for (long part = 0; part < GROUP && k + part < in; part += LANES) {
+                const vec row = factor * floats_of(held + part);
+                const float *at = x + k + part;
+                const long left = in - k - part;
+                EACH(r, rows) {
+                    const float *one = at + r * x_stride;
+                    total[o * rows + r] += row * (left < LANES ? load_some(one, left) : load(one));
+                }
+            }
+        }
+    sums_of(outs * rows, total, sums);
 }
 
 /* Vectors for a matrix of four bits, by four groups of GROUP inputs: whole numbers q of 16 bits as 256 high + low, both
@@ -183,19 +265,20 @@ typedef struct {
 
 /* The same for a matrix of four bits, each group of GROUP inputs with a scale in bfloat16. */
 INLINE void nibble_dots(const int outs, const int rows, const char *w, long stride, const uint16_t *scale,
-                        long scale_stride, const void *x, long x_stride, long in, float sums[8][8]) {
+                        long scale_stride, const void *x, long x_stride, long in, float *sums) {
     const long groups = (in + GROUP - 1) / GROUP;
-    vec total[8][8];
-    EACH(o, outs) EACH(r, rows) total[o][r] = (vec){0};
+    vec total[16];
+    EACH(i, outs * rows) total[i] = (vec){0};
 #if NARROW_DOTS
     const __m512i fours = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), mask = _mm512_set1_epi8(15);
     const Digits *digits = x;
+    const long next = ahead(outs, stride);
     for (long g = 0; g < groups; g += 4) {
         const long count = groups - g < 4 ? groups - g : 4;
         const __mmask16 some = (1u << 4 * count) - 1;
         EACH(o, outs) {
             __m512i both = _mm512_maskz_loadu_epi32(some, w + o * stride + g * 16);
-            request(w + o * stride + g * 16);
+            request(w + o * stride + g * 16 + next);
             __m512i low = _mm512_and_si512(both, mask);
             __m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
             __m128i held = _mm_maskz_loadu_epi16((1u << count) - 1, scale + o * scale_stride + g);
@@ -208,31 +291,27 @@ INLINE void nibble_dots(const int outs, const int rows, const char *w, long stri
                 __m512i small = _mm512_dpbusd_epi32(_mm512_loadu_si512(d->less), low, _mm512_loadu_si512(d->low[0]));
                 small = _mm512_dpbusd_epi32(small, high, _mm512_loadu_si512(d->low[1]));
                 __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(small, _mm512_slli_epi32(large, 8)));
-                total[o][r] = (vec)_mm512_fmadd_ps(sum, factor, (__m512)total[o][r]);
+                total[o * rows + r] = (vec)_mm512_fmadd_ps(sum, factor, (__m512)total[o * rows + r]);
             }
         }
     }
 #else
     for (long g = 0; g < groups; g++)
         EACH(o, outs) {
-            const uint32_t bits = (uint32_t)scale[o * scale_stride + g] << 16;
-            float factor;
+            const float factor = scale_of(scale[o * scale_stride + g]);
             int8_t held[GROUP];
-            memcpy(&factor, &bits, sizeof factor);
-            half_group both = *(const loose_half_group *)(w + o * stride + g * 16);
-            *(loose_half_group *)held = (both & 15) - 8;
-            *(loose_half_group *)(held + 16) = (both >> 4) - 8;
+            opened(w + o * stride + g * 16, held);
             EACH(r, rows) {
                 const int16_t *one = (const int16_t *)x + r * x_stride + g * GROUP;
                 ints exact = {0};
                 EACH(part, GROUP / (2 * LANES))
                     exact = add_pairs(exact, words_of(held + part * 2 * LANES),
                                       *(const loose_words *)(one + part * 2 * LANES));
-                total[o][r] += __builtin_convertvector(exact, vec) * factor;
+                total[o * rows + r] += __builtin_convertvector(exact, vec) * factor;
             }
         }
 #endif
-    EACH(o, outs) EACH(r, rows) sums[o][r] = sum_of(total[o][r]);
+    sums_of(outs * rows, total, sums);
 }
 
 #endif

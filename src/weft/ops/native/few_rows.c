@@ -2,8 +2,9 @@
  *
  * A step of decoding multiplies every matrix of a model by one vector for each row of the batch, so its time is that of
  * reading the matrices. They are read as they lie, once; vectors are brought into the form that the matrix is multiplied
- * with by each thread for itself. Matrices of whole numbers are multiplied by vectors of whole numbers of 16 bits, with one
- * scale for each vector: their sums are exact, and a vector is off by 1/65,000 of its largest number at most. */
+ * with by each thread for itself. Vectors in bfloat16 are multiplied with whole numbers as whole numbers of 16 bits, with one
+ * scale for each vector: the sums are exact, and a vector is off by 1/65,000 of its largest number at most, where the
+ * result is rounded to 1/256. In float32 the matrix's whole numbers become floats instead. */
 
 #include "few_rows.h"
 
@@ -108,10 +109,11 @@ static int whole_vectors(Vectors *v, int kind, int narrow, const void *x, long r
     return 1;
 }
 
-/* The vectors x [rows, in] for a matrix of a kind; 0 if there is no memory for them. */
-static int vectors_of(Vectors *v, int kind, int narrow, const void *x, long rows, long in) {
+/* The vectors x [rows, in], in bfloat16 where `narrow`, for a matrix of a kind; of a call in bfloat16 if `whole`. 0 if
+ * there is no memory for them. */
+static int vectors_of(Vectors *v, int kind, int whole, int narrow, const void *x, long rows, long in) {
     *v = (Vectors){.at = x, .stride = in};
-    if (kind == EIGHT_BITS || kind == FOUR_BITS) return whole_vectors(v, kind, narrow, x, rows, in);
+    if (whole && (kind == EIGHT_BITS || kind == FOUR_BITS)) return whole_vectors(v, kind, narrow, x, rows, in);
     const int wanted = kind == BFLOATS && NARROW_DOTS;
     if (wanted == narrow) return 1;
     v->at = v->memory = aligned_alloc(64, rounded_up((wanted ? 2 : 4) * rows * in, 64));
@@ -125,15 +127,20 @@ static int vectors_of(Vectors *v, int kind, int narrow, const void *x, long rows
 
 /* One tile, for rows `o` and following of the matrix and vectors `r` and following. */
 INLINE void tile(const int outs, const int rows, int kind, const Map *m, const Vectors *v, long o, long r, long in,
-                 float sums[8][8]) {
+                 float *sums) {
     const char *w = m->values + o * m->stride;
     const long groups = (in + GROUP - 1) / GROUP, at = r * v->stride;
     if (kind == FLOATS)
-        float_dots(outs, rows, 0, w, m->stride, (const float *)v->at + at, v->stride, in, sums);
+        float_dots(outs, rows, FLOATS, w, m->stride, (const float *)v->at + at, v->stride, in, sums);
+    else if (kind == EIGHT_BITS && !v->factor)
+        float_dots(outs, rows, EIGHT_BITS, w, m->stride, (const float *)v->at + at, v->stride, in, sums);
+    else if (kind == FOUR_BITS && !v->factor)
+        nibble_float_dots(outs, rows, w, m->stride, (const uint16_t *)m->scale + o * groups, groups,
+                          (const float *)v->at + at, v->stride, in, sums);
     else if (kind == BFLOATS && NARROW_DOTS)
         bfloat_dots(outs, rows, w, m->stride, (const uint16_t *)v->at + at, v->stride, in, sums);
     else if (kind == BFLOATS)
-        float_dots(outs, rows, 1, w, m->stride, (const float *)v->at + at, v->stride, in, sums);
+        float_dots(outs, rows, BFLOATS, w, m->stride, (const float *)v->at + at, v->stride, in, sums);
     else if (kind == EIGHT_BITS)
         byte_dots(outs, rows, w, m->stride, (const int16_t *)v->at + at, v->stride, in, sums);
     else if (NARROW_DOTS)
@@ -149,7 +156,7 @@ INLINE int wide(long rows) { return rows >= 8 ? 8 : rows >= 4 ? 4 : rows >= 2 ? 
 INLINE int tall(int rows) { return rows == 8 ? 2 : rows == 4 ? 4 : 8; }
 
 __attribute__((noinline)) static void tile_of(int outs, int rows, int kind, const Map *m, const Vectors *v, long o, long r,
-                                              long in, float sums[8][8]) {
+                                              long in, float *sums) {
     if (rows == 8)
         tile(2, 8, kind, m, v, o, r, in, sums);
     else if (rows == 4)
@@ -162,29 +169,39 @@ __attribute__((noinline)) static void tile_of(int outs, int rows, int kind, cons
         tile(1, 1, kind, m, v, o, r, in, sums);
 }
 
-/* The scaled sum, and the bias, of one row of a matrix and one vector. */
-INLINE float finished(int kind, int narrow, const Map *m, const Vectors *v, long o, long r, float sum) {
-    const float scale = kind == EIGHT_BITS ? ((const float *)m->scale)[o] : 1, factor = v->factor ? v->factor[r] : 1;
-    const float bias = !m->bias ? 0 : narrow ? wide_of(((const uint16_t *)m->bias)[o]) : ((const float *)m->bias)[o];
-    return sum * scale * factor + bias;
+/* Sums [rows, end - begin] of products with rows `begin` to `end` of a matrix, times their scales, plus the bias. */
+static void finish(int kind, int narrow, const Map *m, const Vectors *v, long rows, long begin, long end, float *y,
+                   long across) {
+    for (long r = 0; r < rows && (v->factor || kind == EIGHT_BITS); r++) {
+        float *row = y + r * across;
+        const float factor = v->factor ? v->factor[r] : 1, *scale = (const float *)m->scale + begin;
+        for (long i = 0; i < end - begin; i++) row[i] *= kind == EIGHT_BITS ? scale[i] * factor : factor;
+    }
+    for (long r = 0; r < rows && m->bias; r++) {
+        float *row = y + r * across;
+        for (long i = 0; i < end - begin; i++)
+            row[i] += narrow ? wide_of(((const uint16_t *)m->bias)[begin + i]) : ((const float *)m->bias)[begin + i];
+    }
 }
 
 /* Products of all vectors with rows `begin` to `end` of a matrix of `out` rows, scaled and with the bias: [rows, end -
  * begin], rows `across` numbers apart. A tile at the end of the matrix takes rows again that another one has taken. */
 static void products(int kind, int narrow, const Map *m, const Vectors *v, long rows, long in, long out, long begin,
                      long end, float *y, long across) {
-    float sums[8][8];
+    float sums[16];
     for (long r = 0, count; r < rows; r += count) {
         count = out < 8 ? 1 : wide(rows - r);
         const long height = out < 8 ? 1 : tall(count);
         for (long o = begin; o < end; o += height) {
-            const long first = o + height <= out ? o : out - height;
+            const long first = o + height <= out ? o : out - height, stop = first + height < end ? first + height : end;
             tile_of(height, count, kind, m, v, first, r, in, sums);
-            for (long i = o - first; i < height && first + i < end; i++)
-                for (long j = 0; j < count; j++)
-                    y[(r + j) * across + first + i - begin] = finished(kind, narrow, m, v, first + i, r + j, sums[i][j]);
+            for (long j = 0; j < count; j++) {
+                float *to = y + (r + j) * across - begin;
+                for (long i = o; i < stop; i++) to[i] = sums[(i - first) * count + j];
+            }
         }
     }
+    finish(kind, narrow, m, v, rows, begin, end, y, across);
 }
 
 /* Rows of a result, in its dtype. */
@@ -201,7 +218,7 @@ static float *numbers(long count) { return aligned_alloc(64, rounded_up(sizeof(f
 static void one_product(Product *p) {
     Vectors v;
     float *held = numbers(p->rows * p->piece);
-    if (vectors_of(&v, p->kind, p->narrow, p->x, p->rows, p->in) && held)
+    if (vectors_of(&v, p->kind, p->narrow, p->narrow, p->x, p->rows, p->in) && held)
         for (long o; (o = __atomic_fetch_add(&p->next, p->piece, __ATOMIC_RELAXED)) < p->out;) {
             const long end = p->out - o < p->piece ? p->out : o + p->piece;
             products(p->kind, p->narrow, &p->map, &v, p->rows, p->in, p->out, o, end, held, p->piece);
@@ -259,12 +276,12 @@ static void gated(Gated *c) {
     const long piece = c->piece > c->last_piece ? c->piece : c->last_piece;
     float *held = numbers(2 * c->rows * piece);
     Vectors v;
-    if (vectors_of(&v, c->kind, c->narrow, c->x, c->rows, c->in) && held) {
+    if (vectors_of(&v, c->kind, c->narrow, c->narrow, c->x, c->rows, c->in) && held) {
         memset(held, 0, 2 * sizeof(float) * c->rows * piece); /* what lies behind a last, shorter piece is computed with */
         first_products(c, &v, held);
         free(v.memory);
         wait_for(&c->done, c->hidden);
-        if (vectors_of(&v, c->kind, 0, c->between, c->rows, c->hidden))
+        if (vectors_of(&v, c->kind, c->narrow, 0, c->between, c->rows, c->hidden))
             for (long o; (o = __atomic_fetch_add(&c->last_next, c->last_piece, __ATOMIC_RELAXED)) < c->out;) {
                 const long end = c->out - o < c->last_piece ? c->out : o + c->last_piece;
                 products(c->kind, c->narrow, &c->down, &v, c->rows, c->hidden, c->out, o, end, held, c->last_piece);
