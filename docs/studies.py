@@ -14,6 +14,7 @@ ORDER: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "Positions and lengths": ("positions_pictured", "lengths", "key_value_bytes"),
     "Rotary positions at work": ("multi30k", "encoder_positions", "performer"),
     "Inside a block": ("norms_and_residuals",),
+    "State spaces and recurrences": ("hippo", "scan_costs", "selective", "recall", "pathfinder", "million_tokens"),
     "Language models of several ages": ("penn_treebank", "wikitext2", "six_ages", "nanogpt_cpu"),
     "Pre-training": ("digits",),
     "Windows and masks": ("windows", "cheating"),

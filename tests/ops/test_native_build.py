@@ -63,15 +63,10 @@ def test_every_set_is_compiled_with_its_flags_and_common_code_once(cache: Path, 
     said = lines.read_text().splitlines()
     for name in build.sets():
         lines_of = [line for line in said if f"-DSET={name} " in line]
-<<<<<<< HEAD
         sources = [path.name for path in build.SOURCES.glob("*.c") if path.name != "library.c"]
         assert len(lines_of) == len(sources)
         assert all(sum(f"/{source} " in line for line in lines_of) == 1 for source in sources)
         assert all(flag in line.split() for line in lines_of for flag in (*build.FLAGS, *build.SETS[name]))
-=======
-        assert [line.split()[line.split().index("-c") + 1].rsplit("/", 1)[1] for line in lines_of] == [*build.KERNELS]
-        assert all(flag in one.split() for one in lines_of for flag in (*build.FLAGS, *build.SETS[name]))
->>>>>>> matvec
     assert sum("library.c" in line for line in said) == 1
     assert sum("-shared" in line for line in said) == 1
 
