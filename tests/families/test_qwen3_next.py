@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from interop.huggingface.tiny_folders import stored, write
 from weft import api
@@ -51,6 +52,20 @@ def test_a_model_of_one_kind_of_layer_does_not_fit(linear: bool, missing: str) -
     facts = NEXT.read(raw())[1]
     problems = NEXT.write(build_config(NEXT.template, {**facts, "linear": [linear] * 2}), {})[2]
     assert f"layer_types: no layer is of the type {missing}, so its sizes are not known." in problems
+
+
+def test_the_tensors_of_multi_token_prediction_are_left_out(tmp_path: Path) -> None:
+    tensors = write(tmp_path, "qwen3_next")
+    save_file({**tensors, "mtp.fc.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors",
+              metadata={"format": "pt"})
+    assert "mtp.fc.weight" not in api.load(tmp_path).model.state_dict()
+
+
+def test_the_old_spelling_of_rotary_positions_is_read() -> None:
+    given = {key: value for key, value in raw().items() if key != "rope_parameters"}
+    facts = NEXT.read({**given, "rope_theta": 10000000, "rope_scaling": None, "use_sliding_window": False,
+                       "partial_rotary_factor": 0.25})[1]
+    assert (facts["rope_base"], facts["rot"]) == (1e7, 2)
 
 
 def test_a_gate_lies_behind_the_queries_of_its_head() -> None:

@@ -259,6 +259,8 @@ def test_which_form_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DELTA_RULE.choose(single).form.name == "native"
     mixed = DELTA_RULE.choose(single._replace(before=single.before.double()))
     assert "native: its tensors are of several dtypes" in mixed.passed
+    large = DeltaRuleCall(*(torch.ones(1, 2, 4, 257) for _ in range(5)), None, torch.ones(1, 4, 257, 257))
+    assert "native: a memory is larger than the cache" in DELTA_RULE.choose(large).passed
     monkeypatch.setattr("weft.ops.delta_rule.threads", lambda: 5)
     assert "native: it has fewer heads than threads" in DELTA_RULE.choose(single).passed
 
