@@ -26,6 +26,7 @@ MANY_FIELDS: dict[str, str] = {
     "mixer.attention": "each is a stage of its own: four sizes, position, norm, mask, scale, cap, clip, dropout",
     "mixer.latent_attention": "two latents and three parts of a head, each a size of its own; the rest as attention",
     "mixer.global_attention": "attention's, and which tokens are global",
+    "mixer.zero_memory_attention": "attention's",
     "mixer.unprojected_attention": "attention's, and what is not projected",
     "model.encoder_decoder": "the decoder's nine, and the two that say its source side",
 }
