@@ -27,6 +27,7 @@ MANY_FIELDS: dict[str, str] = {
     "mixer.latent_attention": "two latents and three parts of a head, each a size of its own; the rest as attention",
     "mixer.gated_attention": "attention's",
     "mixer.global_attention": "attention's, and which tokens are global",
+    "mixer.zero_memory_attention": "attention's",
     "mixer.unprojected_attention": "attention's, and what is not projected",
     "model.encoder_decoder": "the decoder's nine, and the two that say its source side",
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 
@@ -69,12 +69,6 @@ class EmbeddingSettings(Settings):
     std: Annotated[float, Field(gt=0)] | Literal["inverse_sqrt_width"] = 0.02
     adaptive: ClusterSettings | None = None
 
-    @model_serializer(mode="wrap")
-    def _without_later_fields(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Plain data as earlier versions wrote it, so that configurations keep their fingerprints."""
-        data: dict[str, Any] = written(self)
-        return data if self.adaptive is not None else {k: v for k, v in data.items() if k != "adaptive"}
-
     def factor(self, width: int) -> float:
         """The factor of embeddings of ``width`` features."""
         return width ** 0.5 if self.scale == "sqrt_width" else 1.0 if self.scale is None else self.scale
@@ -99,6 +93,12 @@ class StackedConfig(ModelConfig):
 
     def labels(self) -> tuple[str, ...]:
         return self.head.names if isinstance(self.head, ClassifierConfig) else ()
+
+    def dump(self) -> dict[str, Any]:
+        data = super().dump()
+        if self.embedding.adaptive is None:  # as earlier versions wrote it, so that configurations keep fingerprints
+            del data["embedding"]["adaptive"]
+        return data
 
     @model_validator(mode="before")
     @classmethod
