@@ -3,8 +3,8 @@
     python benchmarks/linear_recurrence.py [--rounds 7] [--threads 2]      # on an idle machine; two minutes
 
 ``operator`` is chunks of matrix products in PyTorch, ``native`` is the code in C, and for one token ``step`` is the
-plain form. The forms of a shape run in turns, and ratios are medians over the turns. In Mamba-2's shapes all heads share
-queries and keys. Writes ``results/linear_recurrence.json``.
+plain form. The forms of a shape run in turns, and ratios are medians over the turns. In Mamba-2's shapes all heads
+share queries and keys. Writes ``results/linear_recurrence.json``.
 """
 
 from __future__ import annotations
