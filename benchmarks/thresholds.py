@@ -38,6 +38,7 @@ from weft.ops.banded_attention import ROWS
 from weft.ops.forms import OPERATIONS, forced
 from weft.ops.int8_linear import Int8Call, quantised
 from weft.ops.linear import LinearCall
+from weft.ops.linear_recurrence import LinearRecurrenceCall
 from weft.ops.native.library import why_not
 from weft.ops.processor import processor_name
 from weft.ops.rms_norm import RMSNormCall
@@ -115,6 +116,13 @@ def short_rows() -> Iterator[tuple[int, AttentionCall]]:
         x = torch.randn(4, steps, 8, 64, requires_grad=True)
         span = WHOLE.resolve(None, x)
         yield steps, AttentionCall(x, x, x, 0.125, visible(Rule.of(Causal(), 8), Keys.of(span.ticks), span))
+
+
+def recurrences() -> Iterator[tuple[int, LinearRecurrenceCall]]:
+    """One row of eight heads of 64 features with a decay for each token, in rows that grow."""
+    for steps in (2, 3, 4, 8, 16, 32, 64, 128):
+        x = torch.randn(1, steps, 8, 64)
+        yield steps, LinearRecurrenceCall(x, x, x, -torch.rand(1, steps, 8, 1), torch.zeros(1, 8, 64, 64))
 
 
 def trained(operation: str, form: str) -> Callable[[Any], None]:
@@ -209,6 +217,8 @@ THRESHOLDS: Mapping[str, Callable[[], float]] = {
     "expert_dispatch.few": lambda: crossing("expert_dispatch", "reference", "grouped", decoded_together(), step),
     "expert_dispatch.spared_bytes": lambda: crossing("expert_dispatch", "reference", "grouped", decoded(), step),
     "int8_linear.few": lambda: crossing("int8_linear", "packed", "reference", int8_maps()),
+    **({"linear_recurrence.native": lambda: 1 + crossing("linear_recurrence", "operator", "native", recurrences())}
+       if why_not() is None else {}),
     "rms_norm.few": lambda: crossing("rms_norm", "pair", "sweep", normalised()),
     # Elsewhere the form `wide` is never chosen.
     **({"linear.few": lambda: crossing("linear", "library", "wide", narrow_maps())} if lacks_bfloat16() else {}),

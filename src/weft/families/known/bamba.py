@@ -39,6 +39,9 @@ class OfSome(KeyRule):
     def write(self, facts: Facts) -> dict[str, Any]:
         return self.rule.write(facts) if self.fact in facts else {}
 
+    def notes(self, raw: Raw) -> list[str]:
+        return self.rule.notes(raw)
+
 
 def read_layers(raw: Raw, facts: Facts) -> Facts:
     """The indices of the layers with attention, from 0; all others have a state space."""
