@@ -125,6 +125,9 @@ CASES = {
     "mamba": Case("", "MambaConfig", "MambaForCausalLM", {**MAMBA, "use_conv_bias": False}),
     "falcon_mamba": Case("", "FalconMambaConfig", "FalconMambaForCausalLM", {
         **MAMBA, "tie_word_embeddings": False, "use_bias": True}),
+    "jamba": Case("", "JambaConfig", "JambaForCausalLM", {
+        **LLAMA, "num_key_value_heads": 1, "num_experts": 3, "attn_layer_period": 2, "attn_layer_offset": 1,
+        "mamba_d_state": 3, "mamba_dt_rank": 2}),
 }
 CASES["rwkv"] = Case("", "RwkvConfig", "RwkvForCausalLM", {
     "vocab_size": 13, "hidden_size": 12, "num_hidden_layers": 2, "context_length": 16, "attention_hidden_size": 10,

@@ -25,7 +25,7 @@ def template(mixer: Mapping[str, Any]) -> dict[str, Any]:
             "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "layers": [mixer]})}
 
 
-INNER, EXPAND, RANK = "intermediate_size", "expand", "time_step_rank"
+INNER, EXPAND = "intermediate_size", "expand"
 
 
 def read_inner(raw: Raw, facts: Facts) -> Facts:
@@ -45,17 +45,18 @@ def write_inner(facts: Facts) -> dict[str, Any]:
     return {EXPAND: facts["expand"], INNER: facts["expand"] * facts["d_model"]}
 
 
-def read_rank(raw: Raw, facts: Facts) -> Facts:
-    """``time_step_rank``: a number, or "auto" for a sixteenth of the width."""
-    value = raw.get(RANK)
-    if value is None or value == "auto":
-        return {"rank": math.ceil(facts["d_model"] / 16)}
-    return {"rank": typed(RANK, value, int)}
+def rank_key(name: str) -> KeyRule:
+    """The rank of a token's steps: a number, or "auto" for a sixteenth of the width."""
+    def read(raw: Raw, facts: Facts) -> Facts:
+        value = raw.get(name)
+        if value is None or value == "auto":
+            return {"rank": math.ceil(facts["d_model"] / 16)}
+        return {"rank": typed(name, value, int)}
 
+    def write(facts: Facts) -> dict[str, Any]:
+        return {name: math.ceil(facts["d_model"] / 16) if facts["rank"] is None else facts["rank"]}
 
-def write_rank(facts: Facts) -> dict[str, Any]:
-    """The number."""
-    return {RANK: math.ceil(facts["d_model"] / 16) if facts["rank"] is None else facts["rank"]}
+    return Together((name,), read, write)
 
 
 def no_context(tokens: int) -> KeyRule:
@@ -69,7 +70,7 @@ STEPS: tuple[KeyRule, ...] = (
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=50280), Read("hidden_size", "d_model", default=768),
     Read("num_hidden_layers", N_LAYERS, default=32), Read("state_size", "d_state", default=16),
-    Together((EXPAND, INNER), read_inner, write_inner), Together((RANK,), read_rank, write_rank),
+    Together((EXPAND, INNER), read_inner, write_inner), rank_key("time_step_rank"),
     Read("conv_kernel", "d_conv", default=4), Read("use_bias", "bias", bool, False),
     Read("use_conv_bias", "conv_bias", bool, True), *STEPS, Read("layer_norm_epsilon", "eps", float, 1e-5),
     Read("initializer_range", "std", float, 0.1), Read("tie_word_embeddings", "tied", bool, True),
