@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal, Self, final
 
 import torch
@@ -75,7 +76,7 @@ class LinearSSM(System):
         else:
             self.a = nn.Parameter(random_matrices(d_model, size).to(like))
             self.b = nn.Parameter(torch.randn(d_model, size))
-        self.c = nn.Parameter(torch.randn(d_model, size) / size ** 0.5)
+        self.c = nn.Parameter(torch.randn(d_model, size) / math.sqrt(size))
 
     def dynamics(self) -> tuple[nn.Parameter, ...]:
         return self.log_dt, self.a, self.b
@@ -92,6 +93,6 @@ class LinearSSM(System):
 def random_matrices(count: int, size: int) -> Float[Tensor, "H N N"]:
     """Normal numbers with deviation 1/sqrt(N), less a multiple of the identity, so that the largest real part of an
     eigenvalue is -1/2."""
-    drawn = torch.randn(count, size, size, dtype=torch.float64) / size ** 0.5
+    drawn = torch.randn(count, size, size, dtype=torch.float64) / math.sqrt(size)
     largest: Tensor = torch.linalg.eigvals(drawn).real.amax(-1)
     return drawn - (largest + 0.5)[:, None, None] * torch.eye(size, dtype=torch.float64)
