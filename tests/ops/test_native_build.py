@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -61,9 +62,9 @@ def test_every_set_is_compiled_with_its_flags_and_common_code_once(cache: Path, 
     script(tmp_path, f"open({str(lines)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))\n{WRITES}")
     build.library()
     said = lines.read_text().splitlines()
-    for name in build.sets():
-        one, = [line for line in said if f"-DSET={name} " in line]
-        assert all(flag in one.split() for flag in (*build.FLAGS, *build.SETS[name])) and "attention.c" in one
+    for name, kernel in itertools.product(build.sets(), build.KERNELS):
+        one, = [line for line in said if f"-DSET={name} " in line and f"/{kernel} " in line]
+        assert all(flag in one.split() for flag in (*build.FLAGS, *build.SETS[name]))
     assert sum("library.c" in line for line in said) == 1
     assert sum("-shared" in line for line in said) == 1
 
