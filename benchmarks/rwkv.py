@@ -3,12 +3,12 @@
     python benchmarks/rwkv.py [--rounds 5] [--threads 2]      # on an idle machine; about five minutes
     python benchmarks/rwkv.py --layers 1 --width 64 --context 64 --rounds 1      # to try it
 
-A model of 10 million parameters (8 layers, d_model 256, feed-forward 1024, vocabulary 8192) is trained on rows of 512
+A model of 11 million parameters (8 layers, d_model 256, feed-forward 1024, vocabulary 8192) is trained on rows of 512
 random tokens, four at a time, in float32: forward, cross-entropy, backward, no optimiser, since that is the same for
 all. All have the same weights, written by `transformers` and read by Weft, and the losses must agree. Contenders take
 turns; ratios are medians over the turns. Decoding is one row, 64 tokens after as many, greedily.
-Last is the operation alone, forward and backward, by the tokens of a row, which must take time and memory that grow with
-them. What is wanted stands in `WANTED`. Writes ``results/rwkv.json``.
+Last is the operation alone, forward and backward, by the tokens of a row, with which its time must grow.
+What is wanted stands in `WANTED`. Writes ``results/rwkv.json``.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ def kinds() -> dict[str, LanguageModel]:
         "learned": decoder({"kind": "attention", "n_heads": 2}, MLP, position={"kind": "learned", "std": 1.0}),
         "moe": decoder("gru", {"kind": "moe", "n_experts": 3, "top_k": 2, "expert": MLP}),
         "channel_mix": decoder("gated_convolution", "channel_mix"),
+        "rwkv": decoder("rwkv4", {"kind": "rwkv6", "n_heads": 2, "shift_rank": 2, "decay_rank": 2}, "channel_mix"),
     }
     for part in REGISTRY.parts("model"):
         for index, example in enumerate(part.examples()):

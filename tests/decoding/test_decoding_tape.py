@@ -41,7 +41,7 @@ def models() -> dict[str, LanguageModel]:
     """Models of every kind, and every registered mixer and feed-forward in a decoder, that read what they write."""
     found = dict(kinds())
     for part in REGISTRY.parts("mixer"):
-        found |= {f"{part.kind} {index}": decoder(plain_data(example), MLP)
+        found |= {f"{part.kind} {index}": decoder(*map(plain_data, filter(None, (example.giver(), example))), MLP)
                   for index, example in enumerate(part.examples())
                   if part.kind != "cross_attention" and Trait.BIDIRECTIONAL not in traits_of(example.build(Dims(8)))}
     for part in REGISTRY.parts("feedforward"):

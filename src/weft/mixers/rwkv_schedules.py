@@ -67,7 +67,7 @@ def matrix_bonus(size: int, depth: Depth) -> Tensor:
 
 def seven_decay(size: int, depth: Depth) -> Tensor:
     """RWKV-7's w for channels, before what differs within heads."""
-    return -5.5 + 6 * line(size) ** (1 + depth.ratio ** 0.3)
+    return -5.5 + 6 * line(size) ** (1 + math.pow(depth.ratio, 0.3))
 
 
 def within_heads(size: int, d_head: int) -> Tensor:

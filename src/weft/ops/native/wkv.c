@@ -152,7 +152,6 @@ static void backward_lanes(const Wkv *c, const Piece *p, long j, State first, St
             dbonus += own;
             dover += past * slope;
             dunder -= past * slope * y;
-            if (begins(c, p, t)) dover = dunder = all(0.0f);
             put(c->dk + at, left, dk);
             put(c->dv + at, left, dv);
         }
