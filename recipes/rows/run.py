@@ -5,8 +5,9 @@
     python recipes/rows/run.py recipes/recall --draw      the tables and pictures of result.json anew
 
 A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates. Each rate is tried with
-seed 0 on held-out rows (``validation``); the best then trains with every seed, and is measured on other rows (``test``),
-at every length; a run that diverges counts as 0. Writes result.json, its tables in README.md between the marks, and a picture for each axis.
+seed 0 on held-out rows (``validation``); the best then trains with every seed, and is measured on other rows
+(``test``), at every length; a run that diverges counts as 0. Writes result.json, its tables in README.md between the
+marks, and a picture for each axis.
 """
 
 from __future__ import annotations
@@ -185,8 +186,8 @@ def pictures(result: Mapping[str, Any]) -> list[Figure]:
                     for style, name in enumerate(names)]
         if len(result["study"]["sizes"]) > 1:
             figures.append(chart(f"{task}-state", f"{task}: accuracy against the state",
-                                 "Accuracy of each contestant against the bytes of its state.", by_state, "bytes of state",
-                                 "accuracy", lengths=True, width=560, include=(0, 1), letters=18))
+                                 "Accuracy of each contestant against the bytes of its state.", by_state,
+                                 "bytes of state", "accuracy", lengths=True, width=560, include=(0, 1), letters=18))
         largest = [each for each in rows if each["size"] in (0, max(result["study"]["sizes"]))]
         if len(rows[0]["accuracy"]) > 1:
             curves = [Curve(each["contestant"], [(float(length), mean(values)) for length, values in

@@ -1,5 +1,5 @@
-"""The recipes on generated rows: every contestant can be run, a tiny study writes its page, and a recorded one is of the
-study that stands there."""
+"""The recipes on generated rows: every contestant can be run, a tiny study writes its page, and a recorded one is of
+the study that stands there."""
 
 from __future__ import annotations
 
