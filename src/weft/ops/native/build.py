@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import final
 
@@ -119,12 +120,15 @@ def _build(folder: Path) -> None:
 
 
 def _compile(program: str, folder: Path) -> None:
-    """The library of all sources."""
-    objects = []
+    """The library of all sources, which are compiled on all processors."""
+    objects, lines = [], []
     for source, name, flags in [*((each, name, SETS[name]) for each in KERNELS for name in sets()),
                                 *((each, "common", ()) for each in COMMON)]:
         objects.append(str(folder / f"{Path(source).stem}-{name}.o"))
-        _run([program, *FLAGS, *flags, f"-DSET={name}", "-c", str(SOURCES / source), "-o", objects[-1]])
+        lines.append([program, *FLAGS, *flags, f"-DSET={name}", "-c", str(SOURCES / source), "-o", objects[-1]])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(_run, lines):
+            pass
     _run([program, "-shared", "-o", str(folder / LIBRARY), *objects, "-lm"])
     for path in objects:
         Path(path).unlink()
