@@ -137,6 +137,15 @@ def test_what_is_not_finite_stays_in_its_row(how: str, dtype: torch.dtype, instr
     assert native_product(torch.zeros_like(x), values, scale, None).eq(0).all()
 
 
+@pytest.mark.parametrize("how", ["int8", "int4"])
+def test_the_largest_sums_do_not_overflow(how: str, instructions: str) -> None:
+    """20,000 products of the largest whole numbers: 38 times what 32 bits hold, summed in pieces or by groups."""
+    values, scale, exact = stored(how, torch.full((9, 20000), -1.0))
+    x = torch.ones(2, 20000, dtype=torch.bfloat16)
+    y = x.double() @ exact.t()
+    assert ((native_product(x, values, scale, None).double() - y).abs() <= allowed(x, exact, y, how)).all()
+
+
 @pytest.mark.parametrize("activation", ACTIVATION_NAMES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_gated_unit_is_its_three_products(activation: Any, dtype: torch.dtype, instructions: str) -> None:

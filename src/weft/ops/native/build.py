@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import final
 
@@ -26,7 +27,8 @@ COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno")
 AVX2 = ("-mavx2", "-mfma", "-mbmi", "-mbmi2")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
-SETS: Mapping[str, tuple[str, ...]] = {"avx512": AVX512, "avx2": AVX2, "baseline": ()}
+NARROW = (*AVX512, "-mavx512bf16", "-mavx512vnni")
+SETS: Mapping[str, tuple[str, ...]] = {"avx512_bf16": NARROW, "avx512": AVX512, "avx2": AVX2, "baseline": ()}
 """Instruction sets, the best first, and what tells the compiler to use them."""
 LIBRARY, RECORD = "libweft.so", "build.json"
 SECONDS = 300
@@ -116,13 +118,16 @@ def _build(folder: Path) -> None:
 
 
 def _compile(program: str, folder: Path) -> None:
-    """The library of all sources."""
-    objects = []
+    """The library of all sources, which are compiled on all processors."""
+    objects, lines = [], []
     kernels = sorted({path.name for path in SOURCES.glob("*.c")}.difference(COMMON))
     for source, name, flags in [*((each, name, SETS[name]) for each in kernels for name in sets()),
                                 *((each, "common", ()) for each in COMMON)]:
         objects.append(str(folder / f"{Path(source).stem}-{name}.o"))
-        _run([program, *FLAGS, *flags, f"-DSET={name}", "-c", str(SOURCES / source), "-o", objects[-1]])
+        lines.append([program, *FLAGS, *flags, f"-DSET={name}", "-c", str(SOURCES / source), "-o", objects[-1]])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(_run, lines):
+            pass
     _run([program, "-shared", "-o", str(folder / LIBRARY), *objects, "-lm"])
     for path in objects:
         Path(path).unlink()

@@ -145,7 +145,7 @@ INLINE void float_dots(const int outs, const int rows, const int kind, const cha
             row[o] = kind == FLOATS    ? load((const float *)at)
                      : kind == BFLOATS ? widened((const uint16_t *)at)
                                        : floats_of((const int8_t *)at);
-            request(at + next);
+            if (kind != FLOATS || rows > 1) request(at + next); /* the processor keeps up with one vector by itself */
         }
         EACH(r, rows) {
             vec one = load(x + r * x_stride + k);
