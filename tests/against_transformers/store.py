@@ -109,7 +109,7 @@ CASES = {
         **MAMBA, "tie_word_embeddings": False, "use_bias": True}),
     "jamba": Case("", "JambaConfig", "JambaForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "num_experts": 3, "attn_layer_period": 2, "attn_layer_offset": 1,
-        "mamba_d_state": 3, "mamba_dt_rank": 2}),
+        "mamba_d_state": 3, "mamba_dt_rank": 2, "intermediate_size": 8}),
 }
 BERT = {**LLAMA, "intermediate_size": 10, "type_vocab_size": 1}
 DEBERTA = {**BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
