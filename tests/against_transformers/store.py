@@ -127,7 +127,7 @@ CASES = {
         **MAMBA, "tie_word_embeddings": False, "use_bias": True}),
     "jamba": Case("", "JambaConfig", "JambaForCausalLM", {
         **LLAMA, "num_key_value_heads": 1, "num_experts": 3, "attn_layer_period": 2, "attn_layer_offset": 1,
-        "mamba_d_state": 3, "mamba_dt_rank": 2}),
+        "mamba_d_state": 3, "mamba_dt_rank": 2, "intermediate_size": 8}),
 }
 CASES["rwkv"] = Case("", "RwkvConfig", "RwkvForCausalLM", {
     "vocab_size": 13, "hidden_size": 12, "num_hidden_layers": 2, "context_length": 16, "attention_hidden_size": 10,

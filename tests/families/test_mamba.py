@@ -71,3 +71,33 @@ def test_the_authors_name_of_the_embedding_is_read(tmp_path: Path) -> None:
     assert found is not None
     wanted = torch.tensor(case["logits"])
     torch.testing.assert_close(found[0][-len(wanted):], wanted, atol=5e-5, rtol=0)
+
+
+JAMBA = families()["jamba"]
+SMALL: dict[str, Any] = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 6,
+                         "intermediate_size": 20, "num_experts": 3}
+
+
+@pytest.mark.parametrize(("keys", "attends", "sparse"), [
+    ({}, [4], [1, 3, 5]), ({"attn_layer_period": 3, "attn_layer_offset": 1}, [1, 4], [1, 3, 5]),
+    ({"num_experts": 1}, [4], []), ({"attn_layer_offset": 7}, [], [1, 3, 5])])
+def test_which_layers_have_attention_and_experts(keys: dict[str, int], attends: list[int], sparse: list[int]) -> None:
+    config, facts = JAMBA.read(SMALL | keys)
+    assert [index for index, has in enumerate(facts["attends"]) if has] == attends
+    assert [index for index, has in enumerate(facts["sparse"]) if has] == sparse
+    raw, _, problems = JAMBA.write(config, {})
+    assert problems == [] and JAMBA.read(raw)[0] == config
+
+
+def test_layers_at_unequal_distances_cannot_be_written() -> None:
+    config = JAMBA.read(SMALL)[0]
+    data = config.dump()
+    data["blocks"].append(data["blocks"][-1])
+    moved = parse_part(("model",), data)
+    assert isinstance(moved, ModelConfig)
+    assert any("do not lie at equal distances" in problem for problem in JAMBA.write(moved, {})[2])
+
+
+def test_an_offset_beyond_the_period_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"attn_layer_offset: 8 is not below attn_layer_period, 8"):
+        JAMBA.read(SMALL | {"attn_layer_offset": 8})
