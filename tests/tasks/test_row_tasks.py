@@ -56,7 +56,7 @@ def model_of(config: dict[str, Any], **fields: Any) -> Model:
 def test_loss_and_measures_are_those_of_the_answers_alone(task: dict[str, Any]) -> None:
     """Row by row, from the logits at the places that are scored."""
     made = task_of(task, rows=8)
-    model = model_of(CAUSAL, vocab_size=made.config.vocabulary(DataSettings()), embedding={"std": 1.0})
+    model = model_of(CAUSAL, vocab_size=made.config.vocabulary(DataSettings()), readout="linear")
     examples = made.held_out(DataSettings(), row_tasks.NoTokenizer())
     rows = examples.rows(np.arange(20))
     nats, right = [], []
