@@ -96,7 +96,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "mamba": Subject(({"kind": "mamba"},), forms={"weft": {}, "weft without C": {"selective_scan": "operator"}},
                      peers={"mambapy": MambaPy}, foreign=transformers_mamba,
                      wanted={"weft": 12.0, "weft without C": 2.0, "decoding": 3.0}),
-    "attention": Subject(({"kind": "attention", "n_heads": 6, "position": {"kind": "rope", "layout": "half_split"}},
+    "attention": Subject(({"kind": "attention", "n_heads": 8, "position": {"kind": "rope", "layout": "half_split"}},
                           GLU), depth=0.55),
     "gated_linear_attention": Subject(({"kind": "gated_linear_attention"}, GLU), depth=0.55),
     "lstm": Subject(({"kind": "lstm"},), depth=0.8),
