@@ -8,8 +8,8 @@ from torch import Tensor
 
 from weft.analysis.formulas import flops_of
 from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native_short_convolution import TOKENS
 from weft.ops.short_convolution import SHORT_CONVOLUTION, ShortConvolutionCall
-from weft.ops.short_convolution_native import TOKENS
 
 LIBRARY = loaded()
 assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from oracles import selective as oracle
 from weft.analysis.formulas import flops_of
-from weft.ops import selective_scan_native
+from weft.ops import native_selective_scan
 from weft.ops.forms import forced
 from weft.ops.native import library
 from weft.ops.native.library import VARIABLE, Incomplete, Loaded, loaded
@@ -195,6 +195,6 @@ def test_work_that_no_thread_did_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     def nothing(*_: Any) -> None:
         """As if no thread had memory."""
 
-    monkeypatch.setattr(selective_scan_native, "run", nothing)
+    monkeypatch.setattr(native_selective_scan, "run", nothing)
     with pytest.raises(Incomplete, match=r"could not reserve the memory of a chunk\. Give it fewer threads"):
         SELECTIVE_SCAN(call(2, dtype=torch.float32), "native")

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops import selective_scan_native as native
+from weft.ops import native_selective_scan as native
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native.library import why_not
 from weft.ops.operator import widen

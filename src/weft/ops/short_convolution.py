@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from weft.core.span import Span
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native.library import why_not
-from weft.ops.short_convolution_native import by_taps, in_c, native_backward_flops, native_flops
+from weft.ops.native_short_convolution import by_taps, in_c, native_backward_flops, native_flops
 
 
 class ShortConvolutionCall(NamedTuple):

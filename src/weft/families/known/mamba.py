@@ -82,6 +82,8 @@ KEYS: tuple[KeyRule, ...] = (
             "of the code that trained it, copies of other keys"))
 """The keys of `transformers`, with its defaults; Falcon-Mamba's are the same and one more."""
 
+THEIRS, OURS = "backbone.layers.{layer}", "stack.layers.{layer}"
+
 
 def mixer_weights(theirs: str, ours: str) -> list[Rule]:
     """A mixer's tensors."""
@@ -94,10 +96,13 @@ def mixer_weights(theirs: str, ours: str) -> list[Rule]:
 
 def weights(facts: Facts, tokens: str = "backbone.embeddings.weight") -> list[Rule]:
     """All tensors."""
-    layer, block = "backbone.layers.{layer}", "stack.layers.{layer}"
-    return [rename(tokens, "embedding.tokens.weight"), rename(f"{layer}.norm.weight", f"{block}.norms.0.weight"),
-            *mixer_weights(f"{layer}.mixer", f"{block}.layers.0"), rename("backbone.norm_f.weight", "norm.weight"),
-            rename("lm_head.weight", "readout.weight")]
+    return around(mixer_weights(f"{THEIRS}.mixer", f"{OURS}.layers.0"), tokens)
+
+
+def around(mixer: list[Rule], tokens: str) -> list[Rule]:
+    """The tensors of a model of one mixer a layer: those of the mixer, and ``tokens``, norms and readout around it."""
+    return [rename(tokens, "embedding.tokens.weight"), rename(f"{THEIRS}.norm.weight", f"{OURS}.norms.0.weight"), *mixer,
+            rename("backbone.norm_f.weight", "norm.weight"), rename("lm_head.weight", "readout.weight")]
 
 
 def first_weights(facts: Facts) -> list[Rule]:

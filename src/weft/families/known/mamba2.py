@@ -8,6 +8,7 @@ from typing import Any
 from weft.families.family import Family, Native, Size
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import RMS_NORM
+from weft.families.known.mamba import HEAD, OURS, THEIRS, around, no_context
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
 from weft.families.weights import Rule, both, rename
 
@@ -62,11 +63,6 @@ def read_expand(key: str, default: int) -> KeyRule:
     return Together((key,), read, write)
 
 
-def no_context(tokens: int) -> KeyRule:
-    """Files have no key for the length of training windows, on which nothing of the model depends; it was this one."""
-    return Together((), lambda raw, facts: {"context": tokens}, lambda facts: {})
-
-
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=32768), Read("hidden_size", "d_model", default=4096),
     Read("num_hidden_layers", N_LAYERS, default=64), Read("num_heads", "ssm_heads", default=128),
@@ -95,10 +91,7 @@ def mixer_weights(theirs: str, ours: str) -> list[Rule]:
 
 def weights(facts: Facts, tokens: str = "backbone.embeddings.weight") -> list[Rule]:
     """All tensors."""
-    layer, block = "backbone.layers.{layer}", "stack.layers.{layer}"
-    return [rename(tokens, "embedding.tokens.weight"), rename(f"{layer}.norm.weight", f"{block}.norms.0.weight"),
-            *mixer_weights(f"{layer}.mixer", f"{block}.layers.0"), rename("backbone.norm_f.weight", "norm.weight"),
-            rename("lm_head.weight", "readout.weight")]
+    return around(mixer_weights(f"{THEIRS}.mixer", f"{OURS}.layers.0"), tokens)
 
 
 def first_weights(facts: Facts) -> list[Rule]:
@@ -117,7 +110,7 @@ MAMBA2 = Family(
     native=Native(
         model_type="mamba2", architecture="Mamba2ForCausalLM", architectures=("Mamba2Model",), keys=KEYS,
         weights=weights, otherwise=(first_weights,), prefix="backbone.",
-        tied=("lm_head.weight", "backbone.embeddings.weight")),
+        tied=HEAD),
     sizes=(_size("mamba2-130m", 130_000_000, 768, 24), _size("mamba2-370m", 370_000_000, 1024, 48),
            _size("mamba2-780m", 780_000_000, 1536, 48), _size("mamba2-1.3b", 1_300_000_000, 2048, 48),
            _size("mamba2-2.7b", 2_700_000_000, 2560, 64)))

@@ -1,5 +1,5 @@
 /* The arguments of the selective scan, the same in every instruction set and in Python
- * (weft/ops/selective_scan_native.py). `next` counts the pieces of work that threads have taken. */
+ * (weft/ops/native_selective_scan.py). `next` counts the pieces of work that threads have taken. */
 
 #ifndef WEFT_SELECTIVE_SCAN_H
 #define WEFT_SELECTIVE_SCAN_H

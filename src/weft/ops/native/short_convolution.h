@@ -1,5 +1,5 @@
 /* The arguments of a depthwise causal convolution of a few taps, the same in every instruction set and in Python
- * (weft/ops/short_convolution_native.py). `next` counts the pieces of work that threads have taken. */
+ * (weft/ops/native_short_convolution.py). `next` counts the pieces of work that threads have taken. */
 
 #ifndef WEFT_SHORT_CONVOLUTION_H
 #define WEFT_SHORT_CONVOLUTION_H
