@@ -100,9 +100,9 @@ def weights(facts: Facts, tokens: str = "backbone.embeddings.weight") -> list[Ru
 
 
 def around(mixer: list[Rule], tokens: str) -> list[Rule]:
-    """The tensors of a model of one mixer a layer: those of the mixer, and ``tokens``, norms and readout around it."""
-    return [rename(tokens, "embedding.tokens.weight"), rename(f"{THEIRS}.norm.weight", f"{OURS}.norms.0.weight"), *mixer,
-            rename("backbone.norm_f.weight", "norm.weight"), rename("lm_head.weight", "readout.weight")]
+    """The tensors of a model of one mixer a layer: the mixer's, and ``tokens``, norms and readout around it."""
+    return [rename(tokens, "embedding.tokens.weight"), rename(f"{THEIRS}.norm.weight", f"{OURS}.norms.0.weight"),
+            *mixer, rename("backbone.norm_f.weight", "norm.weight"), rename("lm_head.weight", "readout.weight")]
 
 
 def first_weights(facts: Facts) -> list[Rule]:
