@@ -71,6 +71,16 @@ def test_every_set_is_compiled_with_its_flags_and_common_code_once(cache: Path, 
     assert sum("-shared" in line for line in said) == 1
 
 
+def test_sets_that_the_compiler_does_not_know_are_left_out(cache: Path, tmp_path: Path) -> None:
+    """GCC 9 has no -mavx512bf16."""
+    lines = tmp_path / "lines"
+    script(tmp_path, f"open({str(lines)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))\n"
+           f"sys.exit('error: unrecognized option') if '-mavx512bf16' in sys.argv else None\n{WRITES}")
+    found = build.compiled(build.library())
+    assert found == tuple(name for name in build.sets() if name != "avx512_bf16")
+    assert not any("-DSET=avx512_bf16 " in line for line in lines.read_text().splitlines())
+
+
 def test_the_name_of_a_build_follows_from_the_sources(cache: Path, tmp_path: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(build.SOURCES, tmp_path / "sources")

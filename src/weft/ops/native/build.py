@@ -31,6 +31,8 @@ NARROW = (*AVX512, "-mavx512bf16", "-mavx512vnni")
 SETS: Mapping[str, tuple[str, ...]] = {"avx512_bf16": NARROW, "avx512": AVX512, "avx2": AVX2, "baseline": ()}
 """Instruction sets, the best first, and what tells the compiler to use them."""
 LIBRARY, RECORD = "libweft.so", "build.json"
+FORMAT = 2
+"""Of the record: 2 says for which sets there is code."""
 SECONDS = 300
 """Until a compiler that does not end is given up."""
 
@@ -78,6 +80,11 @@ def library() -> Path:
                          "variable WEFT_CACHE_DIR.") from None
 
 
+def compiled(library: Path) -> tuple[str, ...]:
+    """The instruction sets that a library has code for, the best first."""
+    return tuple(json.loads((library.parent / RECORD).read_text(encoding="utf-8"))["sets"])
+
+
 def compiler() -> str:
     """The path of the C compiler: the one that the variable CC names, or the first of `COMPILERS`.
 
@@ -94,7 +101,7 @@ def compiler() -> str:
 
 def _key() -> str:
     """A hash of all that the library is made from, without the compiler, which the record names."""
-    text = hashlib.sha256(repr((sets(), FLAGS, SETS, os.environ.get("CC"))).encode())
+    text = hashlib.sha256(repr((FORMAT, sets(), FLAGS, SETS, os.environ.get("CC"))).encode())
     for path in sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")]):
         text.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return text.hexdigest()[:32]
@@ -107,9 +114,11 @@ def _build(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".draft-") as outside:
         draft = Path(outside) / "build"
         draft.mkdir(mode=0o700)
-        _compile(program, draft)
+        able = [name for name in sets() if _knows(program, SETS[name])]
+        _compile(program, draft, able)
         digest = hashlib.sha256((draft / LIBRARY).read_bytes()).hexdigest()
-        (draft / RECORD).write_text(json.dumps({"compiler": program, "sha256": digest}) + "\n", encoding="utf-8")
+        record = {"compiler": program, "sha256": digest, "sets": able}
+        (draft / RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
         try:
             draft.rename(folder)
         except OSError:
@@ -117,11 +126,18 @@ def _build(folder: Path) -> None:
                 raise
 
 
-def _compile(program: str, folder: Path) -> None:
-    """The library of all sources, which are compiled on all processors."""
+def _knows(program: str, flags: Iterable[str]) -> bool:
+    """Whether the compiler knows these flags; old ones lack those of new processors. Without flags there is no need to
+    ask."""
+    flags = list(flags)
+    return not flags or _ended([program, *flags, "-E", "-x", "c", os.devnull, "-o", os.devnull]).returncode == 0
+
+
+def _compile(program: str, folder: Path, able: Iterable[str]) -> None:
+    """The library of all sources for the instruction sets ``able``, compiled on all processors."""
     objects, lines = [], []
     kernels = sorted({path.name for path in SOURCES.glob("*.c")}.difference(COMMON))
-    for source, name, flags in [*((each, name, SETS[name]) for each in kernels for name in sets()),
+    for source, name, flags in [*((each, name, SETS[name]) for each in kernels for name in able),
                                 *((each, "common", ()) for each in COMMON)]:
         objects.append(str(folder / f"{Path(source).stem}-{name}.o"))
         lines.append([program, *FLAGS, *flags, f"-DSET={name}", "-c", str(SOURCES / source), "-o", objects[-1]])
@@ -133,13 +149,16 @@ def _compile(program: str, folder: Path) -> None:
         Path(path).unlink()
 
 
-def _run(command: Iterable[str]) -> None:
-    line = list(command)
+def _ended(line: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=SECONDS, errors="replace")
+        return subprocess.run(line, capture_output=True, text=True, check=False, timeout=SECONDS, errors="replace")
     except subprocess.TimeoutExpired:
         raise BuildError("the C compiler does not end", f"{line[0]} took more than {SECONDS} s. Name another one in "
                          "the variable CC.") from None
+
+
+def _run(line: list[str]) -> None:
+    done = _ended(line)
     if done.returncode:
         said = next((each for each in done.stderr.splitlines() if "error" in each), done.stderr.strip())
         raise BuildError("the C compiler fails", f"{line[0]} ends with status {done.returncode}: {said.strip()}. Name "

@@ -53,7 +53,7 @@ def loaded() -> Loaded | Missing:
         return Missing(error.short, error.detail)
     except OSError as error:
         return Missing("its library cannot be loaded", f"{error}. Move {path.parent} away, and it is built again.")
-    have = tuple(name for name in build.sets() if handle.weft_has(name.encode()))
+    have = tuple(name for name in build.compiled(path) if handle.weft_has(name.encode()))
     return Loaded(handle, path, have, _parallel())
 
 
