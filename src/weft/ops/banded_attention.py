@@ -264,8 +264,13 @@ def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, bias, hidden, sinks, kept = tensors
     ops = Operands(q, k, v, bias, hidden, sinks, kept, scale)
     if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        y = _forward(ops, softcap, rate, _grid(ops.q, ops.k, tuple(numbers)))
-        return (*again(y, tensors, dy), *[None] * len(ctx.rest))
+        grid = _grid(ops.q, ops.k, tuple(numbers))
+
+        def plain(q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None) -> Tensor:
+            bias, hidden, sinks, kept = others
+            return _forward(Operands(q, k, v, bias, hidden, sinks, kept, scale), softcap, rate, grid)
+
+        return (*again(plain, tensors, dy), *[None] * len(ctx.rest))
     learns = ctx.needs_input_grad[3]
     dq, dk, dv, dbias, dsinks = _BACKWARD(dy, *tensors, scale, softcap, rate, learns, *numbers)
     return (dq, dk, dv, dbias if learns else None, None, None if ops.sinks is None else dsinks, None,

@@ -10,6 +10,7 @@ table: bfloat16 has 8 bits, so that a term below 1/256 of the sum so far vanishe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -53,7 +54,7 @@ class _Embedding(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor | None]:
         numbers, table = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is needed, which PyTorch's own operator has
-            return None, again(F.embedding(numbers, table), [table], dy)[0]
+            return None, again(partial(F.embedding, numbers), [table], dy)[0]
         # -1: no number stands for padding; False: terms are not divided by how often their number occurs.
         total = torch.ops.aten.embedding_dense_backward(widen(dy), numbers, table.shape[0], -1, False)
         return None, total.to(table.dtype)

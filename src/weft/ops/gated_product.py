@@ -62,7 +62,7 @@ class _GatedProduct(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         gate, up = ctx.saved_tensors
         if torch.is_grad_enabled():  # the backward pass is differentiated itself
-            return (*again(ctx.activation(gate) * up, [gate, up], dy), None)
+            return (*again(lambda gate, up: ctx.activation(gate) * up, [gate, up], dy), None)
         with torch.enable_grad():
             leaf = gate.detach().requires_grad_()
             active = ctx.activation(leaf)

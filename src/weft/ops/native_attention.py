@@ -174,7 +174,10 @@ def _gradient(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Tensor | N
     if dy is None:
         return None, None, None, None, None, *rest
     if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        return *again(_plain(q, k, v, bias, sinks, start, stop, *ctx.rest), (q, k, v, bias, sinks), dy), *rest
+        def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None) -> Tensor:
+            return _plain(q, k, v, bias, sinks, start, stop, *ctx.rest)
+
+        return *again(plain, (q, k, v, bias, sinks), dy), *rest
     learns = ctx.needs_input_grad[3]
     dq, dk, dv, dbias, dsinks = _BACKWARD(dy, q, k, v, bias, sinks, start, stop, y, logs, learns, *ctx.rest)
     return dq, dk, dv, dbias if learns else None, None if sinks is None else dsinks, *rest

@@ -7,6 +7,7 @@ is not depthwise, by PyTorch's operators.
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,7 +105,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     inputs, weight, bias, age = ctx.saved_tensors
     if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        return *again(by_taps(inputs, weight, bias, ctx.dilation, age), (inputs, weight, bias), dy), None, None
+        plain = partial(by_taps, dilation=ctx.dilation, age=age)
+        return *again(plain, (inputs, weight, bias), dy), None, None
     dx, dweight, dbias = _BACKWARD(dy, inputs, weight, age, ctx.dilation)
     return dx, dweight, None if bias is None else dbias, None, None
 

@@ -89,14 +89,17 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.save_for_backward(*inputs)
 
 
+def _both(y: Tensor, after: Tensor) -> Tensor:
+    """Outputs and sums, without the exponent, which is a constant to gradients."""
+    return torch.cat([y, after[:, :2]], 1)
+
+
 def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
     dy = torch.zeros_like(saved[0]) if dy is None else dy
     dafter = torch.zeros_like(saved[4]) if dafter is None else dafter
     if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        y, after = plain(*saved)
-        both, slopes = torch.cat([y, after[:, :2]], 1), torch.cat([dy, dafter[:, :2]], 1)
-        return *again(both, saved[:5], slopes), None, None
+        return *again(lambda *given: _both(*plain(*given, *saved[5:])), saved[:5], _both(dy, dafter)), None, None
     return *_BACKWARD(dy, dafter, *saved), None, None
 
 

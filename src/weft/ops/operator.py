@@ -81,17 +81,20 @@ def widen(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float32 else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def again(y: Tensor, inputs: Sequence[Tensor | None], dy: Tensor) -> list[Tensor | None]:
+def again(plain: Callable[..., Tensor], inputs: Sequence[Tensor | None], dy: Tensor) -> list[Tensor | None]:
     """The gradients of ``inputs``, for a backward pass that is differentiated itself; None for those that need none.
 
     Args:
-        y: computed again from the inputs, by PyTorch's operators, whose backward passes can be differentiated.
-        inputs: the arguments of the operator.
-        dy: the gradient of ``y``.
+        plain: computes the result again from the inputs, by PyTorch's operators, whose backward passes can be
+            differentiated.
+        inputs: the arguments of the operator. One of them may be a function of another, or another itself: each is
+            passed on by a name of its own, so that its gradient is the partial one.
+        dy: the gradient of the result.
     """
-    leaves = [x for x in inputs if x is not None and x.requires_grad]
-    gradients = iter(torch.autograd.grad(y, leaves, dy, create_graph=True))
-    return [None if x is None or not x.requires_grad else next(gradients) for x in inputs]
+    named = [x if x is None or not x.requires_grad else x.view_as(x) for x in inputs]
+    leaves = [x for x in named if x is not None and x.requires_grad]
+    gradients = iter(torch.autograd.grad(plain(*named), leaves, dy, create_graph=True))
+    return [None if x is None or not x.requires_grad else next(gradients) for x in named]
 
 
 def differentiate(name: str, gradient: Kernel, save: Kernel) -> None:

@@ -9,6 +9,7 @@ On a CPU `torch.nn.functional.rms_norm` is a chain of a dozen operators that kee
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -100,7 +101,7 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, r = ctx.saved_tensors
         if torch.is_grad_enabled():  # the backward pass is differentiated itself: the chain has second derivatives
-            return (*again(_plain(x, scale, ctx.eps), [x, scale], dy), None)
+            return (*again(partial(_plain, eps=ctx.eps), [x, scale], dy), None)
         n, dy = widen(x) * r, widen(dy)
         product = dy * n
         along = product.mean(-1, keepdim=True) if scale is None else (product @ scale)[..., None] / x.shape[-1]

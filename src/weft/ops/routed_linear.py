@@ -42,7 +42,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, bias = ctx.saved_tensors
     if torch.is_grad_enabled():  # the backward pass is differentiated itself: PyTorch's own map has second derivatives
-        return tuple(again(F.linear(x, weight, bias), [x, weight, bias], dy))
+        return tuple(again(F.linear, [x, weight, bias], dy))
     needed = list(ctx.needs_input_grad)
     gradients = _backward(dy, x, weight, needed)
     return tuple(each if need else None for each, need in zip(gradients, needed, strict=True))

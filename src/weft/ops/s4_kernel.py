@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -175,8 +176,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     weights, decay, radius = ctx.saved_tensors
     if torch.is_grad_enabled():  # the backward pass is differentiated itself
-        kernel = _whole(weights, decay, radius, ctx.size, ctx.length)
-        return *again(kernel, (weights, decay, radius), grad), None, None
+        plain = partial(_whole, size=ctx.size, length=ctx.length)
+        return *again(plain, (weights, decay, radius), grad), None, None
     work: Kernel = _backward
     return *work(grad, weights, decay, radius, ctx.size), None, None
 

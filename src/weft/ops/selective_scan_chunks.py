@@ -173,10 +173,15 @@ def slopes_of(ctx: Any, dy: Tensor | None, dafter: Tensor | None, backward: Any)
     dy = torch.zeros_like(u) if dy is None else dy
     dafter = torch.zeros_like(before) if dafter is None else dafter
     if torch.is_grad_enabled():
-        y, after = steps(SelectiveScanCall(u, dt, a, b, c, before, starts))
-        found, slopes = (torch.cat([x.flatten(), h.flatten()]) for x, h in ((y, after), (dy, dafter)))
-        return *again(found, (u, dt, a, b, c, before), slopes), None, None
+        def plain(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor) -> Tensor:
+            return _side_by_side(*steps(SelectiveScanCall(u, dt, a, b, c, before, starts)))
+
+        return *again(plain, (u, dt, a, b, c, before), _side_by_side(dy, dafter)), None, None
     return *backward(dy, dafter, u, dt, a, b, c, kept, starts), None, None
+
+
+def _side_by_side(y: Tensor, after: Tensor) -> Tensor:
+    return torch.cat([y.flatten(), after.flatten()])
 
 
 def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -40,6 +40,18 @@ def tokenizer_of(plain: Mapping[str, Any]) -> TokenizerConfig:
     return tokenizer
 
 
+def data_of(plain: Mapping[str, Any]) -> DataSettings:
+    """The section ``data`` of a run's configuration.
+
+    Raises:
+        ConfigError: it cannot be parsed.
+    """
+    try:
+        return parse(DataSettings, plain.get("data", {}))
+    except ConfigError as error:
+        raise ConfigError([f"data.{problem}" for problem in error.problems]) from None
+
+
 def vocab_size_of(plain: Mapping[str, Any]) -> int:
     """The number of ids of a run's tokenizer and task, or of rows that the task makes itself. A tokenizer that is
     learned is trained here, on the training texts, to count them.
@@ -49,7 +61,7 @@ def vocab_size_of(plain: Mapping[str, Any]) -> int:
         DataError: texts that cannot be read.
         TokenizerError: a tokenizer that cannot be learned from them.
     """
-    tokenizer, task, data = tokenizer_of(plain), task_of(plain), parse(DataSettings, plain.get("data", {}))
+    tokenizer, task, data = tokenizer_of(plain), task_of(plain), data_of(plain)
     own = task.vocabulary(data)
     if own is not None:
         return own
