@@ -12,10 +12,12 @@ Array = NDArray[Any]
 
 
 def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x))
 
 
 def gelu_tanh(x: Array) -> Array:
+    """Hendrycks & Gimpel 2016, section 2, approximated."""
     return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3))) / 2
 
 

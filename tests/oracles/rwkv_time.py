@@ -17,10 +17,12 @@ Begins = Sequence[bool] | None
 
 
 def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x))
 
 
 def silu(x: Array) -> Array:
+    """x / (1 + exp(-x))."""
     return x * sigmoid(x)
 
 

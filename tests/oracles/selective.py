@@ -48,6 +48,7 @@ class Weights(NamedTuple):
 
 
 def silu(x: Array) -> Array:
+    """x / (1 + exp(-x))."""
     return np.asarray(x / (1 + np.exp(-x)))
 
 

@@ -115,7 +115,8 @@ def hosts(config: PartConfig) -> PartConfig | None:
     """A model with the part; None for parts that no model consists of."""
     match config.group:
         case "mixer" | "feedforward":
-            return decoder(config)
+            giver = config.giver()
+            return decoder(config) if giver is None else decoder(giver, config)
         case "norm":
             return decoder("gru", norm=config, block={"norm": config})
         case "block":

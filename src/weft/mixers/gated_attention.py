@@ -15,7 +15,7 @@ from weft.core.span import Span
 from weft.linear.linear import Linear
 from weft.masks import Causal, Window
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.heads import HeadSizes, attend
+from weft.mixers.heads import HeadSizes, ScoreSettings, attend
 from weft.norms.rmsnorm import RMSNormConfig
 from weft.ops.attention import ATTENTION
 from weft.positions.base import PositionScheme
@@ -40,7 +40,7 @@ class GatedAttentionConfig(AttentionConfig):
     def examples(cls) -> list[Self]:
         return [cls(n_heads=2, n_kv_heads=1, d_head=4, qk_norm=RMSNormConfig(unit_offset=True),
                     position=RopeConfig(rot=2)),
-                cls(n_heads=2, d_value=3, bias="all", mask=Causal() & Window(5))]
+                cls(n_heads=2, d_value=3, bias="all", mask=Causal() & Window(5), scores=ScoreSettings(dropout=0.25))]
 
 
 @final

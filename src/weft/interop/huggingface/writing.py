@@ -18,6 +18,7 @@ from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import Model, ModelConfig
+from weft.families.canonical import canonical
 from weft.families.family import Family, families
 from weft.families.template import Facts
 from weft.families.weights import Account
@@ -58,11 +59,11 @@ def fit(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None = No
         raw, facts, found[name] = able[name].write(config, kept)
         if not found[name]:
             return Fit(able[name], raw, facts)
-    raise _nothing_fits(found)
+    raise _nothing_fits(found, canonical(config))
 
 
-def _nothing_fits(found: Mapping[str, list[str]]) -> UnsupportedError:
-    name = min(found, key=lambda each: len(found[each]))
+def _nothing_fits(found: Mapping[str, list[str]], data: Mapping[str, Any]) -> UnsupportedError:
+    name = min(found, key=lambda each: sum(_settings(data, problem.partition(":")[0]) for problem in found[each]))
     lines = "".join(f"\n  - {problem}" for problem in found[name])
     what = f"the family {name!r} cannot express this model" if len(found) == 1 else (
         f"none of {len(found)} native classes can express this model; the nearest is {name!r}")
@@ -70,6 +71,24 @@ def _nothing_fits(found: Mapping[str, list[str]]) -> UnsupportedError:
                             f"place{'s' if len(found[name]) > 1 else ''}:{lines}\n", where="model",
                             remedy="Change the model there, keep it as a Weft checkpoint, or write it with --with-code "
                                    "(with_code=True): the folder then has a modelling file, which needs Weft.")
+
+
+def _settings(data: Any, place: str) -> int:
+    """How many settings of a configuration lie at or below a place: a list of layers that differs, or a part of another
+    kind, counts for all that is in it."""
+    for name in place.removesuffix(".kind").split("."):
+        if isinstance(data, list) and (name == "*" or name.isdigit()) and data:
+            data = data[0 if name == "*" else min(int(name), len(data) - 1)]
+        elif isinstance(data, Mapping) and name in data:
+            data = data[name]
+        else:
+            return 1
+    return _leaves(data)
+
+
+def _leaves(data: Any) -> int:
+    inside = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else None
+    return 1 if inside is None else max(1, sum(map(_leaves, inside)))
 
 
 def write_model(fitted: Fit, model: Model, draft: Path, *, shard_bytes: int) -> None:
