@@ -188,7 +188,7 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
     Raises:
         ConfigError: it cannot; every problem is listed.
     """
-    problems = task.problems(model)
+    problems = [*task.problems(model), *config.training.optimizer.problems(model)]
     if config.training.compute.compile and config.task.shapes_vary:
         problems.append("training.compute.compile: true, while the batches of this task have many shapes, each of "
                         "which would be compiled. Leave it out, or leave out task.batch_tokens.")
