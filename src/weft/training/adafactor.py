@@ -146,7 +146,7 @@ class UnfactoredAdafactor(torch.optim.Optimizer):
 
 def root_mean_square(tensor: Tensor) -> float:
     """Of all entries of a tensor; 0 of none."""
-    return tensor.norm().item() / math.sqrt(max(1, tensor.numel()))
+    return float(tensor.norm()) / math.sqrt(max(1, tensor.numel()))
 
 
 def _complex_problems(model: nn.Module, kind: str) -> list[str]:

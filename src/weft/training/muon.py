@@ -34,10 +34,10 @@ class MuonConfig(OptimizerConfig):
     update are as large as AdamW's, so that the learning rates and decays known for AdamW can be used (Liu et al. 2025).
 
     Readouts, embeddings, vectors, `Part.dynamics`, kernels of convolutions, recurrent matrices and other tables of
-    numbers move by AdamW with the rate ``adamw_lr``, eps 1e-8 and the same ``weight_decay``. A map that computes several
-    things, such as queries, keys and values, is one matrix. The iteration is computed in the dtype of the weights:
-    bfloat16, as in Jordan's code and `torch.optim.Muon`, rounds the update to 8 bits, so that runs which differ only in
-    the order of a sum would no longer agree.
+    numbers move by AdamW with the rate ``adamw_lr``, eps 1e-8 and the same ``weight_decay``. A map that computes
+    several things, such as queries, keys and values, is one matrix. The iteration is computed in the dtype of the
+    weights: bfloat16, as in Jordan's code and `torch.optim.Muon`, rounds the update to 8 bits, so that runs which
+    differ only in the order of a sum would no longer agree.
 
     Attributes:
         lr: peak learning rate of the matrices; the schedule multiplies ``adamw_lr`` alike.
@@ -122,13 +122,13 @@ class Muon(torch.optim.Optimizer):
         ahead = gradient.lerp(average, config.momentum) if config.nesterov else average
         rows, columns = matrix.shape
         scale = 0.2 * math.sqrt(max(rows, columns)) if config.scale == "rms" else math.sqrt(max(1.0, rows / columns))
-        return orthogonalised(ahead, config.iterations).mul_(scale)
+        return orthogonalised(ahead, config.iterations) * scale
 
 
 def orthogonalised(matrix: Tensor, iterations: int) -> Tensor:
     """A matrix [rows,columns] with the same singular vectors and singular values near 1, by Jordan's quintic iteration
-    of Newton and Schulz, in the matrix's dtype. Singular values far below the largest, by more than about 5^iterations,
-    remain small."""
+    of Newton and Schulz, in the matrix's dtype. One that is smaller than |matrix| by more than about 3.4^iterations
+    stays below that, since an iteration multiplies small ones by 3.4445."""
     a, b, c = COEFFICIENTS
     x = matrix / matrix.norm().clamp(min=SMALLEST)
     x = x.T if x.shape[0] > x.shape[1] else x  # so that X X^T is the smaller of the two products
