@@ -121,7 +121,8 @@ def test_updates_are_those_of_torch(scale: str) -> None:
 
 
 MIXED: dict[str, Any] = {
-    "kind": "decoder", "d_model": 12, "context": 8, "position": "learned", "readout": {"kind": "linear", "tied": False, "bias": True},
+    "kind": "decoder", "d_model": 12, "context": 8, "position": "learned",
+    "readout": {"kind": "linear", "tied": False, "bias": True},
     "blocks": [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "position": "t5"}, "mlp"]},
                {"kind": "pre", "layers": ["lstm", "s4d", {"kind": "gated_convolution"}]},
                {"kind": "pre", "layers": ["rwkv5"]}]}

@@ -30,6 +30,7 @@ from weft.training.parallel import World
 from weft.training.parallel_checks import require_divisible, require_parallel
 from weft.training.precision import Precision
 from weft.training.products import products_of
+from weft.training.unfreezing import Unfreezing
 
 CARRIED = "carried."
 FIRST_LOSS = "first_loss"
@@ -82,6 +83,7 @@ class Trainer:
         self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
+        self._unfreezing = Unfreezing(self.precision.working, settings.unfreeze, steps)
         self.batches = self.task.batches(examples)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
@@ -114,9 +116,10 @@ class Trainer:
             part.begin_step(self.step, derived_seed(self.config.seed, place, self.step))
         self.precision.working.train()
         self.optimizer.zero_grad(set_to_none=True)
-        sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
-                                          device=self.device, forward=self._forward, world=world,
-                                          collect=self.precision.collect_gradients)
+        with self._unfreezing.at(self.step):
+            sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
+                                              device=self.device, forward=self._forward, world=world,
+                                              collect=self.precision.collect_gradients)
         sum_gradients(world, self.model)
         limit = math.inf if settings.clip is None else settings.clip
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
@@ -189,6 +192,11 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
         ConfigError: it cannot; every problem is listed.
     """
     problems = [*task.problems(model), *config.training.optimizer.problems(model)]
+    if config.training.unfreeze is not None:
+        problems += config.training.unfreeze.problems(model)
+        if config.training.compute.compile:
+            problems.append("training.compute.compile: true, with training.unfreeze: the model would be compiled again "
+                            "for every block that begins to train. Leave out one of them.")
     if config.training.compute.compile and config.task.shapes_vary:
         problems.append("training.compute.compile: true, while the batches of this task have many shapes, each of "
                         "which would be compiled. Leave it out, or leave out task.batch_tokens.")
