@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple, final
 
@@ -19,6 +20,7 @@ from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
 from weft.ops.forms import forced
 from weft.tasks import Examples, Task
+from weft.training.averages import Average
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
@@ -84,6 +86,7 @@ class Trainer:
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
         self._unfreezing = Unfreezing(self.precision.working, settings.unfreeze, steps)
+        self._average = Average(self.model, settings.average)
         self.batches = self.task.batches(examples)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
@@ -127,24 +130,42 @@ class Trainer:
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
         set_lr(self.optimizer, lr)
         self.optimizer.step()
+        self._average.update(self.step)
         moved = [part.after_step(world.total) for _, part in self._finished]
         self.precision.refresh(buffers=any(moved))
         self.step += 1
         self.seconds += time.perf_counter() - begun
         return StepReport(sums, lr, norm)
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """A context in which the model has the averages of its weights, if the run averages them: what is evaluated and
+        saved."""
+        self.exchange()
+        try:
+            yield
+        finally:
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Put the averages in the place of the weights, or the weights back, if the run averages them."""
+        if self._average.exchange():
+            self.precision.refresh()
+
     def tensors(self) -> dict[str, Tensor]:
         """All that the next step depends on besides the weights, the configuration and the step: optimiser state,
         carried rows, first loss. All ranks must call it, because it gathers the carried rows of all."""
         carried = {} if self._state is None else gather_rows(self.world, state_arrays(self._state))
         first = {} if self._first_loss is None else {FIRST_LOSS: torch.tensor(self._first_loss, dtype=torch.float64)}
-        return {**optimizer_tensors(self.optimizer, self.model), **first,
+        return {**optimizer_tensors(self.optimizer, self.model), **self._average.tensors(), **first,
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
 
     def resume(self, tensors: Mapping[str, Tensor], *, step: int, seconds: float, where: str) -> None:
-        """Continue from ``step`` with what `tensors` returned there, in a world of any size; the weights are in the
-        model already."""
+        """Continue from ``step`` with what `tensors` returned there, in a world of any size; what was saved as the
+        model is in it already."""
         restore_optimizer(self.optimizer, self.model, tensors, where=where)
+        self._average.resume(tensors, where=where)
+        self.precision.refresh()
         self._first_loss = float(tensors[FIRST_LOSS]) if FIRST_LOSS in tensors else None
         mine = self.world.rows(int(self.batches.rows))
         carried = {name.removeprefix(CARRIED): tensor[mine].to(self.device) for name, tensor in tensors.items()
