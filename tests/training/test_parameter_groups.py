@@ -74,8 +74,8 @@ def test_depths_of_two_stacks_shared_blocks_and_what_lies_before_them() -> None:
 
 PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "a pattern that matches nothing": (
-        {"groups": [{"names": ["readout", "attension"], "lr": 1.0}]},
-        r"training\.optimizer\.groups\.0\.names\.1: 'attension' matches no parameter that trains\."),
+        {"groups": [{"names": ["readout", "qvk"], "lr": 1.0}]},
+        r"training\.optimizer\.groups\.0\.names\.1: 'qvk' matches no parameter that trains\. Did you mean 'qkv'\?"),
     "a kind that is not there": (
         {"groups": [{"kinds": ["dynamics"], "lr": 1.0}]},
         r"training\.optimizer\.groups\.0\.kinds\.0: no parameter that trains is one of the dynamics\. Leave it out\."),

@@ -134,13 +134,14 @@ class UnfactoredAdafactor(torch.optim.Optimizer):
                 state["momentum"] = torch.zeros_like(parameter)
         state["step"] += 1
         state["variance"].lerp_(gradient.square() + 1e-30, float(state["step"]) ** -config.decay_exponent)
-        update = gradient * state["variance"].rsqrt()
+        update: Tensor = gradient * state["variance"].rsqrt()
         rate = lr * max(config.eps, root_mean_square(parameter))
         if config.d is not None:
             rate /= max(1.0, root_mean_square(update) / config.d)
         if config.beta1 == 0:
-            return update.mul_(rate)
-        moved: Tensor = state["momentum"].lerp_(update.mul_(rate), 1 - config.beta1)
+            return update * rate
+        state["momentum"].lerp_(update * rate, 1 - config.beta1)
+        moved: Tensor = state["momentum"]
         return moved
 
 

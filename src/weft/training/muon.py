@@ -135,4 +135,5 @@ def orthogonalised(matrix: Tensor, iterations: int) -> Tensor:
     for _ in range(iterations):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if matrix.shape[0] > matrix.shape[1] else x
+    result: Tensor = x.T if matrix.shape[0] > matrix.shape[1] else x
+    return result

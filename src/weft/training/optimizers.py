@@ -12,7 +12,7 @@ from torch import nn
 from weft.core.config import rule
 from weft.core.part_config import PartConfig
 from weft.core.registry import register
-from weft.training.parameter_groups import PLACE, GroupSettings, depths, group_of, group_problems, stacks_of
+from weft.training.parameter_groups import PLACE, GroupSettings, blocks_of, depths, group_of, group_problems
 from weft.training.parameter_kinds import labelled
 
 
@@ -45,7 +45,7 @@ class OptimizerConfig(PartConfig):
     def problems(self, model: nn.Module) -> list[str]:
         """Why this optimiser cannot train the model as configured; each names the field concerned."""
         found = list(group_problems(model, self.groups))
-        if self.layer_decay != 1.0 and not stacks_of(model):
+        if self.layer_decay != 1.0 and not blocks_of(model):
             found.append(f"{PLACE}.layer_decay: {self.layer_decay:g}, and this model has no blocks. Leave it out.")
         return found
 

@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from weft.core.config import rule
+from weft.core.layer import Part, with_boundaries
 from weft.core.part_config import Settings
 from weft.linear.rewrite import matches, nearest_end
-from weft.models.stack import Stack
 from weft.training.parameter_kinds import Kind, Labelled, labelled
 
 PLACE = "training.optimizer"
@@ -57,13 +57,15 @@ def group_problems(model: nn.Module, groups: Sequence[GroupSettings]) -> Iterato
     """What is wrong with groups for this model: patterns and kinds that match no trained parameter, and groups whose
     parameters earlier ones hold."""
     every = list(labelled(model)) if groups else []
+    split = [each.name.split(".") for each in every]
+    paths = sorted({".".join(names[:end]) for names in split for end in range(1, len(names) + 1)})
     for index, group in enumerate(groups):
         place, found = f"{PLACE}.groups.{index}", False
         for number, pattern in enumerate(group.names or ()):
             if not any(matches(each.name, pattern) for each in every):
                 found = True
                 yield (f"{place}.names.{number}: {pattern!r} matches no parameter that trains. "
-                       f"{nearest_end(pattern, [each.name for each in every])}")
+                       f"{nearest_end(pattern, paths)}")
         for number, kind in enumerate(group.kinds or ()):
             if not any(each.kind == kind for each in every):
                 found = True
@@ -73,26 +75,37 @@ def group_problems(model: nn.Module, groups: Sequence[GroupSettings]) -> Iterato
                    "the other, or leave it out.")
 
 
-def stacks_of(model: nn.Module) -> list[Stack]:
-    """The stacks of blocks of a model; stacks inside a block are part of it."""
-    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+def blocks_of(model: nn.Module) -> list[list[Part]]:
+    """The blocks of every stack of a model in order, a block that is used repeatedly once. A stack is a part that
+    declares `kept_activations`; those inside a block belong to the block."""
+    stacks = with_boundaries(model)
     inside = {id(inner) for stack in stacks for inner in stack.modules() if inner is not stack}
-    return [stack for stack in stacks if id(stack) not in inside]
+    return [list(_parts_in(stack)) for stack in stacks if id(stack) not in inside]
+
+
+def _parts_in(module: nn.Module) -> Iterator[Part]:
+    """The outermost parts in a module."""
+    for child in module.children():
+        if isinstance(child, Part):
+            yield child
+        else:
+            yield from _parts_in(child)
 
 
 def depths(model: nn.Module) -> dict[int, int]:
     """How far below the top each parameter lies, by its identity: 1 for the last block of a stack, L for the first of
     L; L + 1 for embeddings and for everything before the first block; parameters above the blocks, such as a last norm
     and a readout of its own, are left out. A parameter of several blocks counts for the first."""
-    stacks, found = stacks_of(model), dict[int, int]()
-    for stack in stacks:
-        for index, block in enumerate(stack.layers):
+    found = dict[int, int]()
+    stacks = blocks_of(model)
+    for blocks in stacks:
+        for index, block in enumerate(blocks):
             for parameter in block.parameters():
-                found.setdefault(id(parameter), len(stack.layers) - index)
+                found.setdefault(id(parameter), len(blocks) - index)
     lowest, above = max(found.values(), default=0) + 1, False
     tables = {id(each.parameter) for each in labelled(model) if each.kind == "embeddings"}
     for module in model.modules():
-        above = above or any(module is stack for stack in stacks)
+        above = above or any(module is block for blocks in stacks for block in blocks)
         for parameter in module.parameters(recurse=False):
             if not above or id(parameter) in tables:
                 found.setdefault(id(parameter), lowest)

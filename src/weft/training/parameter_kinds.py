@@ -9,8 +9,6 @@ from torch import nn
 
 from weft.core.heads import Head
 from weft.core.layer import Part
-from weft.positions.base import PositionScheme
-from weft.positions.position_table import PositionTable
 
 Kind: TypeAlias = Literal["matrices", "vectors", "embeddings", "readouts", "dynamics"]
 """``dynamics``: `Part.dynamics`, whatever their shape; ``embeddings``: tables of tokens, types and positions, and so a
@@ -51,7 +49,7 @@ class _Found:
     def __init__(self, model: nn.Module) -> None:
         self.dynamics = {id(p) for part in model.modules() if isinstance(part, Part) for p in part.dynamics()}
         tables = [module for module in model.modules()
-                  if isinstance(module, nn.Embedding | PositionScheme | PositionTable)]
+                  if isinstance(module, nn.Embedding) or (isinstance(module, Part) and module.holds_table)]
         self.tables = {id(p) for table in tables for p in table.parameters(recurse=False)}
         self.heads = {id(p) for module in model.modules() if isinstance(module, Head) for p in module.parameters()}
         self.maps = {id(p) for module in model.modules() if isinstance(module, nn.Linear)

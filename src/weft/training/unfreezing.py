@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import nn
 
 from weft.core.part_config import Settings
-from weft.training.parameter_groups import depths, stacks_of
+from weft.training.parameter_groups import blocks_of, depths
 
 PLACE = "training.unfreeze"
 
@@ -38,10 +38,10 @@ class UnfreezeSettings(Settings):
 
     def problems(self, model: nn.Module) -> list[str]:
         """Why a model cannot be unfrozen so."""
-        stacks = stacks_of(model)
+        stacks = blocks_of(model)
         if not stacks:
             return [f"{PLACE}: this model has no blocks. Leave it out."]
-        largest = max(len(stack.layers) for stack in stacks)
+        largest = max(map(len, stacks))
         if self.blocks > largest:
             return [f"{PLACE}.blocks: {self.blocks}, and the model has {largest}. Lower it."]
         below = depths(model)
@@ -65,7 +65,7 @@ class Unfreezing:
         self._settings, self._steps = settings, steps
         below = {} if settings is None else depths(model)
         self._levels = [(below.get(id(p), 0), p) for p in model.parameters() if p.requires_grad]
-        self._blocks = max((len(stack.layers) for stack in stacks_of(model)), default=0)
+        self._blocks = max(map(len, blocks_of(model)), default=0)
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
