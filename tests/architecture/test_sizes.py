@@ -29,6 +29,7 @@ MANY_FIELDS: dict[str, str] = {
     "mixer.global_attention": "attention's, and which tokens are global",
     "mixer.zero_memory_attention": "attention's",
     "mixer.unprojected_attention": "attention's, and what is not projected",
+    "optimizer.muon": "two optimisers: four fields that each has, five of its own, and AdamW's three",
     "model.encoder_decoder": "the decoder's nine, and the two that say its source side",
 }
 """Parts with more than ten fields, each with the reason."""

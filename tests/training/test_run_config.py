@@ -171,7 +171,7 @@ def test_every_example_of_a_training_part_reads_its_own_dump() -> None:
             assert parse_part((part.group,), example.dump()) == example
 
 
-MANY_FIELDS = {"TrainingSettings": "four budgets of which one is given, and eleven that every run has",
+MANY_FIELDS = {"TrainingSettings": "four budgets of which one is given, and thirteen that every run has",
                "DataSettings": "three texts, and eight ways to read them, most of which a run leaves out"}
 
 

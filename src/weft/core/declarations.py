@@ -56,6 +56,10 @@ class Declarations:
     """Which activations are kept for the backward pass of the parts in it, at whose inputs recomputation can start;
     None for a part without such boundaries. Training sets it."""
 
+    holds_table: ClassVar[bool] = False
+    """Whether its own parameters are tables of which rows are looked up, such as vectors of positions: optimisers treat
+    them as they do embeddings."""
+
     def child_roles(self) -> Mapping[str, str]:
         """The roles of modules inside that declare none themselves, by their path from here."""
         return NONE

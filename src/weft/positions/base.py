@@ -43,6 +43,7 @@ class PositionScheme(Part):
     """Base of position schemes; subclasses override the points that ``acts_on`` names."""
 
     role = "positions"
+    holds_table = True
 
     acts_on: ClassVar[frozenset[Point]] = frozenset()
 

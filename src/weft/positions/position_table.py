@@ -46,6 +46,8 @@ class PositionTableConfig(PartConfig):
 class PositionTable(Part):
     """The vectors [rows, D], normalised if the configuration names a norm."""
 
+    holds_table = True
+
     def __init__(self, rows: int, d_model: int, std: float, norm: nn.Module | None) -> None:
         super().__init__()
         self.vectors = nn.Parameter(torch.empty(rows, d_model))

@@ -17,9 +17,11 @@ from weft.ops.forms import OPERATIONS
 from weft.tasks import ObjectiveSettings, Task, TaskConfig, TaskSettings
 from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
+from weft.training.averages import AverageSettings
 from weft.training.compute import ComputeSettings
 from weft.training.optimizers import AdamWConfig, OptimizerConfig
 from weft.training.schedules import CosineConfig, ScheduleConfig
+from weft.training.unfreezing import UnfreezeSettings
 
 DEFAULT_STEPS = 1000
 BUDGETS = ("steps", "seconds", "tokens", "flops")
@@ -49,6 +51,9 @@ class TrainingSettings(Settings):
         reshuffle: every epoch has its own order of rows; False: all have the first one's.
         optimizer: its kind may be left out (adamw).
         schedule: its kind may be left out (cosine).
+        unfreeze: gradual unfreezing, see `weft.training.unfreezing`; None: everything trains from the first step.
+        average: moving averages of the weights, which are evaluated and saved in their place, see
+            `weft.training.averages`; None: none are kept.
         clip: largest L2 norm of all gradients together; None: no clipping.
         dtype: what the model computes in. bfloat16 keeps and updates the weights in float32.
         objective: what is minimised.
@@ -66,6 +71,8 @@ class TrainingSettings(Settings):
     reshuffle: bool = True
     optimizer: Annotated[OptimizerConfig, PartField("optimizer")] = AdamWConfig()
     schedule: Annotated[ScheduleConfig, PartField("schedule")] = CosineConfig()
+    unfreeze: UnfreezeSettings | None = None
+    average: AverageSettings | None = None
     clip: float | None = Field(default=1.0, gt=0)
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     objective: ObjectiveSettings = ObjectiveSettings()

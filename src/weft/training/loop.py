@@ -192,9 +192,10 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
             # Read once: a signal that arrives after this line takes effect after the next save.
             stopping = world.largest(interrupts.pending)
             if rhythm.due(rhythm.checkpoint, trainer.step) or stopping:
-                run.save(trainer.step, trainer.seconds, validation, trainer.tensors(), interval)
+                _saved(run, trainer, validation, interval)
                 stopping = world.largest(interrupts.pending)
             interrupts.stop(stopping)
+    trainer.exchange()  # so that the finished run's model is the one that was evaluated and saved
     path = world.lead(lambda: str(run.folder.last()))
     assert validation is not None, "the last step is evaluated and saved"
     return Finish(trainer.step, trainer.seconds, validation, Path(path))
@@ -219,7 +220,8 @@ def _evaluated(run: Run, trainer: Trainer) -> Validation:
         DivergedError: their loss is not finite.
     """
     try:
-        found = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
+        with trainer.averaged():
+            found = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
     except TrainingError:
         raise
     except FailedError as error:
@@ -235,8 +237,14 @@ def _caught_up(run: Run, trainer: Trainer, rhythm: Rhythm, begun: Begun) -> Vali
     if begun.validation is not None or not due:
         return begun.validation
     validation = _evaluated(run, trainer)
-    run.save(trainer.step, trainer.seconds, validation, trainer.tensors(), begun.interval)
+    _saved(run, trainer, validation, begun.interval)
     return validation
+
+
+def _saved(run: Run, trainer: Trainer, validation: Validation | None, interval: Interval) -> None:
+    tensors = trainer.tensors()  # of the weights, before their averages take their place
+    with trainer.averaged():
+        run.save(trainer.step, trainer.seconds, validation, tensors, interval)
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from weft.core.config import rule
-from weft.core.layer import Part
 from weft.core.part_config import PartConfig
 from weft.core.registry import register
+from weft.training.parameter_groups import PLACE, GroupSettings, blocks_of, depths, group_of, group_problems
+from weft.training.parameter_kinds import labelled
 
 
 class OptimizerConfig(PartConfig):
@@ -22,17 +23,58 @@ class OptimizerConfig(PartConfig):
         lr: peak learning rate.
         dynamics_lr: factor of the learning rate of `Part.dynamics`, such as the modes and steps of state-space models
             (Gu et al. 2022 train them with a lower one).
+        layer_decay: factor of the learning rate from each block to the one below it: the parameters above the blocks
+            have the whole rate, block l of L (from 1) layer_decay^(L+1-l) of it, embeddings and what else lies before
+            the blocks layer_decay^(L+1). Howard and Ruder 2018, section 3.2, take 1/2.6.
+        groups: parameters with a rate or decay of their own, see `weft.training.parameter_groups.GroupSettings`.
     """
 
     group: ClassVar[str] = "optimizer"
+    added_later: ClassVar[frozenset[str]] = frozenset({"layer_decay", "groups"})
 
     lr: float = Field(default=1e-3, gt=0)
 
     dynamics_lr: float = Field(default=1.0, gt=0)
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    groups: list[GroupSettings] = Field(default_factory=list)
 
     @abstractmethod
     def create(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimiser of a model's parameters."""
+
+    def problems(self, model: nn.Module) -> list[str]:
+        """Why this optimiser cannot train the model as configured; each names the field concerned."""
+        found = list(group_problems(model, self.groups))
+        if self.layer_decay != 1.0 and not blocks_of(model):
+            found.append(f"{PLACE}.layer_decay: {self.layer_decay:g}, and this model has no blocks. Leave it out.")
+        return found
+
+    def parameter_groups(self, model: nn.Module, weight_decay: float, *,
+                         others: float | None = None) -> list[dict[str, Any]]:
+        """The trained parameters in groups of one learning rate and decay. A group's ``factor`` multiplies the
+        learning rate.
+
+        Args:
+            model: whose parameters.
+            weight_decay: of matrices, readouts and embeddings; vectors and `Part.dynamics` have none.
+            others: the peak rate of all parameters but the matrices of hidden linear maps (`Labelled.hidden`), which
+                then are in groups whose ``hidden`` is true; None: every parameter has ``lr``.
+        """
+        below = depths(model) if self.layer_decay != 1.0 else {}
+        groups: dict[tuple[bool, float, float], dict[str, Any]] = {}
+        for each in labelled(model):
+            hidden, own = each.hidden and others is not None, group_of(each, self.groups)
+            lr = self.lr if hidden or others is None else others
+            factor = lr / self.lr * (self.dynamics_lr if each.kind == "dynamics" else 1.0)
+            decay = 0.0 if each.kind in ("vectors", "dynamics") else weight_decay
+            if own is not None:
+                factor = factor if own.lr is None else own.lr / self.lr
+                decay = decay if own.weight_decay is None else own.weight_decay
+            factor *= self.layer_decay ** below.get(id(each.parameter), 0)
+            group = groups.setdefault((hidden, decay, factor), {"params": [], "weight_decay": decay, "factor": factor,
+                                                                "hidden": hidden})
+            group["params"].append(each.parameter)
+        return list(groups.values())
 
 
 @register
@@ -55,7 +97,7 @@ class AdamWConfig(OptimizerConfig):
     def create(self, model: nn.Module) -> torch.optim.Optimizer:
         # The fused kernel takes a third of the time of the others but does not support complex numbers.
         fused = not any(p.is_complex() for p in model.parameters())
-        return torch.optim.AdamW(parameter_groups(model, self.weight_decay, self.dynamics_lr), lr=self.lr,
+        return torch.optim.AdamW(self.parameter_groups(model, self.weight_decay), lr=self.lr,
                                  betas=(self.beta1, self.beta2), eps=self.eps, fused=fused)
 
     @classmethod
@@ -85,24 +127,12 @@ class SGDConfig(OptimizerConfig):
         return self
 
     def create(self, model: nn.Module) -> torch.optim.Optimizer:
-        groups = parameter_groups(model, self.weight_decay, self.dynamics_lr)
+        groups = self.parameter_groups(model, self.weight_decay)
         return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
 
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(), cls(lr=0.5, momentum=0.9, nesterov=True, weight_decay=1e-4)]
-
-
-def parameter_groups(model: nn.Module, weight_decay: float, dynamics_lr: float = 1.0) -> list[dict[str, Any]]:
-    """Parameter groups: matrices, which decay, and vectors and `Part.dynamics`, which do not. Empty groups are left
-    out. ``factor`` multiplies a group's learning rate."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    special = {id(p) for part in model.modules() if isinstance(part, Part) for p in part.dynamics()}
-    plain = [p for p in trained if id(p) not in special]
-    groups = [{"params": [p for p in plain if p.dim() >= 2], "weight_decay": weight_decay, "factor": 1.0},
-              {"params": [p for p in plain if p.dim() < 2], "weight_decay": 0.0, "factor": 1.0},
-              {"params": [p for p in trained if id(p) in special], "weight_decay": 0.0, "factor": dynamics_lr}]
-    return [group for group in groups if group["params"]]
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

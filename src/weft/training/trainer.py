@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple, final
 
@@ -19,6 +20,7 @@ from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
 from weft.ops.forms import forced
 from weft.tasks import Examples, Task
+from weft.training.averages import Average
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
@@ -30,6 +32,7 @@ from weft.training.parallel import World
 from weft.training.parallel_checks import require_divisible, require_parallel
 from weft.training.precision import Precision
 from weft.training.products import products_of
+from weft.training.unfreezing import Unfreezing
 
 CARRIED = "carried."
 FIRST_LOSS = "first_loss"
@@ -82,6 +85,8 @@ class Trainer:
         self.precision = Precision(model.to(device), dtype)
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
+        self._unfreezing = Unfreezing(self.precision.working, settings.unfreeze, steps)
+        self._average = Average(self.model, settings.average)
         self.batches = self.task.batches(examples)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
@@ -114,9 +119,10 @@ class Trainer:
             part.begin_step(self.step, derived_seed(self.config.seed, place, self.step))
         self.precision.working.train()
         self.optimizer.zero_grad(set_to_none=True)
-        sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
-                                          device=self.device, forward=self._forward, world=world,
-                                          collect=self.precision.collect_gradients)
+        with self._unfreezing.at(self.step):
+            sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
+                                              device=self.device, forward=self._forward, world=world,
+                                              collect=self.precision.collect_gradients)
         sum_gradients(world, self.model)
         limit = math.inf if settings.clip is None else settings.clip
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
@@ -124,24 +130,42 @@ class Trainer:
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
         set_lr(self.optimizer, lr)
         self.optimizer.step()
+        self._average.update(self.step)
         moved = [part.after_step(world.total) for _, part in self._finished]
         self.precision.refresh(buffers=any(moved))
         self.step += 1
         self.seconds += time.perf_counter() - begun
         return StepReport(sums, lr, norm)
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """A context in which the model has the averages of its weights, if the run averages them: what is evaluated and
+        saved."""
+        self.exchange()
+        try:
+            yield
+        finally:
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Put the averages in the place of the weights, or the weights back, if the run averages them."""
+        if self._average.exchange():
+            self.precision.refresh()
+
     def tensors(self) -> dict[str, Tensor]:
         """All that the next step depends on besides the weights, the configuration and the step: optimiser state,
         carried rows, first loss. All ranks must call it, because it gathers the carried rows of all."""
         carried = {} if self._state is None else gather_rows(self.world, state_arrays(self._state))
         first = {} if self._first_loss is None else {FIRST_LOSS: torch.tensor(self._first_loss, dtype=torch.float64)}
-        return {**optimizer_tensors(self.optimizer, self.model), **first,
+        return {**optimizer_tensors(self.optimizer, self.model), **self._average.tensors(), **first,
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
 
     def resume(self, tensors: Mapping[str, Tensor], *, step: int, seconds: float, where: str) -> None:
-        """Continue from ``step`` with what `tensors` returned there, in a world of any size; the weights are in the
-        model already."""
+        """Continue from ``step`` with what `tensors` returned there, in a world of any size; what was saved as the
+        model is in it already."""
         restore_optimizer(self.optimizer, self.model, tensors, where=where)
+        self._average.resume(tensors, where=where)
+        self.precision.refresh()
         self._first_loss = float(tensors[FIRST_LOSS]) if FIRST_LOSS in tensors else None
         mine = self.world.rows(int(self.batches.rows))
         carried = {name.removeprefix(CARRIED): tensor[mine].to(self.device) for name, tensor in tensors.items()
@@ -188,7 +212,12 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
     Raises:
         ConfigError: it cannot; every problem is listed.
     """
-    problems = task.problems(model)
+    problems = [*task.problems(model), *config.training.optimizer.problems(model)]
+    if config.training.unfreeze is not None:
+        problems += config.training.unfreeze.problems(model)
+        if config.training.compute.compile:
+            problems.append("training.compute.compile: true, with training.unfreeze: the model would be compiled again "
+                            "for every block that begins to train. Leave out one of them.")
     if config.training.compute.compile and config.task.shapes_vary:
         problems.append("training.compute.compile: true, while the batches of this task have many shapes, each of "
                         "which would be compiled. Leave it out, or leave out task.batch_tokens.")
