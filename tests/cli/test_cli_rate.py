@@ -73,7 +73,7 @@ def test_ratings_are_written_to_a_new_file_and_never_over_another(weft: Weft, re
     ([("x", "y", "")], "g.csv, line 2: the field 'winner' is empty. Name the winner, or write tie, or leave that game"),
     ([("x", "x", "tie")], "g.csv, line 2: 'x' meets itself, which says nothing about it. Leave that game out."),
     ([("", "x", "tie")], "g.csv, line 2: a model without a name. Name both models of every game."),
-    ([("x", "tie", "tie")], "g.csv, line 2: the winner 'tie' is the name of one model and the word for another outcome"),
+    ([("x", "tie", "tie")], "g.csv, line 2: the winner 'tie' is the name of one model and the word for another"),
     ([], "g.csv: there is no game. Give one game a line."),
     ([("x", "y", "x")], "games: 'x' won all of its games")])
 def test_games_that_say_nothing_are_refused(refused: Refuse, tmp_path: Path, rows: list[tuple[str, ...]],

@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
 
 GROUPS: Mapping[str, LazyCommand] = MappingProxyType({
     "config": LazyCommand("weft.cli.config:config_app", "Show a resolved configuration, or the JSON Schema."),
-    "data": LazyCommand("weft.cli.data:data_app", "Tokenise text once, inspect it, and sample it.")})
+    "data": LazyCommand("weft.cli.data:data_app", "Tokenise text once, inspect it, and sample it; plan mixtures.")})
 
 
 class WeftGroup(LazyGroup):

@@ -72,7 +72,7 @@ class Elo:
 
     def _played(self, games: Games, order: Int64[np.ndarray, "R N"]) -> Float64[np.ndarray, "R M"]:
         """Ratings after R sequences of games, which are played side by side."""
-        ratings, row = np.full((len(order), len(games.names)), self.start), np.arange(len(order))
+        ratings, row = np.full((len(order), len(games.names)), float(self.start)), np.arange(len(order))
         firsts, seconds, scores = (np.ascontiguousarray(each[order].T)
                                    for each in (games.first, games.second, games.score))
         for first, second, score in zip(firsts, seconds, scores, strict=True):
