@@ -43,8 +43,8 @@ from weft.tasks.answers import Answer
 __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Description", "Diagnosis", "Elo", "Ends", "Entry",
            "GameFields", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row", "Sampling", "Search",
            "Text", "Translated", "UserError", "beam_search", "catalogue", "check", "classify", "compare",
-           "compare_report", "config_path", "config_schema", "convert", "data_inspect", "data_mixture", "data_prepare", "data_sample",
-           "describe", "doctor", "draw", "evaluate", "extend", "families", "generate", "is_arpa", "laid_out", "load",
-           "load_language_model", "load_plugin", "measure", "measure_bleu", "pictures", "plan", "presets", "probe",
-           "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype", "resize_images",
-           "run_of", "score", "stream", "task_kind", "train", "translate"]
+           "compare_report", "config_path", "config_schema", "convert", "data_inspect", "data_mixture", "data_prepare",
+           "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate", "is_arpa",
+           "laid_out", "load", "load_language_model", "load_plugin", "measure", "measure_bleu", "pictures", "plan",
+           "presets", "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
+           "resize_images", "run_of", "score", "stream", "task_kind", "train", "translate"]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 data_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
                        help="Tokenise text once, inspect it, and sample it; plan mixtures.")
-data_app.command("mixture")(mixture)
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder written by weft data prepare.")]
 TRAIN = "train"
@@ -153,3 +152,6 @@ def _state(found: Inspection) -> str:
         return "sizes and samples of the shards are as prepared (--verify compares every byte)"
     missing = sum(how == "missing" for how in found.changed_sources.values())
     return f"every byte of the shards is as prepared; sources unchanged{f', {missing} no longer there' * bool(missing)}"
+
+
+data_app.command("mixture")(mixture)

@@ -73,8 +73,8 @@ def _remarks(plan: MixturePlan) -> list[str]:
     if all(each.source.weight is None for each in plan.sources):
         lines.append("Without weights, every source is read in proportion to its size.")
     elif abs(plan.sum_of_weights - 1) > 1e-9:
-        lines.append(f"The weights add up to {plan.sum_of_weights:.6g}; shares are weights divided by that, and implied "
-                     "epochs are those of the weights as they stand.")
+        lines.append(f"The weights add up to {plan.sum_of_weights:.6g}; shares are weights divided by that, and "
+                     "implied epochs are those of the weights as they stand.")
     if any(each.capped for each in plan.sources):
         lines.append("What capped sources do not take, the others take in proportion to their weights.")
     return lines

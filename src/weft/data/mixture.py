@@ -172,8 +172,8 @@ def _capped(mixture: Mixture, weights: tuple[float, ...], target: float,
     reachable = sum(each for each, weight in zip(most, weights, strict=True) if weight)
     if reachable < 1:
         raise InputError(f"at most {max_epochs:g} epochs of the sources that have a weight are "
-                         f"{reachable * target:.6g} {mixture.unit}, less than the {target:.6g} to read.", where="max_epochs",
-                         remedy="Raise the cap, lower the target, or add sources.")
+                         f"{reachable * target:.6g} {mixture.unit}, less than the {target:.6g} to read.",
+                         where="max_epochs", remedy="Raise the cap, lower the target, or add sources.")
     held: set[int] = set()
     while True:
         free = sum(weight for place, weight in enumerate(weights) if place not in held)
