@@ -15,6 +15,8 @@ __version__ = VERSION
 
 if TYPE_CHECKING:
     from weft.api import (
+        BradleyTerry,
+        Elo,
         Ends,
         Sampling,
         Search,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         plan,
         presets,
         probe,
+        rate,
         read_model,
         read_run,
         resize_images,
@@ -45,10 +48,10 @@ if TYPE_CHECKING:
         translate,
     )
 
-__all__ = ["Ends", "Sampling", "Search", "beam_search", "catalogue", "check", "classify", "compare", "convert",
-           "doctor", "draw", "evaluate", "generate", "laid_out", "load", "load_plugin", "measure", "measure_bleu",
-           "plan", "presets", "probe", "read_model", "read_run", "resize_images", "score", "stream", "train",
-           "translate"]
+__all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "catalogue", "check", "classify",
+           "compare", "convert", "doctor", "draw", "evaluate", "generate", "laid_out", "load", "load_plugin", "measure",
+           "measure_bleu", "plan", "presets", "probe", "rate", "read_model", "read_run", "resize_images", "score",
+           "stream", "train", "translate"]
 
 
 def __getattr__(name: str) -> Any:

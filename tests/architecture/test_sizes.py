@@ -37,6 +37,7 @@ MANY_FIELDS: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/interop/convert.py:convert": "half of it says what its nine arguments mean",
     "src/weft/cli/extend.py:extend": "half of it is the options of the command",
+    "src/weft/cli/rate.py:rate": "half of it is the options of the command",
     "src/weft/cli/evaluate.py:evaluate": "half of it is the options of the command",
     "src/weft/cli/generate.py:generate": "half of it is the options of the command",
     "src/weft/core/tree.py:map_together": "each of its branches is one kind of field",

@@ -6,12 +6,13 @@ from __future__ import annotations
 from weft.analysis import Diagnosis, Entry, Plan, catalogue, doctor
 from weft.analysis.describe import Description, describe
 from weft.api.configs import config_path, config_schema, presets, read_model, read_run
-from weft.api.data import data_inspect, data_prepare, data_sample
+from weft.api.data import data_inspect, data_mixture, data_prepare, data_sample
 from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
 from weft.api.extending import extend
 from weft.api.images import resize_images
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype
+from weft.api.rating import rate
 from weft.api.training import compare, compare_report, train
 from weft.api.translating import Search, Translated, measure_bleu, translate
 from weft.api.using import (
@@ -30,6 +31,7 @@ from weft.api.using import (
 )
 from weft.chat.conversation import ChatSettings, Conversation
 from weft.checkpoints import Loaded
+from weft.comparison.ratings import BradleyTerry, Elo, GameFields, Ratings, Resampling
 from weft.core.errors import UserError
 from weft.core.probes import probe
 from weft.core.registry import load_plugin
@@ -38,11 +40,11 @@ from weft.extending.extend import Measuring
 from weft.interop.arpa.convert import is_arpa
 from weft.tasks.answers import Answer
 
-__all__ = ["Answer", "ChatSettings", "Conversation", "Description", "Diagnosis", "Ends", "Entry", "Loaded",
-           "Measuring", "Model", "Plan", "Row", "Sampling", "Search", "Text", "Translated", "UserError", "beam_search",
-           "catalogue", "check", "classify", "compare", "compare_report", "config_path", "config_schema", "convert",
-           "data_inspect", "data_prepare", "data_sample", "describe", "doctor", "draw", "evaluate", "extend",
-           "families", "generate", "is_arpa", "laid_out", "load", "load_language_model", "load_plugin", "measure",
-           "measure_bleu", "pictures", "plan", "presets", "probe", "prompt_rows", "read_model", "read_run",
-           "require_device", "require_dtype", "resize_images", "run_of", "score", "stream", "task_kind", "train",
-           "translate"]
+__all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Description", "Diagnosis", "Elo", "Ends", "Entry",
+           "GameFields", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row", "Sampling", "Search",
+           "Text", "Translated", "UserError", "beam_search", "catalogue", "check", "classify", "compare",
+           "compare_report", "config_path", "config_schema", "convert", "data_inspect", "data_mixture", "data_prepare",
+           "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate", "is_arpa",
+           "laid_out", "load", "load_language_model", "load_plugin", "measure", "measure_bleu", "pictures", "plan",
+           "presets", "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
+           "resize_images", "run_of", "score", "stream", "task_kind", "train", "translate"]

@@ -10,7 +10,9 @@ from weft.api.configs import config_path, presets
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError, DataError, InputError, nearest
 from weft.data.inspection import Inspection, SampleWindow, inspect_data, sample_data
+from weft.data.mixture import MixturePlan, MixtureSettings, own_mixture, plan_mixture
 from weft.data.prepared import OnProgress, open_prepared
+from weft.data.published_mixtures import PUBLISHED
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training import RunConfig
 from weft.training.config import DataSettings
@@ -59,6 +61,29 @@ def data_sample(folder: str | Path, part: str = "train", *, windows: int = 3, co
                 seed: int = 0) -> list[SampleWindow]:
     """Sample windows of a folder that `data_prepare` wrote; see `weft.data.inspection.sample_data`."""
     return sample_data(open_prepared(folder), part, windows=windows, context=context, seed=seed)
+
+
+def data_mixture(source: str | Path = "gpt3", *, target: float | None = None,
+                 max_epochs: float | None = None) -> MixturePlan:
+    """The tokens and epochs of every source that a mixture is expected to read.
+
+    Args:
+        source: ``gpt3``, ``pile`` or ``dolma``, as published; or a YAML or JSON file with ``sources`` (of each name its
+            ``tokens`` and ``weight``), and, if wanted, ``target`` and ``max_epochs``.
+        target: what is read in all, in the mixture's unit; None: what the table or file says.
+        max_epochs: cap on the epochs of every source; see `weft.data.mixture.plan_mixture`.
+
+    Raises:
+        ConfigError: the file is wrong.
+        InputError: no such mixture; or as `weft.data.mixture.plan_mixture`.
+    """
+    if str(source) in PUBLISHED:
+        return plan_mixture(PUBLISHED[str(source)], target, max_epochs)
+    if Path(source).suffix not in (".yaml", ".yml", ".json"):
+        raise InputError(f"{str(source)!r} is neither a published mixture nor a YAML or JSON file.", where="source",
+                         remedy=nearest(str(source), PUBLISHED))
+    settings = parse(MixtureSettings, read_plain(source), where=str(source))
+    return plan_mixture(own_mixture(settings, str(source)), target, max_epochs)
 
 
 def _data_sections(source: str | Path, overrides: list[str],

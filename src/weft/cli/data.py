@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.mixture import mixture
 from weft.cli.options import Json, Plugin, Seed, guarded, prepare, print_json
 from weft.cli.text import console, in_bytes, section, short, table
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from weft.data.inspection import Inspection, PartFacts, SampleWindow
 
 data_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
-                       help="Tokenise text once, inspect it, and sample it.")
+                       help="Tokenise text once, inspect it, and sample it; plan mixtures.")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder written by weft data prepare.")]
 TRAIN = "train"
@@ -151,3 +152,6 @@ def _state(found: Inspection) -> str:
         return "sizes and samples of the shards are as prepared (--verify compares every byte)"
     missing = sum(how == "missing" for how in found.changed_sources.values())
     return f"every byte of the shards is as prepared; sources unchanged{f', {missing} no longer there' * bool(missing)}"
+
+
+data_app.command("mixture")(mixture)

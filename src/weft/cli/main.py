@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
                            "Train models under one budget and compare how well they predict."),
     "eval": LazyCommand("weft.cli.evaluate:evaluate", "Measure a model on held-out data: perplexity and bits "
                         "per byte, or the metrics of its run's task."),
+    "rate": LazyCommand("weft.cli.rate:rate", "Rate models by pairwise preferences: Bradley-Terry or Elo."),
     "generate": LazyCommand("weft.cli.generate:generate",
                             "Continue texts or rows of token ids, or answer a conversation."),
     "translate": LazyCommand("weft.cli.translate:translate",
@@ -36,7 +37,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
 
 GROUPS: Mapping[str, LazyCommand] = MappingProxyType({
     "config": LazyCommand("weft.cli.config:config_app", "Show a resolved configuration, or the JSON Schema."),
-    "data": LazyCommand("weft.cli.data:data_app", "Tokenise text once, inspect it, and sample it.")})
+    "data": LazyCommand("weft.cli.data:data_app", "Tokenise text once, inspect it, and sample it; plan mixtures.")})
 
 
 class WeftGroup(LazyGroup):

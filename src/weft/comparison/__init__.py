@@ -11,6 +11,7 @@
     verdict, findings            which models differ, and what can be concluded
     protocol, assemble           what a reader must know, and the result put together
     report                       the page that shows it
+    ratings                      ratings of models from pairwise preferences, which need no study
 """
 
 from __future__ import annotations

@@ -58,6 +58,22 @@ def records(path: Path, suffix: str, fields: Fields) -> Iterator[Record]:
         yield from read(path, fields)
 
 
+def field_names(path: Path, suffix: str) -> tuple[str, ...]:
+    """The fields of the first record of a table or a JSON Lines file; none if it has no record.
+
+    Raises:
+        DataError: the record is broken; ``where`` has its line.
+    """
+    if suffix in TABLE_SUFFIXES:
+        return tuple(next((row for _, row in table_rows(path, suffix)), {}))
+    content = read_content(path)
+    for number, (line, last) in enumerate(_lines(content), 1):
+        if line.strip():
+            record = _json(line, f"{path}, line {number}", last=last)
+            return tuple(record) if isinstance(record, dict) else ()
+    return ()
+
+
 def text_of(value: Any, setting: str, field: str, where: str) -> str:
     """A field's value, which must be text that UTF-8 can express.
 
