@@ -142,11 +142,11 @@ def table(found: dict[str, Any]) -> str:
 
 def picture(found: dict[str, Any]) -> Figure:
     """Bytes of states against the length of the text."""
-    curves = [Curve(name, [(int(at), size / 1024) for at, size in line.items()], index)
+    curves = [Curve(name, [(int(at), size / MIB) for at, size in line.items()], index)
               for index, (name, line) in enumerate(found["bytes"].items())]
     names = ", ".join(found["bytes"])
     return chart("bytes", "State of a row", f"Bytes of the state against the tokens read, for {names}.", curves,
-                 "tokens read", "KiB", scale="logarithmic", lengths=True, width=520, height=320, letters=16)
+                 "tokens read", "MiB", scale="logarithmic", lengths=True, width=520, height=320, letters=16)
 
 
 def write(found: dict[str, Any]) -> None:
