@@ -52,7 +52,8 @@ def test_a_text_shorter_than_a_window(refused: Refuse, workplace: Path, tmp_path
     ("training.steps=-1", "training.steps: Input should be greater than 0, got -1."),
     ("training.steps", "'training.steps': not of the form key.path=value."),
     ("model.blocks.7.kind=pre", "model.blocks is a list of 1, and '7' is no index of it. Give 0 to 0."),
-    ("training.optimizer=lion", "training.optimizer.kind: no optimizer of kind 'lion'. Known names: adamw, sgd."),
+    ("training.optimizer=lion", "training.optimizer.kind: no optimizer of kind 'lion'. Known names: adafactor, "
+     "adafactor_unfactored, adamw, muon, sgd."),
 ])
 def test_a_key_or_kind_that_is_not_known(refused: Refuse, workplace: Path, tmp_path: Path, change: str,
                                          told: str) -> None:

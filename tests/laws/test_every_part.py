@@ -36,6 +36,9 @@ GRADIENTS = {("split gradients", r"pieces 3\+4\+0\+4"), ("ragged gradients", "Na
 COMPILED = "compile"
 """The law that takes a second for each subject, and is run on the first example of each part."""
 
+COMPILED_AS_MODELS = {"mixer", "feedforward", "model"}
+"""Groups whose parts `integration/test_compile.py` compiles as models: loss and gradients, packed documents, steps."""
+
 EXAMPLES = [pytest.param(name, config, id=name) for name, config in every_example()]
 
 
@@ -71,7 +74,7 @@ def test_a_state_lies_in_memory_as_one_read_from_a_file(name: str, config: PartC
 
 
 @pytest.mark.parametrize("name", [name for name, config in every_example()
-                                  if name.endswith(".0") and config.group not in LAWLESS_GROUPS])
+                                  if name.endswith(".0") and config.group not in LAWLESS_GROUPS | COMPILED_AS_MODELS])
 def test_every_part_compiles_whole(name: str) -> None:
     torch.manual_seed(0)
     subject = subject_of(dict(every_example())[name], name)

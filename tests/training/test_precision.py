@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.core.config import parse_part
+from weft.core.config import parse, parse_part
+from weft.core.errors import ConfigError
 from weft.core.layer import Chooser, Layer, Part, traits_of
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
+from weft.linear.linear import Linear
 from weft.norms.batchnorm import BatchNorm
 from weft.training.precision import Precision, narrowed
 
@@ -26,15 +28,28 @@ BOUND = 0.015
 20 % (measured: S4D 0.21, an LSTM that remembers 0.20)."""
 
 
+def plain(part: type[PartConfig]) -> list[PartConfig]:
+    """The part without any field given, if it can be, and be built for so small a model."""
+    try:
+        found = parse(part, {})
+        found.build(Dims(WIDTH, 11, STEPS))
+    except ConfigError:
+        return []
+    return [found]
+
+
 def parts() -> Iterator[Any]:
     for group in ("mixer", "feedforward"):
         for part in REGISTRY.parts(group):
-            for index, example in enumerate([part.model_validate({}), *part.examples()]):
+            for index, example in enumerate([*plain(part), *part.examples()]):
                 yield pytest.param(example, id=f"{part.kind} {index}")
 
 
 def built(config: PartConfig) -> Layer:
     torch.manual_seed(0)
+    giver = config.giver()
+    if giver is not None:
+        config = parse_part(("block",), {"kind": "pre", "norm": "none", "layers": [giver, config]})
     layer = config.build(Dims(WIDTH, 11, STEPS))
     assert isinstance(layer, Layer)
     return layer.eval()
@@ -50,11 +65,27 @@ def error(layer: Layer, narrow: Layer) -> float:
     return float((found.float() - exact).norm() / exact.norm())
 
 
+def unavoidable(layer: Layer) -> float:
+    """The error of the layer in float32 with the weights and the results of its maps rounded to bfloat16, by which they
+    are what they are in it. Some layers magnify that: lengths of short vectors are divided by."""
+    def rounded(part: torch.nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        return y.bfloat16().to(y.dtype)
+
+    copied = copy.deepcopy(layer).bfloat16().float()
+    for part in copied.modules():
+        if isinstance(part, Linear):
+            part.register_forward_hook(rounded)
+    x = torch.randn(2, STEPS, WIDTH, generator=torch.Generator().manual_seed(1)).bfloat16().float()
+    with torch.no_grad():
+        exact, found = (each(x, None, Span(memory=Memory(x))).y for each in (layer, copied))
+    return float((found - exact).norm() / exact.norm())
+
+
 @pytest.mark.parametrize("config", list(parts()))
 def test_five_hundred_tokens_in_bfloat16_are_near_those_in_float32(config: PartConfig) -> None:
     layer = built(config)
     if not any(isinstance(part, Chooser) for part in layer.modules()):  # which jumps where two scores are equal
-        assert error(layer, copy.deepcopy(layer).bfloat16()) < BOUND
+        assert error(layer, copy.deepcopy(layer).bfloat16()) < max(BOUND, 1.5 * unavoidable(layer))
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
