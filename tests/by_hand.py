@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from oracles import attention as oracle
-from oracles.finite_difference import gradient_errors
+from oracles.finite_difference import gradient_agrees, gradient_errors
+from weft.core.layer import Layer
+from weft.core.span import Span
 
 Array = np.ndarray[Any, Any]
 
@@ -35,6 +37,21 @@ def require_agreement(y: Tensor, arguments: Sequence[Tensor], reference: Callabl
     errors = gradient_errors(reference, numbers, [g.numpy() for g in gradients], np.random.default_rng(0),
                              cotangent=weight.numpy(), n_directions=2)
     assert max(errors) < 1e-7, errors
+
+
+def require_layer(layer: Layer, reference: Callable[..., Array], parameters: Sequence[Tensor],
+                  begins: Sequence[bool] | None, *, steps: int, width: int, eps: float = 1e-4) -> None:
+    """The outputs for one row of random numbers are those of ``reference``, a function of the row [T,D] and of the
+    parameters, to 1e-10; so are the gradients of a random projection, by finite differences of step ``eps``."""
+    x = torch.randn(1, steps, width, dtype=torch.float64, requires_grad=True)
+    y = layer(x, None, Span(begins=None if begins is None else torch.tensor([list(begins)]))).y
+    args = [x.detach()[0].numpy(), *(p.detach().numpy() for p in parameters)]
+    np.testing.assert_allclose(y[0].detach().numpy(), reference(*args), rtol=1e-10, atol=1e-12)
+    cotangent = torch.randn_like(y)
+    gradients = torch.autograd.grad((y * cotangent).sum(), [x, *parameters])
+    found = [gradients[0][0].numpy(), *(g.numpy() for g in gradients[1:])]
+    assert gradient_agrees(reference, args, found, np.random.default_rng(0), cotangent=cotangent[0].numpy(),
+                           n_directions=1, eps=eps)
 
 
 def fused_attention(n_heads: int, n_kv_heads: int, d_head: int, **stages: Any) -> Callable[..., Array]:

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from by_hand import require_layer
 from oracles import selective as oracle
-from oracles.finite_difference import gradient_agrees
 from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.part_config import Dims
-from weft.core.span import Span
 from weft.mixers.mamba import Mamba, MambaConfig
 from weft.norms.rmsnorm import RMSNormConfig
 from weft.ops.forms import forced
@@ -40,22 +39,13 @@ def oracle_weights(layer: Mamba) -> list[torch.nn.Parameter]:
 def test_values_and_gradients_match_the_oracle(normed: bool, begins: list[bool] | None) -> None:
     options = {"norm": RMSNormConfig(eps=1e-3, weight=False), "conv_bias": False} if normed else {}
     layer = build(dt_min=0.3, dt_max=0.9, **options)
-    x = torch.randn(1, T, D, dtype=torch.float64, requires_grad=True)
-    y = layer(x, None, Span(begins=None if begins is None else torch.tensor([begins]))).y
     bias = None if layer.convolution.bias is None else layer.convolution.bias.detach().numpy()
 
     def reference(x: Array, into: Array, taps: Array, *others: Array) -> Array:
         return oracle.block(x, oracle.Weights(into, taps[:, 0], *others), conv_bias=bias, begins=begins,
                             norm_eps=1e-3 if normed else None)
 
-    parameters = oracle_weights(layer)
-    args = [x.detach()[0].numpy(), *(p.detach().numpy() for p in parameters)]
-    np.testing.assert_allclose(y[0].detach().numpy(), reference(*args), rtol=1e-10, atol=1e-12)
-    cotangent = torch.randn_like(y)
-    gradients = torch.autograd.grad((y * cotangent).sum(), [x, *parameters])
-    found = [gradients[0][0].numpy(), *(g.numpy() for g in gradients[1:])]
-    assert gradient_agrees(reference, args, found, np.random.default_rng(0), cotangent=cotangent[0].numpy(),
-                           n_directions=1)
+    require_layer(layer, reference, oracle_weights(layer), begins, steps=T, width=D)
 
 
 @pytest.mark.parametrize("form", ["native", "operator"])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from by_hand import require_layer
 from oracles import rg_lru as oracle
-from oracles.finite_difference import gradient_agrees
 from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.part_config import Dims
@@ -29,20 +29,12 @@ def test_it_matches_the_oracle(begins: list[bool]) -> None:
     parameters = [part.branches.weight, part.branches.bias, part.convolution.weight, part.convolution.bias,
                   part.recurrence_gate.weight, part.recurrence_gate.bias, part.input_gate.weight, part.input_gate.bias,
                   part.rate, part.mix.weight, part.mix.bias]
-    x = torch.randn(1, T, D, dtype=torch.float64, requires_grad=True)
-    y = part(x, None, Span(begins=torch.tensor([begins]) if any(begins) else None)).y
 
     def reference(x: np.ndarray, *given: np.ndarray) -> np.ndarray:
         branches, biases, taps, tap_bias, *gates, rate, out, out_bias = given
         return oracle.block(x, branches, biases, taps[:, 0], tap_bias, gates, rate, out, out_bias, begins)
 
-    args = [x.detach()[0].numpy(), *(each.detach().numpy() for each in parameters)]
-    np.testing.assert_allclose(y[0].detach().numpy(), reference(*args), rtol=1e-10, atol=1e-12)
-    cotangent = torch.randn_like(y)
-    gradients = torch.autograd.grad((y * cotangent).sum(), [x, *parameters])
-    found = [gradients[0][0].numpy(), *(each.numpy() for each in gradients[1:])]
-    assert gradient_agrees(reference, args, found, np.random.default_rng(0), cotangent=cotangent[0].numpy(),
-                           n_directions=1)
+    require_layer(part, reference, parameters, begins if any(begins) else None, steps=T, width=D)
 
 
 def test_decays_begin_between_nine_tenths_and_almost_one() -> None:

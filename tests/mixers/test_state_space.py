@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from by_hand import require_layer
 from oracles import dense_ssm as oracle
 from oracles import ssm
-from oracles.finite_difference import gradient_agrees
 from weft.core.config import parse
 from weft.core.errors import ConfigError, StateError
 from weft.core.part_config import Dims
-from weft.core.span import Span
 from weft.mixers.linear_ssm import LinearSSM, LinearSSMConfig
 from weft.mixers.s4 import S4, S4Config
 from weft.ops.forms import OPERATIONS, forced
@@ -45,15 +44,7 @@ def complexes(pairs: Array) -> Array:
 
 def check(layer: S4 | LinearSSM, reference: Any, parameters: list[torch.nn.Parameter],
           begins: list[bool] | None) -> None:
-    x = torch.randn(1, T, D, dtype=torch.float64, requires_grad=True)
-    y = layer(x, None, Span(begins=None if begins is None else torch.tensor([begins]))).y
-    args = [x.detach()[0].numpy(), *(p.detach().numpy() for p in parameters)]
-    np.testing.assert_allclose(y[0].detach().numpy(), reference(*args), rtol=1e-10, atol=1e-12)
-    cotangent = torch.randn_like(y)
-    gradients = torch.autograd.grad((y * cotangent).sum(), [x, *parameters])
-    found = [gradients[0][0].numpy(), *(g.numpy() for g in gradients[1:])]
-    assert gradient_agrees(reference, args, found, np.random.default_rng(0), cotangent=cotangent[0].numpy(),
-                           n_directions=1)
+    require_layer(layer, reference, parameters, begins, steps=T, width=D)
 
 
 @pytest.mark.parametrize("form", ["powers", "cauchy"])

@@ -23,11 +23,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from weft.ops.delta_rule_chunks import backward, forward, products
+from weft.ops.delta_rule_gradient import backward_shapes, save, slopes_of
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.native.library import threads, why_not
 from weft.ops.native_delta_rule import native, native_backward_flops, native_flops
-from weft.ops.operator import Kernel, differentiate, operator, widen
+from weft.ops.operator import differentiate, operator, widen
 
 Recurred = tuple[Tensor, Tensor]
 """Outputs [B,T,H,F] and the state after the last token, [B,H,E,F]."""
@@ -153,32 +154,13 @@ def _run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Ten
             dq.new_empty(0) if dg is None else dg.contiguous(), dbefore.contiguous())
 
 
-def _backward_shapes(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor,
-                     log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                                                                        Tensor]:
-    decay = q.new_empty(0) if log_decay is None else q.new_empty(log_decay.shape)
-    return (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), a.new_empty(a.shape),
-            b.new_empty(b.shape), decay, before.new_empty(before.shape))
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs)
-
-
 def _gradient(ctx: Any, grad: Tensor | None, grad_after: Tensor | None) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
-    v, log_decay, before = saved[2], saved[5], saved[6]
-    grad = torch.zeros_like(v) if grad is None else grad
-    grad_after = torch.zeros_like(before) if grad_after is None else grad_after
-    work: Kernel = _run_backward if torch.is_grad_enabled() else _backward
-    *slopes, dg, dbefore = work(grad, grad_after, *saved)
-    return *slopes, None if log_decay is None else dg, dbefore
+    return slopes_of(ctx, grad, grad_after, _run_backward if torch.is_grad_enabled() else _backward)
 
 
 _forward = operator("delta_rule", _run, _run_shapes)
-_backward = operator("delta_rule_backward", _run_backward, _backward_shapes)
-differentiate("delta_rule", _gradient, _save)
+_backward = operator("delta_rule_backward", _run_backward, backward_shapes)
+differentiate("delta_rule", _gradient, save)
 
 
 def _flops(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None, before: Tensor) -> int:

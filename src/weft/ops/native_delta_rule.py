@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from weft.ops.delta_rule_chunks import backward
+from weft.ops.delta_rule_gradient import backward_shapes, save, slopes_of
 from weft.ops.native.library import Incomplete, run
 from weft.ops.operator import differentiate, operator
 
@@ -86,33 +87,14 @@ def _backward(dy: Tensor, dafter: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Te
     return dq, dk, dv, da, db, ddecay, dbefore
 
 
-def _backward_shapes(dy: Tensor, dafter: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor,
-                     log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                                                                        Tensor]:
-    decay = q.new_empty(0) if log_decay is None else q.new_empty(log_decay.shape)
-    return (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), a.new_empty(a.shape),
-            b.new_empty(b.shape), decay, before.new_empty(before.shape))
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs)
-
-
 def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
-    v, log_decay, before = saved[2], saved[5], saved[6]
-    dy = torch.zeros_like(v) if dy is None else dy
-    dafter = torch.zeros_like(before) if dafter is None else dafter
-    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        return backward(dy, dafter, *saved)
-    *slopes, ddecay, dbefore = _BACKWARD(dy, dafter, *saved)
-    return *slopes, None if log_decay is None else ddecay, dbefore
+    # Where the backward pass is differentiated itself, it takes plain operators.
+    return slopes_of(ctx, dy, dafter, backward if torch.is_grad_enabled() else _BACKWARD)
 
 
 _FORWARD = operator("native_delta_rule", _forward, _forward_shapes)
-_BACKWARD = operator("native_delta_rule_backward", _backward, _backward_shapes)
-differentiate("native_delta_rule", _gradient, _save)
+_BACKWARD = operator("native_delta_rule_backward", _backward, backward_shapes)
+differentiate("native_delta_rule", _gradient, save)
 
 
 def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:

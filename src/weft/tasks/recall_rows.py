@@ -48,7 +48,7 @@ class SelectiveCopyingConfig(GeneratedTaskConfig):
 
     @property
     def generator(self) -> SelectiveCopying:
-        return SelectiveCopying(self.length, self.tokens, self.symbols)
+        return SelectiveCopying(self.length, self.symbols, self.tokens)
 
     def at_length(self, length: int) -> Self:
         return self.changed({"length": length})
@@ -132,7 +132,7 @@ class AssociativeRecallConfig(GeneratedTaskConfig):
 
     @property
     def generator(self) -> AssociativeRecall:
-        return AssociativeRecall(self.length, self.pairs, self.symbols, self.power, self.random_filler)
+        return AssociativeRecall(self.length, self.symbols, self.pairs, self.power, self.random_filler)
 
     def at_length(self, length: int) -> Self:
         return self.changed({"length": length})

@@ -24,8 +24,8 @@ from weft.data.generated.draws import Draws
 from weft.data.generated.pathfinder import look_of
 
 SMALL: dict[str, Generator] = {
-    "selective_copying": SelectiveCopying(40, 5, 16), "induction_heads": InductionHeads(33, 16),
-    "mqar": AssociativeRecall(48, 6, 64, 0.01, True), "listops": ListOps(8, 60, 5, 5),
+    "selective_copying": SelectiveCopying(40, 16, 5), "induction_heads": InductionHeads(33, 16),
+    "mqar": AssociativeRecall(48, 64, 6, 0.01, True), "listops": ListOps(8, 60, 5, 5),
     "pathfinder": Pathfinder(24, 4, 3, look_of(24))}
 FIRST = {"selective_copying": "8b447bb8", "induction_heads": "8bca3499", "mqar": "715704db",
          "listops": "95737370", "pathfinder": "964d7418"}
@@ -48,7 +48,7 @@ def test_rows_are_a_function_of_seed_and_index_alone(name: str) -> None:
 
 
 def test_selective_copying_is_solved_and_spread_as_published() -> None:
-    made = SelectiveCopying(40, 5, 16)
+    made = SelectiveCopying(40, 16, 5)
     rows = made.rows(1, np.arange(2000))
     for ids, answers in zip(rows.ids[:200].tolist(), rows.answers.tolist(), strict=False):
         assert copied(ids, 15) == answers
@@ -71,7 +71,7 @@ def test_induction_heads_are_solved_and_the_trigger_stands_anywhere() -> None:
 
 
 def test_associative_recall_is_solved_and_gaps_follow_the_power_law() -> None:
-    made = AssociativeRecall(48, 6, 64, 0.01, True)
+    made = AssociativeRecall(48, 64, 6, 0.01, True)
     rows = made.rows(1, np.arange(3000))
     for ids, places, answers in zip(rows.ids.tolist(), rows.places.tolist(), rows.answers.tolist(), strict=True):
         assert recalled(ids, 6, places) == answers
@@ -81,7 +81,7 @@ def test_associative_recall_is_solved_and_gaps_follow_the_power_law() -> None:
     law = np.arange(1, 19) ** -0.99
     first = np.bincount((rows.places[:, 0] - 12) // 2, minlength=18) / 3000
     np.testing.assert_allclose(first, law / law.sum(), atol=5 * np.sqrt(0.3 * 0.7 / 3000))
-    blank = AssociativeRecall(48, 6, 64, 1.0, False).rows(1, np.arange(3000))
+    blank = AssociativeRecall(48, 64, 6, 1.0, False).rows(1, np.arange(3000))
     assert ((blank.ids > 0).sum(1) == 18).all()
     np.testing.assert_allclose(np.bincount((blank.places[:, 0] - 12) // 2) / 3000, 1 / 18, atol=5 * np.sqrt(1 / 54000))
 

@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from weft.data.generated.draws import Draws
-from weft.data.generated.generator import Generator, Rows
+from weft.data.generated.generator import Rows, SymbolGenerator
 
 
 @final
 @dataclass(frozen=True)
-class AssociativeRecall(Generator):
+class AssociativeRecall(SymbolGenerator):
     """Pairs of a key and a value; then each key once more, at which its value is to be predicted (Arora et al. 2023,
     "Zoology", section 3.2 and appendix C.1, as their code makes it).
 
@@ -34,19 +34,9 @@ class AssociativeRecall(Generator):
         random_filler: whether the fill is random.
     """
 
-    length: int
     pairs: int
-    symbols: int
     power: float
     random_filler: bool
-
-    @property
-    def vocab_size(self) -> int:
-        return self.symbols
-
-    @property
-    def longest(self) -> int:
-        return self.length
 
     @property
     def answers(self) -> int:

@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from weft.data.generated.draws import Draws
-from weft.data.generated.generator import Generator, Rows
+from weft.data.generated.generator import Rows, SymbolGenerator
 
 NOISE = 0
 
 
 @final
 @dataclass(frozen=True)
-class SelectiveCopying(Generator):
+class SelectiveCopying(SymbolGenerator):
     """Data tokens at random places among noise, then as many markers, at which they are to be repeated in order (Gu and
     Dao 2023, section 3.1 and appendix E.1; of their vocabulary of 16, one id is noise and one the marker).
 
@@ -31,17 +31,7 @@ class SelectiveCopying(Generator):
         symbols: V, ids of the vocabulary.
     """
 
-    length: int
     tokens: int
-    symbols: int
-
-    @property
-    def vocab_size(self) -> int:
-        return self.symbols
-
-    @property
-    def longest(self) -> int:
-        return self.length
 
     @property
     def answers(self) -> int:

@@ -96,3 +96,24 @@ class Generator(ABC):
         but by chance."""
         named = f"{type(self).__name__}\0{self.version}\0{part}\0{seed}"
         return int.from_bytes(hashlib.sha256(named.encode()).digest()[:8], "little")
+
+
+@dataclass(frozen=True)
+class SymbolGenerator(Generator):
+    """A rule whose rows are all of one length and made of numbered symbols.
+
+    Attributes:
+        length: tokens of a row.
+        symbols: V, ids of the vocabulary.
+    """
+
+    length: int
+    symbols: int
+
+    @property
+    def vocab_size(self) -> int:
+        return self.symbols
+
+    @property
+    def longest(self) -> int:
+        return self.length

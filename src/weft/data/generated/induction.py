@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from weft.data.generated.draws import Draws
-from weft.data.generated.generator import Generator, Rows
+from weft.data.generated.generator import Rows, SymbolGenerator
 
 
 @final
 @dataclass(frozen=True)
-class InductionHeads(Generator):
+class InductionHeads(SymbolGenerator):
     """Random tokens among which a trigger stands once; at the end it stands again, and the token that followed it is to
     be predicted (Olsson et al. 2022; in the form of Gu and Dao 2023, section 4.1.2 and appendix E.1).
 
@@ -27,17 +27,6 @@ class InductionHeads(Generator):
         length: tokens of a row; its last is the second trigger. The first stands anywhere before, with a token between.
         symbols: V, ids of the vocabulary.
     """
-
-    length: int
-    symbols: int
-
-    @property
-    def vocab_size(self) -> int:
-        return self.symbols
-
-    @property
-    def longest(self) -> int:
-        return self.length
 
     @property
     def answers(self) -> int:
