@@ -14,6 +14,9 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +41,18 @@ def with_header(source: Path, folder: Path) -> Path:
     return path
 
 
-def measured(config: Mapping[str, Any], out: Path, scale: float) -> dict[str, float]:
+def measured(config: Mapping[str, Any], out: Path, options: argparse.Namespace) -> dict[str, float]:
     """Train unless the folder holds a finished run; its measures on all held-out data."""
     result = out / "measured.json"
     if not result.is_file():
-        training = {**config["training"], "steps": max(1, round(scale * config["training"]["steps"]))}
+        training = {**config["training"], "steps": max(1, round(options.scale * config["training"]["steps"]))}
         if not (out / "checkpoints").is_dir():
             file = out.with_suffix(".yaml")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(yaml.safe_dump({**config, "training": training}), encoding="utf-8")
-            weft.train(str(file), out=str(out))
-        result.write_text(json.dumps(api.measure(out).named(), indent=1) + "\n", encoding="utf-8")
+            weft.train(str(file), out=str(out), device=options.device)
+        measures = api.measure(weft.load(out, device=options.device)).named()
+        result.write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
     found: dict[str, float] = json.loads(result.read_text(encoding="utf-8"))
     return found
 
@@ -59,13 +63,13 @@ def one_seed(seed: int, options: argparse.Namespace, cola: Mapping[str, Path]) -
     for name in MODELS:
         plain, folder = yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8")), options.out / f"seed{seed}"
         data = {**plain["data"], "path": str(options.books), "order_seed": seed}
-        found[name] = {"masked": measured({**plain, "data": data, "seed": seed}, folder / name, options.scale)["loss"]}
+        found[name] = {"masked": measured({**plain, "data": data, "seed": seed}, folder / name, options)["loss"]}
         files = {"sst2": (options.sst2 / "train.tsv", options.sst2 / "test.tsv"), "cola": (cola["train"], cola["dev"])}
         for task, (train, held_out) in files.items():
             tuning = yaml.safe_load((HERE / f"{task}.yaml").read_text(encoding="utf-8"))
             config = {**tuning, "start": str(folder / name), "seed": seed,
                       "data": {"path": str(train), "validation_path": str(held_out), "order_seed": seed}}
-            found[name][task] = measured(config, folder / f"{name}_{task}", options.scale)[MEASURES[task]]
+            found[name][task] = measured(config, folder / f"{name}_{task}", options)[MEASURES[task]]
     return found
 
 
@@ -94,9 +98,15 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds at a time, each in a process of its own")
     options = parser.parse_args()
     cola = {part: with_header(options.cola / f"{part}.tsv", options.out / "cola") for part in ("train", "dev")}
-    runs = [one_seed(seed, options, cola) for seed in range(options.seeds)]
+    if options.jobs == 1:
+        runs = [one_seed(seed, options, cola) for seed in range(options.seeds)]
+    else:
+        with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+            runs = list(pool.map(one_seed, range(options.seeds), repeat(options), repeat(cola)))
     (options.out / "result.json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     print(table(runs))
 

@@ -13,7 +13,9 @@ import json
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +48,22 @@ def tell(event: object) -> None:
         print(f"step {event.step}/{event.steps}  {event.loss:.4f} nats/token  {event.seconds:.0f} s", flush=True)
 
 
-def run(name: str, seed: int, runs: Path, overrides: Sequence[str]) -> dict[str, Any]:
+def run(name: str, seed: int, runs: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Train one model from one seed, or go on, and test it."""
+    torch.set_num_threads(given.threads)
     out = runs / f"{name}-{seed}"
-    found = api.train(HERE / f"{name}.yaml", [f"seed={seed}", f"data.order_seed={seed}", *overrides], out=out,
-                      resume=(out / "run.json").exists(), on_event=tell)
-    tested = api.measure_bleu(found.best, part="test", search=SEARCH)
-    held = api.measure(found.best, part="test")
+    found = api.train(HERE / f"{name}.yaml", [f"seed={seed}", f"data.order_seed={seed}", *given.overrides], out=out,
+                      resume=(out / "run.json").exists(), device=given.device, on_event=tell)
+    best = api.load(found.best, device=given.device)
+    tested = api.measure_bleu(best, part="test", search=SEARCH)
+    held = api.measure(best, part="test")
     return {"bleu": tested.bleu.to_json(), "perplexity": held.measures["perplexity"], "seconds": found.seconds,
             "parameters": parameter_count(found.model), "folder": str(found.best)}
+
+
+def where(device: str) -> str:
+    """What computes."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else processor_name()
 
 
 def attention_map(folder: str) -> Markup:
@@ -105,13 +114,13 @@ def with_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{before}{BEGIN}{table(results)}{END}{rest.partition(END)[2]}"
 
 
-def kept(results: dict[str, Any], name: str, seed: int, found: Mapping[str, Any], threads: int) -> None:
+def kept(results: dict[str, Any], name: str, seed: int, found: Mapping[str, Any], given: argparse.Namespace) -> None:
     """Put a result beside the others, and write all of them and the page's table."""
     config = yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
     before = results.get(name, {}).get("seeds", {})
     shown = {key: value for key, value in found.items() if key != "folder"}
-    results[name] = {"config": config, "seeds": {**before, str(seed): shown}, "threads": threads,
-                     "date": date.today().isoformat(), "processor": processor_name(), "torch": torch.__version__}
+    results[name] = {"config": config, "seeds": {**before, str(seed): shown}, "threads": given.threads,
+                     "jobs": given.jobs, "date": date.today().isoformat(), "processor": where(given.device), "torch": torch.__version__}
     write_file(RESULT, json.dumps(results, indent=1, sort_keys=True) + "\n")
     write_file(README, with_table(README.read_text(encoding="utf-8"), results))
 
@@ -123,19 +132,22 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--runs", type=Path, default=ROOT / "runs/multi30k")
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
     options.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
                          help="a change of the configuration, for a trial; its results are printed and not kept")
     given = options.parse_args()
     runs = given.runs.resolve()
     os.chdir(given.data)  # the configurations name the files alone
-    torch.set_num_threads(given.threads)
     results: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
-    for seed in range(given.seeds):
-        for name in given.models:
-            found = run(name, seed, runs, given.overrides)
+    wanted = [(name, seed) for seed in range(given.seeds) for name in given.models]
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+        started = [pool.submit(run, name, seed, runs, given) for name, seed in wanted]
+        for (name, seed), each in zip(wanted, started, strict=True):
+            found = each.result()
             print(f"{name}, seed {seed}: BLEU {found['bleu']['score']:.2f}", flush=True)
             if not given.overrides:
-                kept(results, name, seed, found, given.threads)
+                kept(results, name, seed, found, given)
                 write_file(MAP, f"{attention_map(found['folder'])}\n")
 
 

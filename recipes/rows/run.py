@@ -2,6 +2,7 @@
 
     python recipes/rows/run.py recipes/recall             all of a study, resumed where it was interrupted
     python recipes/rows/run.py recipes/recall --steps 20 --seeds 1 --out FOLDER      a trial
+    python recipes/rows/run.py recipes/recall --device cuda --jobs 15       on a GPU, 15 contestants at a time
     python recipes/rows/run.py recipes/recall --draw      the tables and pictures of result.json anew
 
 A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates. Each rate is tried with
@@ -18,7 +19,9 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +90,7 @@ def state_bytes(run: RunConfig, length: int) -> int | None:
     return model.init_state(1, capacity=length).nbytes() if isinstance(model, LanguageModel) else None
 
 
-def best_rate(study: Mapping[str, Any], task: str, name: str, size: int) -> tuple[float, list[float]]:
+def best_rate(study: Mapping[str, Any], task: str, name: str, size: int, device: str) -> tuple[float, list[float]]:
     """The rate with the highest accuracy on held-out rows, and the accuracies of all."""
     rates = [float(rate) for rate in study["rates"]]
     if counted(run_of(study, task, name, size, rates[0], 0)):
@@ -95,14 +98,14 @@ def best_rate(study: Mapping[str, Any], task: str, name: str, size: int) -> tupl
     found = []
     for rate in rates:
         with tempfile.TemporaryDirectory() as place:
-            found.append(accuracy(run_of(study, task, name, size, rate, 0), Path(place) / "run"))
+            found.append(accuracy(run_of(study, task, name, size, rate, 0), Path(place) / "run", device))
     return rates[found.index(max(found))], found
 
 
-def accuracy(run: RunConfig, place: Path) -> float:
+def accuracy(run: RunConfig, place: Path, device: str) -> float:
     """On held-out rows after training; 0 for a run that diverged."""
     try:
-        return train(run, place).validation.measures["accuracy"]
+        return train(run, place, device=device).validation.measures["accuracy"]
     except DivergedError:
         return 0.0
 
@@ -112,23 +115,24 @@ def counted(run: RunConfig) -> bool:
     return Trait.NOT_DIFFERENTIABLE in traits_of(run.model.build())
 
 
-def outcome(study: Mapping[str, Any], task: str, name: str, size: int) -> dict[str, Any]:
+def outcome(study: Mapping[str, Any], task: str, name: str, size: int, device: str) -> dict[str, Any]:
     """Everything about one contestant of a size on a task."""
     begun = time.perf_counter()
-    rate, tried = best_rate(study, task, name, size)
+    rate, tried = best_rate(study, task, name, size, device)
     lengths: list[int] = study["lengths"].get(task) or [study["tasks"][task].get("length", 0)]
     scores: dict[str, list[float]] = {str(length): [] for length in lengths}
     for seed in study["seeds"]:
         run = run_of(study, task, name, size, rate, seed)
         with tempfile.TemporaryDirectory() as place:
             try:
-                done = train(run, Path(place) / "run")
+                done = train(run, Path(place) / "run", device=device)
             except DivergedError:
                 for values in scores.values():
                     values.append(0.0)
                 continue
             for length in lengths:
-                found = weft.measure(done.checkpoint, part="test", length=length or None, batch_size=study["eval_rows"])
+                found = weft.measure(weft.load(done.checkpoint, device=device), part="test", length=length or None,
+                                     batch_size=study["eval_rows"])
                 scores[str(length)].append(found.measures["accuracy"])
                 chance = found.measures["chance"]
                 print(f"{task}, {name} {size or ''}, seed {seed}, length {length}: {scores[str(length)][-1]:.4f} "
@@ -223,6 +227,8 @@ def main() -> None:
     options.add_argument("--steps", type=int)
     options.add_argument("--seeds", type=int)
     options.add_argument("--out", type=Path)
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--jobs", type=int, default=1, help="contestants at a time, each in a process of its own")
     options.add_argument("--draw", action="store_true")
     given = options.parse_args()
     out: Path = given.out or given.study
@@ -234,15 +240,33 @@ def main() -> None:
     result: dict[str, Any] = {"study_sha256": study_sha256(study), "study": study, "rows": []}
     if record.exists() and json.loads(record.read_text(encoding="utf-8"))["study_sha256"] == result["study_sha256"]:
         result = json.loads(record.read_text(encoding="utf-8"))
-    result |= {"weft": weft.__version__, "torch": torch.__version__, "processor": processor_name()}
+    result |= {"weft": weft.__version__, "torch": torch.__version__, "processor": where(given.device)}
     done = {(each["task"], each["contestant"], each["size"]) for each in result["rows"]}
-    for task in study["tasks"]:
-        for name in study["contestants"]:
-            for size in sizes_of(study, name):
-                if (task, name, size) not in done:
-                    result["rows"].append(outcome(study, task, name, size))
-                    record.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    wanted = [(task, name, size) for task in study["tasks"] for name in study["contestants"]
+              for size in sizes_of(study, name)]
+    left = [each for each in wanted if each not in done]
+    for row in outcomes(study, left, given.device, given.jobs):
+        result["rows"].append(row)
+        result["rows"].sort(key=lambda each: wanted.index((each["task"], each["contestant"], each["size"])))
+        record.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     write(result, out)
+
+
+def outcomes(study: Mapping[str, Any], wanted: Sequence[tuple[str, str, int]], device: str,
+             jobs: int) -> Iterator[dict[str, Any]]:
+    """The outcomes of contestants, as they come; the largest models begin first."""
+    if jobs == 1:
+        yield from (outcome(study, *each, device) for each in wanted)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        ordered = sorted(wanted, key=lambda each: -each[2])
+        started = [pool.submit(outcome, study, *one, device) for one in ordered]
+        yield from (each.result() for each in as_completed(started))
+
+
+def where(device: str) -> str:
+    """What computes."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else processor_name()
 
 
 if __name__ == "__main__":
