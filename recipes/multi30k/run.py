@@ -120,7 +120,8 @@ def kept(results: dict[str, Any], name: str, seed: int, found: Mapping[str, Any]
     before = results.get(name, {}).get("seeds", {})
     shown = {key: value for key, value in found.items() if key != "folder"}
     results[name] = {"config": config, "seeds": {**before, str(seed): shown}, "threads": given.threads,
-                     "jobs": given.jobs, "date": date.today().isoformat(), "processor": where(given.device), "torch": torch.__version__}
+                     "jobs": given.jobs, "date": date.today().isoformat(), "processor": where(given.device),
+                     "torch": torch.__version__}
     write_file(RESULT, json.dumps(results, indent=1, sort_keys=True) + "\n")
     write_file(README, with_table(README.read_text(encoding="utf-8"), results))
 

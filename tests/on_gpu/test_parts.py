@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+
 import pytest
 import torch
 from torch import Tensor

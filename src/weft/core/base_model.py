@@ -101,6 +101,11 @@ class EncoderInputs:
         """Token ids [B,S], or floats [B,S,P] as patches."""
         return cls(patches=x) if x.is_floating_point() else cls(tokens=x)
 
+    def given(self) -> tuple[str, ...]:
+        """The names of the inputs that are there."""
+        every = {"tokens": self.tokens, "types": self.types, "globals_": self.globals_, "patches": self.patches}
+        return tuple(name for name, value in every.items() if value is not None)
+
 
 class Model(Part, ABC):
     """Base of everything that a `ModelConfig` builds, and that is trained, saved, checked and planned.

@@ -108,7 +108,7 @@ class LanguageModel(Model, ABC):
         return out._replace(y=logits if span.full else span.clean(logits))
 
     def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
-        extra = [name for name, value in vars(inputs).items() if value is not None and name != "tokens"]
+        extra = [name for name in inputs.given() if name != "tokens"]
         if extra or inputs.tokens is None:
             raise InputError(f"a language model reads tokens alone, not {extra[0] if extra else 'nothing'}.",
                              where="inputs", remedy="Give ids [B,S].")

@@ -149,7 +149,7 @@ def state_arrays(state: State) -> dict[str, Tensor]:
 
 
 def restore(template: S, arrays: dict[str, Tensor]) -> S:
-    """A state like ``template`` with the tensors and facts that `state_arrays` returned.
+    """A state like ``template``, on its device, with the tensors and facts that `state_arrays` returned.
 
     Args:
         template: the ``init_state`` of the same model configuration.
@@ -170,7 +170,8 @@ def restore(template: S, arrays: dict[str, Tensor]) -> S:
     def settle(values: list[Any], spec: FactField) -> Any:
         return values[0] if spec.saved is None else _read_fact(arrays.get(next(names)), spec)
 
-    return map_together([template], lambda _tensors, _spec: arrays[next(tensors)], forks=True, settle=settle)
+    return map_together([template], lambda own, _spec: arrays[next(tensors)].to(own[0].device), forks=True,
+                        settle=settle)
 
 
 def _saved_facts(state: State) -> dict[str, tuple[Any, FactField]]:

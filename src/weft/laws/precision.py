@@ -70,8 +70,8 @@ def _relative(actual: Tensor, exact: Tensor) -> float:
     return difference(actual.double() / exact.abs().max(), exact / exact.abs().max())
 
 
-def cast(subject: Subject, dtype: torch.dtype, device: str = "cpu") -> Subject:
-    """A copy of the subject in another dtype or on another device."""
+def cast(subject: Subject, dtype: torch.dtype, device: str | None = None) -> Subject:
+    """A copy of the subject in another dtype, on its own device or on another."""
     return subject.remake(copy.deepcopy(subject.module).to(device=device, dtype=dtype))
 
 

@@ -38,7 +38,7 @@ def rewriting(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
         if not subject.thorough:
             return
         if next(sites(own), None) is not None:
-            with forced({"linear": "wide"}):
+            with forced({"linear": "wide" if x.device.type == "cpu" else "reference"}):
                 yield Finding(LAW, "widened", difference(_whole(subject, x, source), before), subject.bound)
         yield from _effects(subject, x, source, generator)
         for name, rewrite in (("adapted", LoRAConfig(rank=1, alpha=1.0)), ("quantised", Int8Config())):

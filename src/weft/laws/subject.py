@@ -79,7 +79,7 @@ def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bou
         return torch.randn(batch, length, d_model, generator=generator, dtype=torch.float64).to(own.device, kind)
 
     def memory(batch: int, generator: torch.Generator) -> Memory:
-        return Memory(inputs(batch, SOURCE_STEPS, generator), _counts(batch, SOURCE_STEPS, generator))
+        return Memory(inputs(batch, SOURCE_STEPS, generator), _counts(batch, SOURCE_STEPS, generator).to(own.device))
 
     def start(batch: int, source: Memory | None, capacity: int | None, horizon: int | None) -> LayerState:
         return layer.init_state(batch, capacity=capacity, memory=source, horizon=horizon, dtype=kind)

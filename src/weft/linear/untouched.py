@@ -7,7 +7,12 @@ would be lost.
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 from torch import Tensor, nn
+
+from weft.core.compiling import constant_to_compiler
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where `torch.nn.Module` stores the hooks that are called with a module."""
@@ -22,6 +27,18 @@ def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
     own = vars(module)
     if type(module) is not kind or any(own[hooks] for hooks in HOOKS):
         return False
-    if any(callable(getattr(kind, name, None)) for name in own):
+    if any(name in own for name in _methods(kind)):
         return False
-    return all(type(p) in (nn.Parameter, Tensor) for p in own["_parameters"].values() if p is not None)
+    return all(type(p) in (nn.Parameter, Tensor) for p in module._parameters.values() if p is not None)
+
+
+@constant_to_compiler
+def _methods(kind: type[Any]) -> tuple[str, ...]:
+    """The names of a class that an attribute of a module could shadow. PyTorch 2.11 compiles the question whether a
+    module has an attribute of a name, and not a loop over its attributes."""
+    return _listed(kind)
+
+
+@cache
+def _listed(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if callable(getattr(kind, name, None)))

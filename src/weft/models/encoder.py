@@ -142,8 +142,8 @@ class TokenEncoder(Encoder):
 
     def _tokens(self, inputs: EncoderInputs) -> Tensor:
         known = self.reads()
-        for name, value in vars(inputs).items():
-            if value is not None and name not in known:
+        for name in inputs.given():
+            if name not in known:
                 raise InputError(f"this encoder does not read {name}.", where=f"inputs.{name}",
                                  remedy="Leave it out, or declare an encoder that does (n_types for types).")
         if inputs.tokens is None:

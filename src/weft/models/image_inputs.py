@@ -134,8 +134,8 @@ def patches_of(inputs: EncoderInputs, features: int) -> Float[Tensor, "B S P"]:
     Raises:
         InputError: there are none, they have another number of features, or there are other inputs.
     """
-    for name, value in vars(inputs).items():
-        if value is not None and name != "patches":
+    for name in inputs.given():
+        if name != "patches":
             raise InputError(f"this model reads patches of images, not {name}.", where=f"inputs.{name}",
                              remedy="Leave it out.")
     patches = inputs.patches

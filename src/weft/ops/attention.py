@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -52,7 +52,7 @@ class AttentionCall:
     k: Float[Tensor, "B S K E"]
     v: Float[Tensor, "B S K F"]
     scale: float
-    visible: Visible = Everything()
+    visible: Visible = field(default_factory=Everything)
     terms: tuple[ScoreTerm, ...] = ()
     softcap: float | None = None
     sinks: Float[Tensor, " H"] | Float[Tensor, "B T H"] | None = None

@@ -20,7 +20,9 @@ def compiled(forward: Forward) -> Forward:
     """
     from torch._functorch import config as partitioning
 
-    fast = torch.compile(forward, dynamic=False)
+    # Without this option kernels are chosen by timing them, and another process may choose others, which round
+    # otherwise.
+    fast = torch.compile(forward, dynamic=False, options={"deterministic": True})
 
     def run(given: Any, state: ModelState | None) -> Scored:
         # Allows the partitioner to recompute element-wise results in the backward pass even where a matrix product

@@ -3,6 +3,7 @@ a resumed run computes as it did before."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -109,8 +110,9 @@ class Compute(Record):
         torch.set_num_threads(self.threads)
         known = {Product.parse(product): route for product, route in self.routes}
         try:
-            with nullcontext() if self.matmul == "default" else routed(
-                    known, otherwise=ONEDNN if self.matmul == "onednn" else None):
+            with (repeatable() if self.device == "cuda" else nullcontext(),
+                  nullcontext() if self.matmul == "default" else routed(
+                      known, otherwise=ONEDNN if self.matmul == "onednn" else None)):
                 yield
         finally:
             torch.set_num_threads(before)
@@ -154,6 +156,26 @@ class Compute(Record):
             raise CheckpointError(f"cannot be read: {', '.join(wrong)}.", where=RECORD,
                                   remedy="Start the run again in another folder.")
         return cls(**{name: data[name] for name in kinds}, routes=tuple(sorted(routes.items())))
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """A context in which CUDA computes the same bits each time: sums that PyTorch takes in the order in which threads
+    finish are taken in a fixed order. Where it has no such form, it warns.
+
+    cuBLAS reads its own setting when it is first called in a process.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    on, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic  # a module whose one setting is a property
+    filled = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=not on or warns)
+    memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(on, warn_only=warns)
+        memory.fill_uninitialized_memory = filled
 
 
 def _require_onednn() -> None:
