@@ -51,7 +51,7 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
             there = cast(subject, torch.float64, "cuda")
             source = None if memory is None else Memory(memory.h.cuda(),
                                                         None if memory.count is None else memory.count.cuda())
-            yield Finding(LAW, "float64 on cuda", difference(there.whole(x.cuda(), source).y.cpu(), exact),
+            yield Finding(LAW, "float64 on cuda", difference(there.whole(x.cuda(), source).y.to(exact.device), exact),
                           subject.gradient_bound)
 
 
