@@ -13,10 +13,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
-LONGEST = ("laws/test_every_part.py", "integration/test_compile.py", "laws/test_long_laws.py",
-           "docs/test_docs_blocks.py", "laws/test_check_finds.py", "training/test_learning.py", "comparison/test_killed_studies.py",
-           "docs/test_docs_shell.py", "laws/test_hybrids.py", "examples/test_examples_plugin.py",
-           "blocks/test_channels.py", "families/test_machinery.py")
+LONGEST = (
+    "laws/test_every_part.py", "integration/test_compile.py", "laws/test_long_laws.py", "docs/test_docs_blocks.py",
+    "laws/test_check_finds.py", "training/test_learning.py", "comparison/test_killed_studies.py",
+    "docs/test_docs_shell.py", "laws/test_hybrids.py", "examples/test_examples_plugin.py", "blocks/test_channels.py",
+    "families/test_machinery.py")
 """The files that take longest, from minutes to some 20 seconds."""
 
 
