@@ -72,6 +72,11 @@ class Held:
         clip(model.parameters(), norm, limit)
         return norm
 
+    def stored(self, tensor: Tensor) -> Tensor:
+        """What checkpoints hold as a parameter or buffer: of a buffer that computes in bfloat16, its own dtype."""
+        wide = self.precision.buffers() if isinstance(self.precision, Sharded) else {}
+        return wide.get(id(tensor), tensor)
+
     def layout(self, name: str, tensor: Tensor) -> Layout:
         """Where what this process has of a parameter, or of a tensor of the optimiser of the same shape, lies."""
         return self.layouts[name] if name in self.layouts else Layout.whole(tensor.shape)

@@ -69,6 +69,7 @@ class World:
         self.device, self.rank, self.size = device, rank, size
         self._store: Store | None = None
         self._lost = False
+        self.timeout = TIMEOUT
         self.mesh = Mesh(MeshSettings(replicate=size), rank)
 
     @staticmethod
