@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from weft.checkpoints.sharded import Box, Boxes
 from weft.linear.division import Along
@@ -64,6 +64,17 @@ class Layout(NamedTuple):
 def local(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor that FSDP2 may have sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor that FSDP2 may have sharded, on every process; all that share it must call this."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def as_held(tensor: Tensor, like: Tensor) -> Tensor:
+    """What this process holds of a tensor that every process has whole, sharded as another of its shape."""
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None) if isinstance(
+        like, DTensor) else tensor
 
 
 def boxes(tensor: Tensor, layout: Layout) -> Boxes:

@@ -27,7 +27,7 @@ from weft.disk.atomic import replacing
 from weft.disk.ownership import by_manifest, require_free
 from weft.disk.space import free_bytes
 from weft.tokenizers import Tokenizer
-from weft.training.parallel import World
+from weft.training.parallel import World, is_lost
 
 Describe = Callable[[Path], None]
 """Writes all files of a checkpoint into its draft but the tensors and the manifest."""
@@ -154,6 +154,8 @@ class Together:
 
     def _failed(self, error: Exception) -> TrainingError:
         self._abandon(error)
+        if isinstance(error, RuntimeError) and is_lost(error):
+            return self._world.lost(error)
         path, reasons = self._path, [error]
         assert path is not None, "a checkpoint is being written"
         if isinstance(error, CheckpointException):

@@ -110,7 +110,7 @@ class Trainer:
             DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
                 weights are not updated then.
         """
-        with self.compute.apply(), forced(self.config.kernels):
+        with self.compute.apply(), forced(self.config.kernels), self.world.computing():
             return self._advance()
 
     def _advance(self) -> StepReport:
