@@ -11,26 +11,29 @@ from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from weft.checkpoints.sharded import MODEL, TRAINING, Boxes, StoredTensors
+from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import ConfigError, DivergedError
 from weft.core.layer import Part, traits_of, with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
 from weft.ops.forms import forced
+from weft.parallel.layout import Layout, boxes
 from weft.tasks import Examples, Task
 from weft.training.averages import Average
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
-from weft.training.exchange import gather_rows, sum_gradients
+from weft.training.exchange import gather_rows
 from weft.training.gradient import Sums, add_gradients, forward_of
-from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
+from weft.training.holding import hold, holding_problems
+from weft.training.optimizer_state import optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World
 from weft.training.parallel_checks import require_divisible, require_parallel
-from weft.training.precision import Precision
 from weft.training.products import products_of
 from weft.training.unfreezing import Unfreezing
 
@@ -75,14 +78,16 @@ class Trainer:
                  device: torch.device | str, compute: Compute | None = None, world: World | None = None) -> None:
         settings, dtype = config.training, DTYPES[config.training.dtype]
         self.world = World(torch.device(device)) if world is None else world
-        require_divisible(config, self.world.size)
+        mesh = self.world.arrange(settings.mesh)
+        require_divisible(config, mesh.data_size)
         require_parallel(model, self.world.size)
         self.task = config.made_task()
         require_possible(config, self.task, model)
         self.compute = Compute.choose(settings.compute, dtype=dtype, device=device,
                                       products=partial(products_of, config)) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)
-        self.precision = Precision(model.to(device), dtype)
+        self.held = hold(model.to(device), self.world, dtype, one_group=self.compute.compile)
+        self.precision = self.held.precision
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
         self._unfreezing = Unfreezing(self.precision.working, settings.unfreeze, steps)
@@ -93,7 +98,7 @@ class Trainer:
         self._prepared = overriding(self.precision.working, "begin_step")
         self._finished = overriding(self.model, "after_step")
         forward = forward_of(self.task, self.precision.working)
-        self._forward = compiled(forward) if self.compute.compile else forward
+        self._forward = self.held.entering(compiled(forward) if self.compute.compile else forward)
         self.step, self.seconds = 0, 0.0
         self._state: ModelState | None = None
         self._first_loss: float | None = None
@@ -105,15 +110,16 @@ class Trainer:
             DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
                 weights are not updated then.
         """
-        with self.compute.apply(), forced(self.config.kernels):
+        with self.compute.apply(), forced(self.config.kernels), self.world.computing():
             return self._advance()
 
     def _advance(self) -> StepReport:
         begun = time.perf_counter()
-        seed_step(self.config.seed, self.step, self.world.rank, device=self.device)
+        seed_step(self.config.seed, self.step, self.world.mesh.data_rank, device=self.device)
         settings, world = self.config.training, self.world
         first = self.step * settings.accumulation
-        batches = [self.batches.batch(first + i, rank=world.rank, world=world.size)
+        mesh = world.mesh
+        batches = [self.batches.batch(first + i, rank=mesh.data_rank, world=mesh.data_size)
                    for i in range(settings.accumulation)]
         for place, part in self._prepared:
             part.begin_step(self.step, derived_seed(self.config.seed, place, self.step))
@@ -123,9 +129,7 @@ class Trainer:
             sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
                                               device=self.device, forward=self._forward, world=world,
                                               collect=self.precision.collect_gradients)
-        sum_gradients(world, self.model)
-        limit = math.inf if settings.clip is None else settings.clip
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        norm = self.held.finish_gradients(world, settings.clip)
         self._require_converging(sums, norm)
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
         set_lr(self.optimizer, lr)
@@ -159,6 +163,41 @@ class Trainer:
         first = {} if self._first_loss is None else {FIRST_LOSS: torch.tensor(self._first_loss, dtype=torch.float64)}
         return {**optimizer_tensors(self.optimizer, self.model), **self._average.tensors(), **first,
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
+
+    def boxes(self) -> dict[str, Boxes]:
+        """What this process holds of everything that a checkpoint has, by the names that `StoredTensors` gives it. All
+        ranks must call it, as `tensors`."""
+        found = {f"{MODEL}{name}": self._placed(name, self._average.saved(name, self.held.stored(tensor)))
+                 for name, tensor in own_tensors(self.model).items()}
+        return {**found, **{f"{TRAINING}{name}": self._placed(parameter_of(name), tensor)
+                            for name, tensor in self.tensors().items()}}
+
+    def restore_boxes(self, stored: StoredTensors, *, step: int, seconds: float, where: str) -> None:
+        """Continue from ``step`` with a checkpoint, of which this process reads what it holds.
+
+        Raises:
+            CheckpointError: it does not fit the run.
+        """
+        parameters = dict(self.model.named_parameters())
+        stored.fill({f"{MODEL}{name}": self._placed(name, self.held.stored(tensor))
+                     for name, tensor in own_tensors(self.model).items()})
+        tensors = {}
+        for name in (each.removeprefix(TRAINING) for each in stored.names() if each.startswith(TRAINING)):
+            dtype, shape = stored.kind(f"{TRAINING}{name}")
+            own = parameters.get(parameter_of(name))
+            alike = own is not None and self.held.layout(parameter_of(name), own).shape == shape
+            tensors[name] = (torch.empty_like(own, dtype=dtype, requires_grad=False) if own is not None and alike
+                             else torch.empty(shape, dtype=dtype))
+        stored.fill({f"{TRAINING}{name}": self._placed(parameter_of(name), tensor)
+                     for name, tensor in tensors.items()})
+        self.precision.refresh(buffers=True)
+        self.resume(tensors, step=step, seconds=seconds, where=where)
+
+    def _placed(self, name: str, tensor: Tensor) -> Boxes:
+        """The boxes of a tensor that belongs to a parameter: those of the parameter if it has its shape."""
+        own = dict(self.model.named_parameters()).get(name)
+        alike = own is not None and own.shape == tensor.shape
+        return boxes(tensor, self.held.layout(name, tensor) if alike else Layout.whole(tensor.shape))
 
     def resume(self, tensors: Mapping[str, Tensor], *, step: int, seconds: float, where: str) -> None:
         """Continue from ``step`` with what `tensors` returned there, in a world of any size; what was saved as the
@@ -212,7 +251,7 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
     Raises:
         ConfigError: it cannot; every problem is listed.
     """
-    problems = [*task.problems(model), *config.training.optimizer.problems(model)]
+    problems = [*task.problems(model), *config.training.optimizer.problems(model), *holding_problems(config, model)]
     if config.training.unfreeze is not None:
         problems += config.training.unfreeze.problems(model)
         if config.training.compute.compile:
