@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2] / "src" / "weft"
 
 LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
     {"core"}, {"masks"}, {"ops", "ngram"}, {"linear"}, {"positions", "norms"}, {"mixers", "feedforward", "heads"},
-    {"blocks"}, {"models"}, {"laws", "checkpoints"}, {"families"}, {"interop"},
+    {"blocks"}, {"models"}, {"laws", "checkpoints"}, {"families"}, {"interop"}, {"parallel"},
     {"training", "tasks", "finetuning", "decoding", "analysis", "evaluation"},
     {"chat", "comparison", "extending", "pictures"}, {"serving"}, {"api"}, {"cli"}, {"__main__"})))
 """Each may import those before it. ``api`` is the library's own front; the command only renders it."""

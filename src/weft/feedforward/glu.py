@@ -14,6 +14,7 @@ from weft.core.layer import Pointwise
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
+from weft.linear.division import Divisible, Division
 from weft.linear.linear import Linear, allowed, stored
 from weft.ops.activations import ACTIVATIONS, Activation, ActivationName
 from weft.ops.few_rows import many_rows
@@ -21,7 +22,7 @@ from weft.ops.gated_feed_forward import GatedFeedForwardCall, Map, bounded, gate
 from weft.ops.gated_product import gated_product
 
 
-class GLU(Pointwise):
+class GLU(Pointwise, Divisible):
     """A gated linear unit (Shazeer 2020, equations 5 and 6), for each token by itself.
 
         y = W_down (f(W_gate x + b_gate) * (W_up x + b_up)) + b_down
@@ -54,6 +55,13 @@ class GLU(Pointwise):
         gate, up = bounded(self.gate(x), self.up(x), self.limit, self.shift)
         y: Tensor = self.down(gated_product(gate, up, self.activation))
         return y
+
+    def division(self) -> Division:
+        width = self.up.out_features
+        return Division({"d_ff": width}, into={"gate": (width,), "up": (width,)}, out_of={"down": (width,)})
+
+    def divide(self, parts: int) -> None:
+        """It has no numbers of its own: the widths are those of its maps."""
 
     def inference(self) -> Pointwise:
         return FusedGLU(self) if all("fuse" in allowed(part) for part in (self.gate, self.up)) else self

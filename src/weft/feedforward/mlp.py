@@ -13,12 +13,13 @@ from weft.core.layer import Pointwise
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
+from weft.linear.division import Divisible, Division
 from weft.linear.linear import Linear
 from weft.ops.activations import ACTIVATIONS, KEEP_THEIR_INPUT, Activation, ActivationName
 from weft.ops.rematerialize import cheap
 
 
-class MLP(Pointwise):
+class MLP(Pointwise, Divisible):
     """Two linear maps with a non-linearity between (Vaswani et al. 2017, equation 2), for each token by itself.
 
         y = W_down f(W_up x + b_up) + b_down
@@ -39,6 +40,13 @@ class MLP(Pointwise):
             active = cheap(active, lambda: self.activation(hidden))
         y: Tensor = children["down"](active)
         return y
+
+    def division(self) -> Division:
+        width = self.up.out_features
+        return Division({"d_ff": width}, into={"up": (width,)}, out_of={"down": (width,)})
+
+    def divide(self, parts: int) -> None:
+        """It has no numbers of its own: the widths are those of its maps."""
 
 
 @register

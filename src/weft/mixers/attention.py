@@ -20,8 +20,10 @@ from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
+from weft.linear.division import Along, Divisible, Division
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
+from weft.masks.visible import Rule
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import HeadSizes, ScoreSettings, attend, head_sizes, require_form
 from weft.mixers.key_value import KeyValueShape, Stored
@@ -133,7 +135,7 @@ PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention proje
 """The role of each linear map of attention, by child module."""
 
 
-class Attention(SelfAttention):
+class Attention(SelfAttention, Divisible):
     """Self-attention. Stages: `project` (projection, clip, norm, rotation), `store`, `call` (which describes scale,
     visible keys, score terms, softcap and value terms), the operation itself, and `mix`. What the state keeps is said
     in `SelfAttention`."""
@@ -157,6 +159,25 @@ class Attention(SelfAttention):
 
     def child_roles(self) -> Mapping[str, str]:
         return PROJECTIONS
+
+    def division(self) -> Division | str:
+        sizes, q, v = self.sizes, self.widths[0], self.widths[2]
+        if self.position.acts_on - {"queries_keys"} or any(True for _ in self.position.parameters()):
+            return "its position scheme has values of its own for every head"
+        if self.mask.heads() > 1:
+            return "its mask distinguishes heads"
+        if self.q_norm is not None and self.config.qk_norm_over == "heads":
+            return "it normalises all heads of a token together (qk_norm_over: heads)"
+        along = {"qv_bias": Along(0, (q, v)), "sinks": Along(0, (sizes.heads,))}
+        return Division({"n_heads": sizes.heads, "n_kv_heads": sizes.kv_heads}, into={"qkv": self.widths},
+                        out_of={"output": (sizes.heads * sizes.d_value,)},
+                        along={name: place for name, place in along.items() if getattr(self, name) is not None},
+                        summed=("q_norm", "k_norm"))
+
+    def divide(self, parts: int) -> None:
+        sizes = self.sizes
+        self.sizes = HeadSizes(sizes.heads // parts, sizes.kv_heads // parts, sizes.d_head, sizes.d_value)
+        self.widths, self.rule = self.sizes.split(), Rule.of(self.mask, self.sizes.heads)
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
         q, k, v = self.project(x, span.ticks)

@@ -22,6 +22,7 @@ from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
+from weft.linear.division import Along, Divisible, Division
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.mixers.kernel_attention import Marks
@@ -99,7 +100,7 @@ PROJECTIONS = MappingProxyType(dict.fromkeys(("input", "select", "step", "output
 
 
 @final
-class Mamba(Layer):
+class Mamba(Layer, Divisible):
     """The block of Mamba, for C = expand d_model inner channels.
 
         [u, z] = W_in x,   u = silu(conv(u)),   [r, B, C] = W_select u,   dt = softplus(W_step r + dt_bias)
@@ -144,6 +145,21 @@ class Mamba(Layer):
 
     def child_roles(self) -> Mapping[str, str]:
         return PROJECTIONS
+
+    def division(self) -> Division:
+        channels = (self.inner,)
+        along = ["convolution.weight", "step.weight", "dt_bias", "a_log", "skip"]
+        if self.config.conv_bias:
+            along.append("convolution.bias")
+        return Division({"expand d_model": self.inner}, into={"input": 2 * channels}, through={"select": channels},
+                        out_of={"output": channels}, along=dict.fromkeys(along, Along(0, channels)),
+                        summed=("norms",))
+
+    def divide(self, parts: int) -> None:
+        self.inner //= parts
+        convolution = self.convolution
+        convolution.groups = convolution.in_channels = convolution.out_channels = self.inner
+        self.step.out_features = self.inner
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MambaState:
         batch, device = clock.seen.shape[0], clock.seen.device

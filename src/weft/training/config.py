@@ -14,6 +14,7 @@ from weft.core.model import MODELS, ModelConfig
 from weft.core.part_config import Settings
 from weft.data.settings import DataSettings as DataSettings
 from weft.ops.forms import OPERATIONS
+from weft.parallel.mesh import MeshSettings
 from weft.tasks import ObjectiveSettings, Task, TaskConfig, TaskSettings
 from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
@@ -58,6 +59,8 @@ class TrainingSettings(Settings):
         dtype: what the model computes in. bfloat16 keeps and updates the weights in float32.
         objective: what is minimised.
         compute: matrix products, compilation, activation checkpointing.
+        mesh: how the processes of the run share the model and its batches, see `weft.parallel.mesh`; None: every
+            process holds the whole model and takes its rows of every batch.
     """
 
     steps: int | None = Field(default=None, gt=0)
@@ -77,6 +80,7 @@ class TrainingSettings(Settings):
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     objective: ObjectiveSettings = ObjectiveSettings()
     compute: ComputeSettings = ComputeSettings()
+    mesh: MeshSettings | None = None
 
     @field_validator("optimizer", mode="before")
     @classmethod

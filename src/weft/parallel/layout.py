@@ -1,0 +1,110 @@
+"""Where the part of a tensor that a process holds lies in the whole tensor.
+
+A tensor may be divided along one dimension by tensor parallelism, in stretches (queries, keys, values) of which each
+process has an equal part, and along its first dimension once more by FSDP2. What a process holds is then a list of
+boxes of the whole tensor. Checkpoints are written and read by these boxes, so that any mesh can read what any other has
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from weft.linear.division import Along
+
+
+class Run(NamedTuple):
+    """A stretch of ``length`` entries along the divided dimension: where it begins in the whole tensor, and in the
+    local one."""
+
+    whole: int
+    local: int
+    length: int
+
+
+class Layout(NamedTuple):
+    """How tensor parallelism divides a tensor.
+
+    Attributes:
+        shape: of the whole tensor.
+        dim: along which it is divided; the whole tensor is one run where it is not.
+        runs: of this process.
+    """
+
+    shape: tuple[int, ...]
+    dim: int
+    runs: tuple[Run, ...]
+
+    @staticmethod
+    def whole(shape: Sequence[int]) -> Layout:
+        """Of a tensor that every process has."""
+        return Layout(tuple(shape), 0, (Run(0, 0, shape[0]),) if shape else ())
+
+    @staticmethod
+    def divided(shape: Sequence[int], along: Along, place: int, parts: int) -> Layout:
+        """Of a tensor whose stretches are divided each into ``parts`` equal parts."""
+        runs, whole, local = [], 0, 0
+        for section in along.sections:
+            each = section // parts
+            runs.append(Run(whole + place * each, local, each))
+            whole, local = whole + section, local + each
+        return Layout(tuple(shape), along.dim, tuple(runs))
+
+    def part(self, tensor: Tensor) -> Tensor:
+        """What this process has of the whole tensor, as a tensor of its own."""
+        return torch.cat([tensor.narrow(self.dim, run.whole, run.length) for run in self.runs], self.dim).contiguous()
+
+
+class Box(NamedTuple):
+    """A box of a whole tensor: where it begins, and a view of its entries in what this process holds."""
+
+    offsets: tuple[int, ...]
+    tensor: Tensor
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor that FSDP2 may have sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def boxes(tensor: Tensor, layout: Layout) -> list[Box]:
+    """The boxes of the whole tensor that this process holds, without empty ones.
+
+    Args:
+        tensor: as this process holds it, perhaps sharded along its first dimension.
+        layout: of the tensor before it was sharded.
+    """
+    held = local(tensor.detach())
+    if not layout.shape:
+        return [Box((), held)]
+    start = _first_row(tensor)
+    found = []
+    for run in layout.runs:
+        if layout.dim == 0:
+            begin, end = max(run.local, start), min(run.local + run.length, start + held.shape[0])
+            offsets = [run.whole + begin - run.local, *[0] * (held.dim() - 1)]
+            view = held[begin - start : end - start] if end > begin else held[:0]
+        else:
+            offsets = [start, *[0] * (held.dim() - 1)]
+            offsets[layout.dim] = run.whole
+            view = held.narrow(layout.dim, run.local, run.length)
+        if view.numel():
+            found.append(Box(tuple(offsets), view))
+    return found
+
+
+def _first_row(tensor: Tensor) -> int:
+    """The first row of a tensor that this process holds."""
+    if not isinstance(tensor, DTensor):
+        return 0
+    assert all(isinstance(place, Replicate) or place == Shard(0) for place in tensor.placements), "as FSDP2 shards"
+    begin, rows = 0, tensor.shape[0]
+    for axis, place in enumerate(tensor.placements):
+        if isinstance(place, Shard):  # in equal parts, rounded up, of which the last may be shorter or empty
+            begin = min(rows, tensor.device_mesh.get_local_rank(axis) * -(-rows // tensor.device_mesh.size(axis)))
+    return begin

@@ -1,0 +1,67 @@
+"""Linear maps of which each process has a part, in the place of whole ones."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from weft.core.errors import UnsupportedError
+from weft.linear.linear import Linear, Rewritten
+from weft.ops.linear import linear
+from weft.parallel.collectives import entering, summed
+
+
+class DividedMap(Rewritten):
+    """Base. ``weight`` and ``bias`` are this process's part, under the names of the whole map's.
+
+    Args:
+        weight: part of the matrix.
+        bias: part of the bias, or all of it.
+        group: name of the processes that have the other parts.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, group: str) -> None:
+        super().__init__()
+        self.group, (self.out_features, self.in_features) = group, weight.shape
+        self.weight, self.bias = nn.Parameter(weight), None if bias is None else nn.Parameter(bias)
+
+    def merged(self) -> Linear:
+        raise UnsupportedError("each process has a part of the map.", where=type(self).__name__,
+                               remedy="Load a checkpoint of the run, which any one process can.")
+
+    def dense(self) -> None:
+        return None
+
+
+@final
+class Into(DividedMap):
+    """y_i = W_i x + b_i: some rows of W. The gradient of x is summed over processes."""
+
+    def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
+        return linear(entering(x, self.group), self.weight, self.bias)
+
+
+@final
+class OutOf(DividedMap):
+    """y = sum over processes of W_i h_i, plus b: some columns of W.
+
+    Args:
+        weight: this process's columns.
+        bias: all of it.
+        group: name of the processes.
+        goes_on: whether every process goes on with its own part, so that the gradient of y is a sum too.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, group: str, *, goes_on: bool = False) -> None:
+        super().__init__(weight, bias, group)
+        self.goes_on = goes_on
+
+    def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
+        part = linear(x, self.weight)
+        y = summed(part.to(torch.promote_types(part.dtype, torch.float32)), self.group)
+        y = y if self.bias is None else y + self.bias
+        y = y.to(part.dtype)
+        return entering(y, self.group) if self.goes_on else y
