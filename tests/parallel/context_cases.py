@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from weft.core.part_config import PartConfig
-from weft.core.span import WHOLE, Span
-from weft.laws.discovery import every_example, subject_of
-from weft.laws.subject import Subject, with_facts
 from weft.core.layer import facts_of
+from weft.core.registry import REGISTRY
+from weft.core.span import WHOLE, Span
+from weft.laws.subject import Subject, with_facts
+from weft.models.decoder import Decoder
 from weft.parallel.context import Context
 
 STEPS = 11
@@ -56,7 +56,42 @@ def gradients(module: nn.Module, x: Tensor, loss: Tensor) -> list[Tensor]:
             for each in [*leaves, *module.parameters()]]
 
 
-def cases(groups: tuple[str, ...]) -> Iterator[tuple[str, PartConfig]]:
-    for name, config in every_example():
-        if config.group in groups:
-            yield name, config
+def decoder(**fields: Any) -> Decoder:
+    """A small model of a mixer of each way of handing a state on: keys, in turn, affine maps."""
+    layers = [{"kind": "attention", "n_heads": 2, "position": "t5"}, "gru", "gated_linear_attention"]
+    config = REGISTRY.get(("model",), "decoder").model_validate({
+        "vocab_size": 11, "d_model": 8, "position": "learned", "context": STEPS,
+        "blocks": [{"kind": "pre", "layers": [layer, {"kind": "mlp", "d_ff": 12}]} for layer in layers], **fields})
+    torch.manual_seed(0)
+    model = config.build(None).double()
+    assert isinstance(model, Decoder)
+    return model
+
+
+def losses(scored: Tensor, *, recomputes: bool) -> float:
+    """The largest difference of a decoder's loss and gradients from one process's, relative to the largest gradient."""
+    model, tokens = decoder(), torch.randint(11, (3, STEPS), generator=torch.Generator().manual_seed(1))
+    span = spans(STEPS // 2)["packed"]
+
+    def loss(found: Tensor, where: slice) -> Tensor:
+        return -torch.where(scored[:, where], model.readout.log_prob(found, tokens[:, where]), 0.0).sum()
+
+    alone = gradients(model, tokens, loss(model.hidden(tokens, None, span).y, slice(None)))
+    model.stack.kept_activations = "inputs" if recomputes else "everything"
+    with Context(recomputes=recomputes).piece(model, tokens.shape, span) as piece:
+        y = model.hidden(tokens[:, piece.tokens], piece.state, piece.span).y
+        found = gradients(model, tokens, piece.closed(loss(y, piece.tokens)))
+    for gradient in found:
+        dist.all_reduce(gradient)
+    largest = max(float(each.abs().max()) for each in alone)
+    return max(float((a - b).abs().max()) for a, b in zip(found, alone, strict=True)) / largest
+
+
+def recomputed() -> float:
+    """With blocks that are run again for the backward pass."""
+    return losses(torch.ones(3, STEPS, dtype=torch.bool), recomputes=True)
+
+
+def unscored() -> float:
+    """Where only the last process has tokens that are scored."""
+    return losses((torch.arange(STEPS) == STEPS - 1).expand(3, -1), recomputes=False)

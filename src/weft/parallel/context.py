@@ -27,7 +27,7 @@ from torch import Tensor
 from weft.core.clock import Clock, Moment
 from weft.core.errors import InputError
 from weft.core.history import GrowingHistory
-from weft.core.layer import Layer, LayerState, needs_of, traits_of
+from weft.core.layer import Layer, needs_of, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.span import WHOLE, Span
 from weft.core.ticks import Ticks
@@ -162,7 +162,7 @@ def span_of_piece(whole: Span, pieces: HandedPieces, before: Clock, after: Clock
 
 
 def problems_of(model: Model) -> list[str]:
-    """Why the rows of this model cannot be cut among processes; empty if they can."""
+    """Why the rows of this model cannot be cut among processes, by field; empty if they can."""
     where, traits = "training.mesh.context", traits_of(model)
     if not isinstance(model, Decoder):
         return [f"{where}: a model of kind {model.config.kind!r} does not hand its state on by layers. Use a decoder, "
@@ -173,11 +173,42 @@ def problems_of(model: Model) -> list[str]:
             if trait in traits]
 
 
-def own_part(given: Any, tokens: slice, steps: int) -> Any:
-    """A batch's NamedTuple of tensors with the tokens of a piece, where a tensor has ``steps`` tokens along its second
-    dimension; a span is left as it is, for that of the piece to take its place."""
-    return type(given)(*(value[:, tokens] if isinstance(value, Tensor) and value.dim() > 1 and
-                         value.shape[1] == steps else value for value in given))
+@final
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A batch, or a process's piece of it, as a task computes it.
+
+    Attributes:
+        given: the batch's tensors and span.
+        state: before it.
+        piece: None for a whole batch.
+    """
+
+    given: Any
+    state: Any
+    piece: Piece | None = None
+
+    def closed(self, loss: Tensor) -> Tensor:
+        """The loss to differentiate, see `Piece.closed`."""
+        return loss if self.piece is None else self.piece.closed(loss)
 
 
-__all__ = ["Context", "LayerState", "Piece", "cuts", "own_part", "problems_of"]
+@contextmanager
+def part_of(context: Context | None, model: Model, given: Any, state: Any) -> Iterator[Part]:
+    """This process's part of a batch, inside ``with`` until its backward pass is done.
+
+    Args:
+        context: the processes that share the rows; None: this one has whole rows.
+        model: that computes them.
+        given: a NamedTuple of one span and of tensors [B,T,...].
+        state: before whole rows.
+    """
+    if context is None:
+        yield Part(given, state)
+        return
+    assert isinstance(model, LanguageModel), "other models are refused before"
+    (span,) = (value for value in given if isinstance(value, Span))
+    shape = next(value.shape for value in given if isinstance(value, Tensor))
+    with context.piece(model, tuple(shape), span) as piece:
+        own = (piece.span if value is span else value[:, piece.tokens] for value in given)
+        yield Part(type(given)(*own), piece.state, piece)
