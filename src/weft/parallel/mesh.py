@@ -85,7 +85,7 @@ class Mesh:
     Attributes:
         settings: sizes of the axes.
         rank: of this process in the run.
-        devices: torch's device mesh, with the four axes by name; None for a run of one process.
+        devices: torch's device mesh, with the four axes by name; None where all processes are replicas.
     """
 
     settings: MeshSettings
@@ -107,7 +107,8 @@ class Mesh:
         """
         chosen = MeshSettings(replicate=size) if settings is None else settings
         require_world(chosen, size)
-        devices = None if size == 1 else init_device_mesh(device, chosen.sizes, mesh_dim_names=AXES)
+        alike = chosen.processes == chosen.replicate
+        devices = None if alike else init_device_mesh(device, chosen.sizes, mesh_dim_names=AXES)
         return cls(chosen, rank, devices)
 
     def size(self, axis: Axis) -> int:
@@ -121,11 +122,13 @@ class Mesh:
 
     def group(self, axis: Axis) -> dist.ProcessGroup | None:
         """The processes that differ from this one in the axis alone, in order; None where there is only this one."""
-        return None if self.devices is None or self.size(axis) == 1 else self.devices.get_group(axis)
+        if self.size(axis) == 1:
+            return None
+        return dist.group.WORLD if self.devices is None else self.devices.get_group(axis)
 
     def along(self, *axes: Axis) -> DeviceMesh:
         """The part of torch's mesh with these axes that this process is in."""
-        assert self.devices is not None, "there are several processes"
+        assert self.devices is not None, "the processes are not all replicas"
         part: DeviceMesh = self.devices[axes[0] if len(axes) == 1 else axes]
         return part
 

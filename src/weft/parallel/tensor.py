@@ -26,7 +26,7 @@ from weft.heads.readout import LinearReadout
 from weft.linear.division import Along, Divisible, Division
 from weft.linear.linear import Linear
 from weft.linear.replacing import replaced
-from weft.linear.untouched import untouched
+from weft.linear.untouched import HOOKS, untouched
 from weft.parallel.layout import Layout, Run
 from weft.parallel.maps import Into, OutOf
 from weft.parallel.mesh import PLACE, Mesh
@@ -153,7 +153,7 @@ def _innermost(model: nn.Module) -> Iterator[tuple[str, Layer]]:
 def _division(layer: Layer) -> Division | str:
     if not isinstance(layer, Divisible) or "division" not in vars(type(layer)):
         return "it does not say how it divides"
-    if not untouched(layer, type(layer)):
+    if any(vars(layer)[hooks] for hooks in HOOKS):
         return "it has been adapted from outside"
     found = layer.division()
     maps = [] if isinstance(found, str) else [*found.into, *found.out_of, *found.through]

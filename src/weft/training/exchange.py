@@ -10,12 +10,15 @@ All ranks must call each of these functions, in the same order; in a world of on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
+from weft.parallel.layout import local
+from weft.parallel.mesh import Axis
 from weft.training.parallel import World
 
 BUCKET = 2**24
@@ -23,19 +26,45 @@ BUCKET = 2**24
 
 
 @torch.no_grad()
-def sum_gradients(world: World, model: nn.Module) -> None:
-    """Give every parameter the sum of its gradients over all ranks; one without a gradient on any rank keeps none."""
+def sum_gradients(world: World, model: nn.Module, summed: Collection[str] = ()) -> None:
+    """Give every parameter the sum of its gradients over the ranks that have computed parts of it; one without a
+    gradient on any rank keeps none. Gradients of sharded parameters have been added where they were sharded.
+
+    Args:
+        world: the ranks.
+        model: whose parameters.
+        summed: names of parameters that the ranks of the axis ``tensor`` share and use each for its own heads.
+    """
     if world.size == 1:
         return
-    for bucket in _buckets(model):
-        present = [0.0 if weight.grad is None else 1.0 for weight in bucket]
-        pieces = [_flat(torch.zeros_like(weight) if weight.grad is None else weight.grad) for weight in bucket]
-        # How many ranks have each gradient is summed in the same call, behind the gradients themselves.
-        flat = torch.cat([*pieces, pieces[0].new_tensor(present)])
-        with world.communicating():
-            dist.all_reduce(flat)
-        *sums, present_sums = flat.split([*(piece.numel() for piece in pieces), len(bucket)])
-        for weight, piece, ranks in zip(bucket, sums, present_sums.tolist(), strict=True):
+    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    for axes in dict.fromkeys(_axes(name, weight, summed) for name, weight in trained):
+        groups = [group for axis in axes if (group := world.mesh.group(axis)) is not None]
+        for bucket in _buckets([weight for name, weight in trained if _axes(name, weight, summed) == axes]
+                               ) if groups else ():
+            _sum_bucket(world, bucket, groups)
+
+
+def _axes(name: str, weight: Tensor, summed: Collection[str]) -> tuple[Axis, ...]:
+    """The axes of the mesh whose ranks have computed different parts of a parameter's gradient."""
+    rows: tuple[Axis, ...] = ("context",) if isinstance(weight, DTensor) else ("shard", "replicate", "context")
+    return (*rows, "tensor") if name in summed else rows
+
+
+def _sum_bucket(world: World, bucket: list[nn.Parameter], groups: list[dist.ProcessGroup]) -> None:
+    present = [0.0 if weight.grad is None else 1.0 for weight in bucket]
+    pieces = [_flat(local(torch.zeros_like(weight) if weight.grad is None else weight.grad)) for weight in bucket]
+    # How many ranks have each gradient is summed in the same call, behind the gradients themselves.
+    flat = torch.cat([*pieces, pieces[0].new_tensor(present)])
+    with world.communicating():
+        for group in groups:
+            dist.all_reduce(flat, group=group)
+    *sums, present_sums = flat.split([*(piece.numel() for piece in pieces), len(bucket)])
+    for weight, piece, ranks in zip(bucket, sums, present_sums.tolist(), strict=True):
+        if isinstance(weight.grad, DTensor):
+            local(weight.grad).copy_(_shaped(piece, local(weight)))
+        else:
+            assert not (ranks and isinstance(weight, DTensor)), "ranks that shard a parameter use it alike"
             weight.grad = _shaped(piece, weight) if ranks else None
 
 
@@ -63,22 +92,22 @@ def broadcast_named(world: World, tensors: Mapping[str, Tensor]) -> dict[str, Te
 
 
 def gather_rows(world: World, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The rows of all ranks, in order, of tensors whose first dimension is the batch."""
+    """The rows of all ranks, in order, of tensors whose first dimension is the batch; once, where ranks share rows."""
     if world.size == 1:
         return dict(tensors)
-    gathered = {}
+    gathered, alike = {}, world.size // world.mesh.data_size  # ranks that share rows follow one another
     for name, tensor in tensors.items():
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(world.size)]
         with world.communicating():
             dist.all_gather([_bytes(part) for part in parts], _bytes(tensor.contiguous()))
-        gathered[name] = torch.cat(parts)
+        gathered[name] = torch.cat(parts[::alike])
     return gathered
 
 
-def _buckets(model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """The trained parameters in order, in lists of one dtype and limited size."""
+def _buckets(weights: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Parameters in order, in lists of one dtype and limited size."""
     bucket: list[nn.Parameter] = []
-    for weight in (weight for weight in model.parameters() if weight.requires_grad):
+    for weight in weights:
         if bucket and (weight.dtype != bucket[0].dtype or sum(map(torch.numel, [*bucket, weight])) > BUCKET):
             yield bucket
             bucket = []

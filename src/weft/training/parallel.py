@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 
 from weft.core.errors import FailedError, TrainingError, UnsupportedError
+from weft.parallel.mesh import Mesh, MeshSettings
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -68,6 +69,7 @@ class World:
         self.device, self.rank, self.size = device, rank, size
         self._store: Store | None = None
         self._lost = False
+        self.mesh = Mesh(MeshSettings(replicate=size), rank)
 
     @staticmethod
     def here(device: str = "cpu") -> World:
@@ -89,6 +91,17 @@ class World:
     def leads(self) -> bool:
         """Whether this is rank 0, which evaluates, writes files and prints."""
         return self.rank == 0
+
+    def arrange(self, settings: MeshSettings | None) -> Mesh:
+        """Arrange the connected processes in a mesh, which `mesh` is from then on. All ranks must call it.
+
+        Raises:
+            ConfigError: the mesh has another number of processes.
+        """
+        wanted = MeshSettings(replicate=self.size) if settings is None else settings
+        if self.mesh.settings != wanted:
+            self.mesh = Mesh.of(wanted, rank=self.rank, size=self.size, device=self.device.type)
+        return self.mesh
 
     def __enter__(self) -> World:
         if self.size == 1:
@@ -128,9 +141,9 @@ class World:
         return True
 
     def rows(self, count: int) -> slice:
-        """This rank's rows of ``count``."""
-        each = count // self.size
-        return slice(self.rank * each, (self.rank + 1) * each)
+        """This rank's rows of ``count``; ranks that share rows have the same ones."""
+        each, place = count // self.mesh.data_size, self.mesh.data_rank
+        return slice(place * each, (place + 1) * each)
 
     def lead(self, work: Callable[[], Any]) -> Any:
         """Call ``work`` on rank 0 and return its result, which must be JSON data, on all ranks. If it fails, all do.
@@ -152,8 +165,12 @@ class World:
         return result
 
     def total(self, *values: float) -> list[float]:
-        """The sum over all ranks of each value; exact for whole numbers."""
-        return list(values) if self.size == 1 else self._reduced(values, dist.ReduceOp.SUM)
+        """The sum over all ranks of each value, those that share every product counted once; exact for whole
+        numbers."""
+        if self.size == 1:
+            return list(values)
+        alike = self.mesh.size("tensor")
+        return [value / alike for value in self._reduced(values, dist.ReduceOp.SUM)]
 
     def largest(self, value: int) -> int:
         """The largest value of all ranks."""

@@ -12,7 +12,8 @@ from weft.training.parallel import World
 
 
 def require_divisible(config: RunConfig, size: int) -> None:
-    """Check that a batch gives every rank as many rows; batches under a budget of tokens give each about as many.
+    """Check that a batch gives every rank that takes rows of its own as many; batches under a budget of tokens give
+    each about as many.
 
     Raises:
         ConfigError: it does not.

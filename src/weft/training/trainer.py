@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.errors import ConfigError, DivergedError
 from weft.core.layer import Part, traits_of, with_boundaries
@@ -24,13 +24,13 @@ from weft.training.averages import Average
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
-from weft.training.exchange import gather_rows, sum_gradients
+from weft.training.exchange import gather_rows
 from weft.training.gradient import Sums, add_gradients, forward_of
+from weft.training.holding import hold, holding_problems
 from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World
 from weft.training.parallel_checks import require_divisible, require_parallel
-from weft.training.precision import Precision
 from weft.training.products import products_of
 from weft.training.unfreezing import Unfreezing
 
@@ -75,14 +75,16 @@ class Trainer:
                  device: torch.device | str, compute: Compute | None = None, world: World | None = None) -> None:
         settings, dtype = config.training, DTYPES[config.training.dtype]
         self.world = World(torch.device(device)) if world is None else world
-        require_divisible(config, self.world.size)
+        mesh = self.world.arrange(settings.mesh)
+        require_divisible(config, mesh.data_size)
         require_parallel(model, self.world.size)
         self.task = config.made_task()
         require_possible(config, self.task, model)
         self.compute = Compute.choose(settings.compute, dtype=dtype, device=device,
                                       products=partial(products_of, config)) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)
-        self.precision = Precision(model.to(device), dtype)
+        self.held = hold(model.to(device), self.world, dtype, one_group=self.compute.compile)
+        self.precision = self.held.precision
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
         self._unfreezing = Unfreezing(self.precision.working, settings.unfreeze, steps)
@@ -93,7 +95,7 @@ class Trainer:
         self._prepared = overriding(self.precision.working, "begin_step")
         self._finished = overriding(self.model, "after_step")
         forward = forward_of(self.task, self.precision.working)
-        self._forward = compiled(forward) if self.compute.compile else forward
+        self._forward = self.held.entering(compiled(forward) if self.compute.compile else forward)
         self.step, self.seconds = 0, 0.0
         self._state: ModelState | None = None
         self._first_loss: float | None = None
@@ -110,10 +112,11 @@ class Trainer:
 
     def _advance(self) -> StepReport:
         begun = time.perf_counter()
-        seed_step(self.config.seed, self.step, self.world.rank, device=self.device)
+        seed_step(self.config.seed, self.step, self.world.mesh.data_rank, device=self.device)
         settings, world = self.config.training, self.world
         first = self.step * settings.accumulation
-        batches = [self.batches.batch(first + i, rank=world.rank, world=world.size)
+        mesh = world.mesh
+        batches = [self.batches.batch(first + i, rank=mesh.data_rank, world=mesh.data_size)
                    for i in range(settings.accumulation)]
         for place, part in self._prepared:
             part.begin_step(self.step, derived_seed(self.config.seed, place, self.step))
@@ -123,9 +126,7 @@ class Trainer:
             sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
                                               device=self.device, forward=self._forward, world=world,
                                               collect=self.precision.collect_gradients)
-        sum_gradients(world, self.model)
-        limit = math.inf if settings.clip is None else settings.clip
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        norm = self.held.finish_gradients(world, settings.clip)
         self._require_converging(sums, norm)
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
         set_lr(self.optimizer, lr)
@@ -212,7 +213,7 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
     Raises:
         ConfigError: it cannot; every problem is listed.
     """
-    problems = [*task.problems(model), *config.training.optimizer.problems(model)]
+    problems = [*task.problems(model), *config.training.optimizer.problems(model), *holding_problems(config, model)]
     if config.training.unfreeze is not None:
         problems += config.training.unfreeze.problems(model)
         if config.training.compute.compile:

@@ -1,0 +1,158 @@
+"""FSDP2: every process stores a part of each parameter, and of what the optimiser keeps for it.
+
+`fully_shard` gathers the parameters of a block before it computes, and adds and divides their gradients after its
+backward pass. Blocks are one group each; embeddings, norms and readouts outside of them are the root's. The model is
+entered through one module, `Entered`, because Weft calls several methods of a model where FSDP2 expects `forward`.
+
+In bfloat16 the parameters that are stored are float32, blocks compute with bfloat16 copies, and gradients are added in
+float32. Parameters that a part keeps wide (`Part.exact`, `Part.wide_in_training`), small vectors all of them, are whole
+on every process, and their gradients are added by `weft.training.exchange`. FSDP2's casting of inputs is off: it would
+turn a float32 state into bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast, final
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from weft.core.layer import Chooser, Layer, Part, kept_dtypes, with_boundaries
+from weft.core.model import Model
+from weft.core.output import Output
+from weft.core.part import wide_in_training
+from weft.parallel.mesh import Mesh
+
+R = TypeVar("R")
+
+
+@final
+class Entered(nn.Module):
+    """The root of FSDP2: calls ``work`` while the model's own parameters are gathered."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+
+@final
+class Sharded:
+    """A model whose parameters are sharded over the axis ``shard`` of the mesh, and replicated over ``replicate``.
+
+    Args:
+        model: whole, with the same weights on every process; its parameters become DTensors.
+        mesh: of the run.
+        dtype: what it computes in; the parameters stay float32 where it is bfloat16.
+        one_group: gather the whole model at once and not block by block, as the compiler needs, which would cut the
+            pass at every block.
+    """
+
+    def __init__(self, model: Model, mesh: Mesh, dtype: torch.dtype, *, one_group: bool = False) -> None:
+        self.model = self.working = model if dtype == torch.bfloat16 else model.to(dtype)
+        narrow = dtype == torch.bfloat16
+        options: dict[str, Any] = {"mesh": mesh.along(*(("replicate", "shard") if mesh.size("replicate") > 1 else
+                                                        ("shard",)))}
+        if narrow:
+            options["mp_policy"] = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
+            kept = kept_dtypes(model).exact | wide_in_training(model)
+            options["ignored_params"] = {each for each in model.parameters() if id(each) in kept}
+        self._buffers = list(_narrowed(model, dtype)) if narrow else []
+        for chooser in (each for each in model.modules() if isinstance(each, Chooser)):
+            chooser.register_forward_hook(_reach_all)
+        shared = _shared(model) if not one_group else frozenset()
+        for block in () if one_group or shared else _blocks(model):
+            _added(fully_shard(block, **options))
+        self._root = fully_shard(Entered(model), **options)
+        _added(self._root)
+
+    def enter(self, work: Callable[..., R], *arguments: Any) -> R:
+        """Call ``work`` with the parameters ready, all processes together. Those that are gathered for a call without
+        gradients are freed at its end."""
+        result: R = self._root(work, *arguments)
+        if not torch.is_grad_enabled():
+            cast(FSDPModule, self._root).reshard()
+        return result
+
+    def collect_gradients(self) -> None:
+        """FSDP2 has added the gradients to those of the stored parameters."""
+
+    def refresh(self, *, buffers: bool = False) -> None:
+        """The next call gathers the updated parameters. With ``buffers``, take over those that were loaded."""
+        for module, name, whole in self._buffers if buffers else ():
+            setattr(module, name, whole.to(getattr(module, name).dtype))
+
+    def buffers(self) -> dict[int, Tensor]:
+        """The buffers in their own dtype, by the identity of the narrow ones that compute."""
+        found = {}
+        for module, name, whole in self._buffers:
+            own = getattr(module, name)
+            if not torch.equal(whole.to(own.dtype), own):
+                whole.copy_(own)
+            found[id(own)] = whole
+        return found
+
+
+def _added(module: nn.Module) -> None:
+    """Add gradients instead of averaging them: a batch's loss is already divided by the targets of all processes. The
+    plain sum is what every backend offers."""
+    root = cast(FSDPModule, module)
+    root.set_gradient_divide_factor(1.0)
+    root.set_force_sum_reduction_for_comms(True)
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The blocks of every stack that is not inside another one's block, each once."""
+    stacks, seen = with_boundaries(model), set[int]()
+    inside = {id(inner) for stack in stacks for inner in stack.modules() if inner is not stack}
+    for stack in stacks:
+        for block in _layers(stack) if id(stack) not in inside else ():
+            if id(block) not in seen and any(True for _ in block.parameters()):
+                seen.add(id(block))
+                yield block
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, Layer):
+            yield child
+        else:
+            yield from _layers(child)
+
+
+def _shared(model: nn.Module) -> frozenset[int]:
+    """Parameters that a block shares with another or with what lies outside, which no two groups may have."""
+    users: dict[int, set[int]] = {}
+    blocks = list(_blocks(model))
+    inside = {id(module): index for index, block in enumerate(blocks) for module in block.modules()}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            users.setdefault(id(parameter), set()).add(inside.get(id(module), -1))
+    return frozenset(parameter for parameter, places in users.items() if len(places) > 1)
+
+
+def _narrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    """Give the model's buffers the dtype in which it computes, except for those that parts keep; each with its module,
+    its name and its values before."""
+    kept = kept_dtypes(model)
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            after = kept.after(buffer, dtype)
+            if buffer.is_floating_point() and after != buffer.dtype:
+                yield module, name, buffer
+                setattr(module, name, buffer.to(after))
+
+
+def _reach_all(module: nn.Module, _: tuple[Any, ...], output: Any) -> Any:
+    """Make the output depend on every parameter of a layer that chooses: one that was not chosen here and was chosen on
+    another process must have a gradient on both, since they are added together."""
+    if not torch.is_grad_enabled():
+        return output
+    assert isinstance(module, Part) and isinstance(output, Output), "a layer"
+    nothing = sum((each.reshape(-1)[:1].sum() * 0 for each in module.parameters() if each.requires_grad),
+                  output.y.new_zeros(()))
+    return output._replace(y=output.y + nothing.to(output.y.dtype))
