@@ -72,14 +72,25 @@ def packed(mixer: PartConfig, _: World | None, steps: int) -> Cell:
     return apart(course(lambda x: x, Span(begins=begins)), course(apart_rows, Span(count=count)))
 
 
-def descended(mixer: PartConfig, batches: list[tuple[Tensor, Tensor, Tensor]], span: Span) -> list[Step]:
-    """A course on given ids, targets and which of them count."""
+def compiled(mixer: PartConfig, _: World | None, steps: int) -> Cell:
+    """The loss and its gradient as one traced and decomposed graph, which PyTorch's own kernels compute."""
+    tokens = torch.randint(VOCABULARY, (steps, ROWS, CONTEXT + 1), generator=torch.Generator().manual_seed(1))
+    counted = torch.ones(ROWS, CONTEXT, dtype=torch.bool)
+    batches = [(x[:, :-1].contiguous(), x[:, 1:].contiguous(), counted) for x in tokens]
+    torch._dynamo.reset()
+    traced = torch.compile(_loss, fullgraph=True, dynamic=False, backend="aot_eager")
+    return apart(descended(mixer, batches, WHOLE, traced), descended(mixer, batches, WHOLE))
+
+
+def descended(mixer: PartConfig, batches: list[tuple[Tensor, Tensor, Tensor]], span: Span,
+              loss_of: Callable[..., Tensor] | None = None) -> list[Step]:
+    """A course on given ids, targets and which of them count; ``loss_of``: None: `_loss`."""
     config = run_of(mixer)
     model: Any = fresh_model(config).double()
     optimizer, course = config.training.optimizer.create(model), []
     for inputs, targets, counted in batches:
         optimizer.zero_grad()
-        loss = _loss(model, inputs, targets, counted, span)
+        loss = (loss_of or _loss)(model, inputs, targets, counted, span)
         loss.backward()
         course.append(Step(loss.item(), {name: torch.zeros_like(own) if own.grad is None else own.grad.clone()
                                          for name, own in model.named_parameters()}))
@@ -149,6 +160,7 @@ COLUMNS = (
     Column("CP", alike({"mesh": {"context": 2}}), 2, "each process has half of the tokens of every row"),
     Column("recompute", alike({"compute": {"matmul": "default", "checkpoint_activations": True}}), 1,
            "blocks are run again for the backward pass"),
-    Column("compile", alike({"compute": {"matmul": "default", "compile": True}}), 1, "forward and backward compiled"),
+    Column("compile", compiled, 1, "forward and backward traced by `torch.compile` as one graph, decomposed, and computed by "
+           "PyTorch's own kernels (`aot_eager`)"),
     Column("LoRA-merge", merged_adapters, 1, "adapters beside the maps, against merged ones, at every step"),
 )

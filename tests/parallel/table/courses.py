@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from parallel.table.subjects import fresh_model, text
+from weft.parallel.layout import Layout, boxes
 from weft.training import RunConfig
 from weft.training.parallel import World
 from weft.training.trainer import Trainer
@@ -49,8 +51,23 @@ def advanced(trainer: Trainer) -> Step:
 
 def whole_gradients(trainer: Any) -> dict[str, Tensor]:
     """The gradients of all parameters, as one process has them."""
-    return {name: torch.zeros_like(weight) if weight.grad is None else weight.grad.detach().clone()
-            for name, weight in trainer.model.named_parameters()}
+    found = {}
+    for name, weight in trainer.model.named_parameters():
+        grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        found[name] = _whole(grad, trainer.held.layout(name, weight), trainer.world)
+    return found
+
+
+def _whole(held: Tensor, layout: Layout, world: World) -> Tensor:
+    """A tensor of which this process may hold a part, whole: every entry is that of all who hold it."""
+    if world.size == 1:
+        return held.detach().clone()
+    entries = torch.zeros(2, *layout.shape, dtype=held.dtype)
+    for box in boxes(held, layout):
+        place = tuple(slice(start, start + size) for start, size in zip(box.offsets, box.tensor.shape, strict=True))
+        entries[(slice(None), *place)] = torch.stack([box.tensor, torch.ones_like(box.tensor)])
+    dist.all_reduce(entries)
+    return entries[0] / entries[1]
 
 
 def apart(course: Sequence[Step], alone: Sequence[Step]) -> Cell:
