@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from parallel.table.courses import Cell, Step, advanced, apart, trained
-from parallel.table.subjects import CONTEXT, ROWS, VOCABULARY, fresh_model, run_of, text
+from parallel.table.subjects import CONTEXT, ROWS, VOCABULARY, fresh_model, mixers, run_of, text
 from weft.core.model import LanguageModel
 from weft.core.part_config import PartConfig
 from weft.core.span import WHOLE, Span
@@ -42,10 +43,18 @@ class Column(NamedTuple):
 def alike(training: dict[str, Any]) -> Measure:
     """The same run with other settings of training, which must not change its course."""
     def measure(mixer: PartConfig, world: World | None, steps: int) -> Cell:
-        plain, other = run_of(mixer, steps=steps), run_of(mixer, steps=steps, training=training)
-        return apart(trained(other, world=world, steps=steps), trained(plain, steps=steps))
+        other = run_of(mixer, steps=steps, training=training)
+        return apart(trained(other, world=world, steps=steps), alone(mixer.kind, steps))
 
     return measure
+
+
+@cache
+def alone(kind: str, steps: int) -> list[Step]:
+    """The course of one process that several columns follow."""
+    mixer = mixers()[kind]
+    assert isinstance(mixer, PartConfig)
+    return trained(run_of(mixer, steps=steps), steps=steps)
 
 
 def packed(mixer: PartConfig, _: World | None, steps: int) -> Cell:
@@ -119,7 +128,7 @@ def resumed_twice(mixer: PartConfig, _: World | None, steps: int) -> Cell:
             trainer = started(model)
             trainer.resume(held, step=step, seconds=0.0, where="the table")
         course.append(advanced(trainer))
-    return apart(course, trained(config, steps=steps))
+    return apart(course, alone(mixer.kind, steps))
 
 
 def merged_adapters(mixer: PartConfig, _: World | None, steps: int) -> Cell:
