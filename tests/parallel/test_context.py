@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,8 +32,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_layer_computes_what_one_process_does(found: dict[int, dict[str, Any]], size: int) -> None:
-    """Packed documents that begin before, at and after a cut, rows that end before it, blocks that are run again for the
-    backward pass, and pieces of which no token is scored, included."""
+    """Packed documents that begin before, at and after a cut, rows that end before it, blocks that are run again for
+    the backward pass, and pieces of which no token is scored, included."""
     numbers = {name: value for name, value in found[size].items() if not isinstance(value, str)}
     assert {name: value for name, value in numbers.items() if not value <= BOUND} == {}
     assert {"recomputed", "unscored"} <= numbers.keys()

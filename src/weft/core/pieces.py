@@ -6,8 +6,8 @@ row from the state after the pieces before it, which another process has. How a 
 * by default it runs when the state has arrived from the process before, and its new state is sent on: right for every
   layer that has a state, while the processes take turns;
 * a layer with `joins_pieces` reads `Span.pieces` in `run`, and takes at once only what it needs of earlier pieces: the
-  keys and values of all (`gathered`), the last inputs of a convolution (`before`), or, where a piece maps the state S to
-  A S + B, every piece's A and B (`entering`).
+  keys and values of all (`gathered`), the last inputs of a convolution (`before`), or, where a piece maps the state S
+  to A S + B, every piece's A and B (`entering`).
 
 All of it is differentiable: gradients flow back to the process that computed the earlier piece. The module that
 communicates is `weft.parallel.context`; layers know only what is here.

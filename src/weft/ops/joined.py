@@ -1,7 +1,7 @@
 """States of linear recurrences whose rows are cut among processes (`weft.core.pieces`).
 
-A piece maps the state before it to A S + B: A is what the piece leaves of a state, its decays multiplied together, and B
-the state after it from zero. No process waits for another to go through its tokens; the price is that B is computed
+A piece maps the state before it to A S + B: A is what the piece leaves of a state, its decays multiplied together, and
+B the state after it from zero. No process waits for another to go through its tokens; the price is that B is computed
 besides the outputs, which need the state before the piece.
 """
 

@@ -149,9 +149,9 @@ def span_of_piece(whole: Span, pieces: HandedPieces, before: Clock, after: Clock
 
     fresh, level = pieces.place == 0, whole.count is None
     # As in every call with a state, no dimension of rows is shared.
-    own = Ticks(*(values[:, cut].expand(len(before.seen), -1) for values in (
-        ticks.order, ticks.begin, ticks.prefix_end, ticks.length)), part(ticks.coordinates), part(ticks.valid),
-        ticks.packed, ticks.facts)
+    order, begin, prefix_end, length = (values[:, cut].expand(len(before.seen), -1) for values in (
+        ticks.order, ticks.begin, ticks.prefix_end, ticks.length))
+    own = Ticks(order, begin, prefix_end, length, part(ticks.coordinates), part(ticks.valid), ticks.packed, ticks.facts)
     count = None if whole.count is None else (whole.count - pieces.start).clamp(0, pieces.stop - pieces.start)
     facts: Mapping[str, Tensor] | None = None if whole.facts is None else {
         name: fact[:, cut] for name, fact in whole.facts.items()}

@@ -91,12 +91,12 @@ class Gathered(Function):
     """(thread, x) -> (thread, [count, *x.shape]). The gradient of x is the sum of those of all places."""
 
     @staticmethod
-    def forward(ctx: Any, line: Line, thread: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(ctx: Any, line: Line, thread: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.line = line
         return thread.clone(), line.gather(x)
 
     @staticmethod
-    def backward(ctx: Any, thread: Tensor, grad: Tensor) -> tuple[None, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, thread: Tensor, grad: Tensor) -> tuple[None, Tensor, Tensor]:
         # gloo has no sum that leaves each process its own part, and the sum of everything is needed once a layer.
         return None, thread, ctx.line.sum(grad)[ctx.line.place]
 
@@ -105,7 +105,7 @@ class Received(Function):
     """(thread, templates) -> (thread, tensors of the process before), with their shapes and dtypes."""
 
     @staticmethod
-    def forward(ctx: Any, line: Line, thread: Tensor, *templates: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(ctx: Any, line: Line, thread: Tensor, *templates: Tensor) -> tuple[Tensor, ...]:
         ctx.line = line
         tensors = [torch.empty_like(each, memory_format=torch.contiguous_format) for each in templates]
         for tensor in tensors:
@@ -114,7 +114,7 @@ class Received(Function):
         return thread.clone(), *tensors
 
     @staticmethod
-    def backward(ctx: Any, thread: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, thread: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         for grad in grads:
             if differentiable(grad):
                 ctx.line.send(grad, -1)
@@ -125,14 +125,14 @@ class Sent(Function):
     """(thread, tensors) -> thread, with the tensors sent to the next process, from which their gradients return."""
 
     @staticmethod
-    def forward(ctx: Any, line: Line, thread: Tensor, *tensors: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, line: Line, thread: Tensor, *tensors: Tensor) -> Tensor:
         ctx.line, ctx.kinds = line, [(each.shape, each.dtype, each.device) for each in tensors]
         for tensor in tensors:
             line.send(tensor, 1)
         return thread.clone()
 
     @staticmethod
-    def backward(ctx: Any, thread: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, thread: Tensor) -> tuple[Tensor | None, ...]:
         grads: list[Tensor | None] = []
         for shape, dtype, device in ctx.kinds:
             empty = torch.empty(shape, dtype=dtype, device=device)
@@ -146,12 +146,12 @@ class Closed(Function):
     """(value, thread) -> value; in the backward pass the chain of the thread begins here."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, thread: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, value: Tensor, thread: Tensor) -> Tensor:
         ctx.thread = thread.new_zeros(())
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         return grad, ctx.thread
 
 

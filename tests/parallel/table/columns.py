@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -65,7 +66,7 @@ def packed(mixer: PartConfig, _: World | None, steps: int) -> Cell:
     for row, lengths in enumerate(LENGTHS):
         ends = [sum(lengths[:index]) for index in range(len(lengths) + 1)]
         begins[row, ends[1:-1]] = True
-        documents += [(row, slice(start, stop)) for start, stop in zip(ends, ends[1:], strict=False)]
+        documents += [(row, slice(start, stop)) for start, stop in pairwise(ends)]
     count = torch.tensor([place.stop - place.start for _, place in documents])
 
     def apart_rows(x: Tensor) -> Tensor:
@@ -169,7 +170,7 @@ COLUMNS = (
     Column("CP", alike({"mesh": {"context": 2}}), 2, "each process has half of the tokens of every row"),
     Column("recompute", alike({"compute": {"matmul": "default", "checkpoint_activations": True}}), 1,
            "blocks are run again for the backward pass"),
-    Column("compile", compiled, 1, "forward and backward traced by `torch.compile` as one graph, decomposed, and computed by "
-           "PyTorch's own kernels (`aot_eager`)"),
+    Column("compile", compiled, 1, "forward and backward traced by `torch.compile` as one graph, decomposed, and "
+           "computed by PyTorch's own kernels (`aot_eager`)"),
     Column("LoRA-merge", merged_adapters, 1, "adapters beside the maps, against merged ones, at every step"),
 )

@@ -24,6 +24,8 @@ from weft.core.part_config import PartConfig
 from weft.training.parallel import World
 
 PARTLY = DOCS / "_build" / "parallel_table.json"
+TOGETHER = 4
+"""Mixers for which processes are started once, which takes as long as a column."""
 
 
 def cells(kinds: Sequence[str], columns: Iterable[Column], steps: int) -> dict[str, dict[str, Any]]:
@@ -64,16 +66,16 @@ def cell(column: Column, mixer: PartConfig | str, world: World | None, steps: in
 
 def measure(steps: int = STEPS) -> dict[str, Any]:
     """Every cell, those that an earlier run has measured included."""
-    rows = mixers()
     done: dict[str, Any] = json.loads(PARTLY.read_text("utf-8")) if PARTLY.exists() else {}
     PARTLY.parent.mkdir(exist_ok=True)
-    for number, kind in enumerate(rows, 1):
-        if kind in done:
-            continue
+    rows = list(mixers())
+    left = [kind for kind in rows if kind not in done]
+    for some in (left[start:start + TOGETHER] for start in range(0, len(left), TOGETHER)):
         begun = time.perf_counter()
-        done |= cells([kind], COLUMNS, steps)
+        done |= cells(some, COLUMNS, steps)
         PARTLY.write_text(json.dumps(done), encoding="utf-8")
-        print(f"{number} of {len(rows)}: {kind}, {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+        print(f"{len(done)} of {len(rows)}: {', '.join(some)}, {time.perf_counter() - begun:.0f} s", file=sys.stderr,
+              flush=True)
     return {"torch": torch.__version__.split("+")[0], "steps": steps, "mixers": dict(sorted(done.items()))}
 
 

@@ -13,15 +13,15 @@ RECORD, PAGE = DOCS / "parallel_table.json", DOCS / "parallel_table.md"
 INTRODUCTION = """# Ways to train, measured
 
 A run takes the same course however it is computed: in one batch or in accumulated ones, in one process or in several,
-interrupted or not. For every mixer this page compares {steps} steps of AdamW of a tiny decoder with it, in float64, with
-the same steps of one process, both from the same weights. Each course follows its own weights, so that a difference of
-one step acts on all later ones. Parallel columns are two processes on gloo, PyTorch {torch}.
+interrupted or not. For every mixer this page compares {steps} steps of AdamW of a tiny decoder with it, in float64,
+with the same steps of one process, both from the same weights. Each course follows its own weights, so that a
+difference of one step acts on all later ones. Parallel columns are two processes on gloo, PyTorch {torch}.
 """
 LARGEST = """## Largest difference
 
 The largest relative difference of the loss of a step, and of all its gradients together (L2 norm). Rounding of float64
-is some 1e-16; a course amplifies its own rounding, the more where a norm of each head divides by a small number, as at a
-document's first token.
+is some 1e-16; a course amplifies its own rounding, the more where a norm of each head divides by a small number, as at
+a document's first token.
 """
 SIGNED = """## Mean signed difference
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from weft.core.layer import traits_of
+from weft.core.model import Model
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.traits import Trait
 from weft.data import TokenStream
 from weft.training import RunConfig, parse_run
 from weft.training.train import build_model
-from weft.core.model import Model
 
 STEPS, ROWS, CONTEXT, WIDTH, VOCABULARY = 50, 4, 12, 8, 12
 """Of a run; rows divide among two processes, and so do tokens, features and ids."""

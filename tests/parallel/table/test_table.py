@@ -42,7 +42,8 @@ def test_every_way_takes_the_course_of_one_process(record: dict[str, Any]) -> No
 
 
 def test_only_cross_attention_and_what_says_so_have_no_numbers(record: dict[str, Any]) -> None:
-    empty = {(mixer, column) for mixer, row in record["mixers"].items() for column, cell in row.items() if "why" in cell}
+    empty = {(mixer, column) for mixer, row in record["mixers"].items() for column, cell in row.items()
+             if "why" in cell}
     assert {mixer for mixer, column in empty if column != "TP"} == {"cross_attention"}
 
 
