@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
 from weft.checkpoints.locate import find_checkpoint
+from weft.checkpoints.sharded import MODEL, TRAINING, StoredTensors, is_sharded
 from weft.checkpoints.tensors import assign_tensors, read_tensors
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import Model, ModelConfig, language_model, parse_model
@@ -68,7 +69,8 @@ def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", ver
     config, model = _build(content, folder)
     if purpose is not None:
         language_model(model, purpose, where=str(folder))
-    assign_tensors(model, read_tensors(folder / MODEL_FILE), where=str(folder / MODEL_FILE))
+    tensors = (StoredTensors(folder).whole(MODEL) if is_sharded(folder) else read_tensors(folder / MODEL_FILE))
+    assign_tensors(model, tensors, where=str(folder / MODEL_FILE))
     has_tokenizer = (folder / SETTINGS_FILE).exists()
     tokenizer = load_tokenizer(folder, kinds=known_tokenizers()) if has_tokenizer else None
     return Loaded(model.to(device).eval(), tokenizer, config, content.get("run"), content.get("facts") or {}, folder)
@@ -87,6 +89,17 @@ def read_model_config(path: str | Path) -> ModelConfig:
         return parse_model(content["model"])
 
 
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts of a checkpoint, whose files are compared with their SHA-256 sums; its tensors are not read.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    content = _read_config(path)
+    check_manifest(path)
+    return dict(content.get("facts") or {})
+
+
 def read_training(path: str | Path) -> dict[str, Tensor]:
     """The tensors that resuming needs besides the model, such as the optimizer's state.
 
@@ -94,6 +107,8 @@ def read_training(path: str | Path) -> dict[str, Tensor]:
         CheckpointError: the checkpoint was saved without them.
     """
     file = find_checkpoint(path) / TRAINING_FILE
+    if is_sharded(file.parent):
+        return StoredTensors(file.parent).whole(TRAINING)
     if not file.exists():
         raise CheckpointError(f"there is no {TRAINING_FILE}, so training cannot be resumed from it.",
                               where=str(file.parent), remedy="Resume from a checkpoint that a run has written.")

@@ -63,13 +63,19 @@ def fill_checkpoint(draft: Path, model: Model, tokenizer: Tokenizer | None, *,
                     run: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None,
                     training: Mapping[str, Tensor] | None = None) -> None:
     """Write the files of a checkpoint into an empty folder; the arguments are those of `save_checkpoint`."""
-    (draft / CONFIG_FILE).write_text(_content(model, run, facts), encoding="utf-8")
+    describe_checkpoint(draft, model, tokenizer, run=run, facts=facts)
     write_tensors(draft / MODEL_FILE, own_tensors(model))
-    if tokenizer is not None:
-        tokenizer.save(draft)
     if training is not None:
         write_tensors(draft / TRAINING_FILE, training)
     write_manifest(draft)
+
+
+def describe_checkpoint(draft: Path, model: Model, tokenizer: Tokenizer | None, *,
+                        run: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None) -> None:
+    """Write all files of a checkpoint but tensors and manifest; the arguments are those of `save_checkpoint`."""
+    (draft / CONFIG_FILE).write_text(_content(model, run, facts), encoding="utf-8")
+    if tokenizer is not None:
+        tokenizer.save(draft)
 
 
 def _content(model: Model, run: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> str:

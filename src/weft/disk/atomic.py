@@ -44,7 +44,7 @@ def replacing(folder: Path, *, proof: Proof | None = None) -> Iterator[Path]:
     require_free(folder, proof=proof, replace=proof is not None)
     if not folder.parent.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _sync(folder.parent.parent)
+        flush(folder.parent.parent)
     with _workspace(folder) as workspace:
         draft = workspace / DRAFT
         draft.mkdir()
@@ -159,9 +159,9 @@ def _replacing_file(path: Path) -> Iterator[Path]:
     with _workspace(path) as workspace:
         draft = workspace / DRAFT
         yield draft
-        _sync(draft)
+        flush(draft)
         os.replace(draft, path)
-        _sync(path.parent)
+        flush(path.parent)
 
 
 def _is_workspace(path: Path) -> bool:
@@ -196,7 +196,7 @@ def _put_in_place(draft: Path, folder: Path, before: Path) -> None:
         if not folder.exists() and before.exists():
             os.rename(before, folder)
         raise
-    _sync(folder.parent)
+    flush(folder.parent)
 
 
 def _at_work(workspace: Path) -> bool:
@@ -217,11 +217,12 @@ def _at_work(workspace: Path) -> bool:
 
 def _sync_tree(folder: Path) -> None:
     for path in folder.rglob("*"):
-        _sync(path)
-    _sync(folder)
+        flush(path)
+    flush(folder)
 
 
-def _sync(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -8,13 +8,14 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from weft.checkpoints.sharded import Box, Boxes
 from weft.linear.division import Along
 
 
@@ -60,19 +61,23 @@ class Layout(NamedTuple):
         return torch.cat([tensor.narrow(self.dim, run.whole, run.length) for run in self.runs], self.dim).contiguous()
 
 
-class Box(NamedTuple):
-    """A box of a whole tensor: where it begins, and a view of its entries in what this process holds."""
-
-    offsets: tuple[int, ...]
-    tensor: Tensor
-
-
 def local(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor that FSDP2 may have sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def boxes(tensor: Tensor, layout: Layout) -> list[Box]:
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor that FSDP2 may have sharded, on every process; all that share it must call this."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def as_held(tensor: Tensor, like: Tensor) -> Tensor:
+    """What this process holds of a tensor that every process has whole, sharded as another of its shape."""
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None) if isinstance(
+        like, DTensor) else tensor
+
+
+def boxes(tensor: Tensor, layout: Layout) -> Boxes:
     """The boxes of the whole tensor that this process holds, without empty ones.
 
     Args:
@@ -80,22 +85,21 @@ def boxes(tensor: Tensor, layout: Layout) -> list[Box]:
         layout: of the tensor before it was sharded.
     """
     held = local(tensor.detach())
-    if not layout.shape:
-        return [Box((), held)]
-    start = _first_row(tensor)
-    found = []
+    found = tuple(box for box in _boxes(held, _first_row(tensor), layout) if box.tensor.numel())
+    return Boxes(tensor.dtype, layout.shape, found if layout.shape else (Box((), held),))
+
+
+def _boxes(held: Tensor, start: int, layout: Layout) -> Iterator[Box]:
+    """The box of each run; ``held`` begins at the row ``start`` of what tensor parallelism gives this process."""
     for run in layout.runs:
+        offsets = [0 if layout.dim == 0 else start, *[0] * (held.dim() - 1)]
         if layout.dim == 0:
             begin, end = max(run.local, start), min(run.local + run.length, start + held.shape[0])
-            offsets = [run.whole + begin - run.local, *[0] * (held.dim() - 1)]
-            view = held[begin - start : end - start] if end > begin else held[:0]
+            offsets[0] = run.whole + begin - run.local
+            yield Box(tuple(offsets), held[begin - start : max(begin, end) - start])
         else:
-            offsets = [start, *[0] * (held.dim() - 1)]
             offsets[layout.dim] = run.whole
-            view = held.narrow(layout.dim, run.local, run.length)
-        if view.numel():
-            found.append(Box(tuple(offsets), view))
-    return found
+            yield Box(tuple(offsets), held.narrow(layout.dim, run.local, run.length))
 
 
 def _first_row(tensor: Tensor) -> int:

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.registry import register
+from weft.parallel.layout import whole
 from weft.training.optimizers import OptimizerConfig
 from weft.training.parameter_groups import PLACE
 
@@ -146,8 +147,8 @@ class UnfactoredAdafactor(torch.optim.Optimizer):
 
 
 def root_mean_square(tensor: Tensor) -> float:
-    """Of all entries of a tensor; 0 of none."""
-    return float(tensor.norm()) / math.sqrt(max(1, tensor.numel()))
+    """Of all entries of a tensor, also of one that FSDP2 shards; 0 of none."""
+    return float(whole(tensor.norm())) / math.sqrt(max(1, tensor.numel()))
 
 
 def _complex_problems(model: nn.Module, kind: str) -> list[str]:

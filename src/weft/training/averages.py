@@ -8,6 +8,7 @@ from typing import final
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from weft.core.errors import CheckpointError
 from weft.core.part_config import Settings
@@ -61,10 +62,21 @@ class Average:
 
     def exchange(self) -> bool:
         """Put the averages in the place of the weights, or the weights back; return whether there are any. Nothing is
-        copied: tensors that were read from the model before keep their values."""
+        copied, so that tensors that were read from the model before keep their values; of sharded weights the values
+        are."""
         for name, weight in self._weights.items():
-            self._averages[name], weight.data = weight.data, self._averages[name]
+            average = self._averages[name]
+            if isinstance(weight, DTensor):  # FSDP2 holds the memory of its parameters, which must stay in place
+                values = weight.detach().clone()
+                weight.detach().copy_(average)
+                average.copy_(values)
+            else:
+                self._averages[name], weight.data = weight.data, average
         return bool(self._weights)
+
+    def saved(self, name: str, weight: Tensor) -> Tensor:
+        """What a checkpoint holds as the model's parameter of that name: its average, if there is one."""
+        return self._averages.get(name, weight)
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights by name, for resuming from a model that holds the averages."""

@@ -124,6 +124,8 @@ class ReportSettings(Settings):
         eval_batches: batches of an evaluation, spread evenly over the validation text; None: all of it.
         checkpoint_every: steps between checkpoints; None: one with every evaluation.
         keep: how many of the newest checkpoints are kept besides the last and the best.
+        async_save: write checkpoints while training goes on, which waits only until the tensors have been copied in
+            main memory. They have the form of those that many processes write (`weft.checkpoints.sharded`).
         tensorboard: also write TensorBoard's event files.
         wandb: also log to Weights & Biases.
     """
@@ -133,6 +135,7 @@ class ReportSettings(Settings):
     eval_batches: int | None = Field(default=20, gt=0)
     checkpoint_every: int | None = Field(default=None, gt=0)
     keep: int = Field(default=0, ge=0)
+    async_save: bool = False
     tensorboard: bool = False
     wandb: WandbSettings | None = None
 

@@ -33,6 +33,7 @@ from weft.tasks import Validation
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
 from weft.training.events import Event
+from weft.training.saving import Describe, described
 
 CONFIG_YAML = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
@@ -179,20 +180,32 @@ class RunFolder:
 
     def save(self, model: Model, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any],
              training: Mapping[str, Tensor]) -> Path:
-        """Write the checkpoint of ``facts["step"]``, then delete all but the last, the best, and the newest
-        ``report.keep`` others. A folder that was changed since it was saved is not deleted.
+        """Write the checkpoint of ``facts["step"]``, then `prune` with ``report.keep``.
 
         Raises:
             OccupiedError: its path is taken by something that is no checkpoint of this run.
         """
-        path = self.path / RUN_CHECKPOINTS / step_name(int(facts["step"]))
+        path = self.place(int(facts["step"]))
         save_checkpoint(path, model, tokenizer, run=config.dump(), facts={**facts, RUN_ID: run_id(self.path)},
                         training=training, replace=True)
+        self.prune(config.report.keep)
+        return path
+
+    def place(self, step: int) -> Path:
+        """Where the checkpoint of a step lies."""
+        return self.path / RUN_CHECKPOINTS / step_name(step)
+
+    def describing(self, model: Model, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any]) -> Describe:
+        """What `weft.training.saving` calls to write all files of a checkpoint but tensors and manifest."""
+        return described(model, tokenizer, config.dump(), {**facts, RUN_ID: run_id(self.path)})
+
+    def prune(self, keep: int) -> None:
+        """Delete all checkpoints but the last, the best, and the newest ``keep`` others. A folder that was changed since
+        it was saved is not deleted."""
         saved = saved_checkpoints(self.path)
-        for old in saved[: -1 - config.report.keep]:
+        for old in saved[: -1 - keep]:
             if old != best_of(saved) and not by_manifest(old):
                 discard(old)
-        return path
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
@@ -222,20 +235,21 @@ def require_same_run(before: Mapping[str, Any], now: Mapping[str, Any], *, where
     Raises:
         ConfigError: listing every key whose value differs.
     """
-    problems = [f"{path}: {new!r}, and the run began with {old!r}." for path, old, new in _differences(before, now, "")]
+    problems = [f"{path}: {new!r}, and the run began with {old!r}." for path, old, new in differences(before, now)]
     if problems:
         raise ConfigError([*problems, "Resume with the configuration of the run, or start one in another folder."],
                           where=where)
 
 
-def _differences(old: Any, new: Any, path: str) -> list[tuple[str, Any, Any]]:
+def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two configurations differ, as plain data: path, old value, new value."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = sorted(set(old) | set(new))
         return [found for key in keys
-                for found in _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)]
+                for found in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [found for index, pair in enumerate(zip(old, new, strict=True))
-                for found in _differences(*pair, f"{path}.{index}")]
+                for found in differences(*pair, f"{path}.{index}")]
     return [] if old == new else [(path, old, new)]
 
 

@@ -72,6 +72,11 @@ class Held:
         clip(model.parameters(), norm, limit)
         return norm
 
+    def stored(self, tensor: Tensor) -> Tensor:
+        """What checkpoints hold as a parameter or buffer: of a buffer that computes in bfloat16, its own dtype."""
+        wide = self.precision.buffers() if isinstance(self.precision, Sharded) else {}
+        return wide.get(id(tensor), tensor)
+
     def layout(self, name: str, tensor: Tensor) -> Layout:
         """Where what this process has of a parameter, or of a tensor of the optimiser of the same shape, lies."""
         return self.layouts[name] if name in self.layouts else Layout.whole(tensor.shape)
@@ -103,11 +108,13 @@ def holding_problems(config: RunConfig, model: Model) -> list[str]:
     training, mesh = config.training, config.training.mesh
     if mesh is None or mesh.shard == mesh.tensor == 1:
         return []
+    if mesh.context > 1:
+        return [f"{PLACE}.context: {mesh.context}, and the tokens of a row cannot be divided yet. Leave it out."]
     axis = "tensor" if mesh.tensor > 1 else "shard"
     given, kind, found = f"{axis} {mesh.size(axis)}", training.optimizer.kind, []
     if kind not in ENTRYWISE and not (mesh.tensor == 1 and kind in WHOLE_MATRICES):
-        found.append(f"training.optimizer.kind: {kind} computes with whole matrices, of which {PLACE} ({given}) gives "
-                     "each process a part. Use adamw or sgd, or replicate the model.")
+        found.append(f"training.optimizer.kind: {kind} does not move every entry by itself, and {PLACE} ({given}) gives "
+                     "each process a part of a matrix. Use adamw or sgd, or replicate the model.")
     if training.unfreeze is not None:
         found.append(f"training.unfreeze: with {PLACE} ({given}), which shares the parameters that train. Leave out "
                      "one of them.")

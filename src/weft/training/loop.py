@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+import torch
 from torch import Tensor
 
 from weft.core.errors import CheckpointError, DivergedError, FailedError, OccupiedError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import plain
+from weft.parallel.layout import local
 from weft.tasks import Material, Task, Validation
 from weft.training.config import EVALUATIONS, POINTS, ReportSettings, RunConfig
 from weft.training.events import Event, Listener, Progress, Saved, Validated
 from weft.training.folder import RunFolder
+from weft.training.holding import Held
 from weft.training.interrupt import Interrupts
 from weft.training.parallel import World
 from weft.training.rates import Utilisation, allocated_bytes, resident_bytes
+from weft.training.saving import Together
 from weft.training.sinks import Sinks
 from weft.training.starting import Taken
 from weft.training.trainer import StepReport, Trainer
@@ -61,14 +66,21 @@ class Run:
         if self.listener is not None:
             self.listener(event)
 
-    def evaluate(self, model: Model, step: int, seconds: float) -> Validation:
-        """Measure ``model`` on the held-out data.
+    def evaluate(self, model: Model, step: int, seconds: float, held: Held | None = None) -> Validation:
+        """Measure ``model`` on the held-out data, on rank 0; where each process holds a part of it, all compute it
+        together.
 
         Raises:
             FailedError: it gives NaN.
         """
-        found = Validation.from_json(self.world.lead(lambda: self.task.measure(
-            model, self.material.validation, self.config.report.eval_batches).to_json()))
+        def measure() -> dict[str, Any]:
+            return self.task.measure(model, self.material.validation, self.config.report.eval_batches).to_json()
+
+        if held is None or held.whole:
+            found = Validation.from_json(self.world.lead(measure))
+        else:
+            with self.world.communicating(), torch.no_grad():
+                found = Validation.from_json(held.enter(measure))
         self.emit(Validated(step, found, seconds))
         return found
 
@@ -80,9 +92,7 @@ class Run:
             DivergedError: the weights are not finite.
             FailedError: the disk is full.
         """
-        facts: dict[str, Any] = {"step": step, "seconds": seconds,
-                                 "validation": plain(validation),
-                                 "interval": plain(interval)}
+        facts = self.facts(step, seconds, validation, interval)
 
         def write() -> str:
             require_finite(self.model, step)
@@ -91,6 +101,11 @@ class Run:
             return str(path)
 
         return Path(self.world.lead(write))
+
+    @staticmethod
+    def facts(step: int, seconds: float, validation: Validation | None, interval: Interval | None) -> dict[str, Any]:
+        """What a checkpoint says of the run."""
+        return {"step": step, "seconds": seconds, "validation": plain(validation), "interval": plain(interval)}
 
     def timed(self, work: Callable[[], None]) -> float:
         """Seconds that ``work`` takes."""
@@ -177,8 +192,8 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
     rhythm, interval, world = Rhythm.of(run.config.report, trainer.steps), begun.interval, run.world
     use = Utilisation(run.config, trainer.task.lengths(trainer.batches), trainer.compute, world.device,
                       trainer.batches.rows)
-    with _naming_the_last(run), Interrupts() as interrupts:
-        validation = _caught_up(run, trainer, rhythm, begun)
+    with _naming_the_last(run), Interrupts() as interrupts, closing(_saver(run, trainer)) as saver:
+        validation = _caught_up(run, trainer, rhythm, begun, saver)
         while trainer.step < trainer.steps:
             report = trainer.advance()
             interval.add(report)
@@ -192,8 +207,9 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
             # Read once: a signal that arrives after this line takes effect after the next save.
             stopping = world.largest(interrupts.pending)
             if rhythm.due(rhythm.checkpoint, trainer.step) or stopping:
-                _saved(run, trainer, validation, interval)
+                saver.save(validation, interval)
                 stopping = world.largest(interrupts.pending)
+            saver.look(wait=bool(stopping) or trainer.step == trainer.steps)
             interrupts.stop(stopping)
     trainer.exchange()  # so that the finished run's model is the one that was evaluated and saved
     path = world.lead(lambda: str(run.folder.last()))
@@ -207,7 +223,7 @@ def require_finite(model: Model, step: int) -> None:
     Raises:
         DivergedError: a parameter is not finite, or a buffer is NaN (masks may be infinite).
     """
-    wrong = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
+    wrong = [name for name, weight in model.named_parameters() if not bool(local(weight.detach()).isfinite().all())]
     wrong += [name for name, buffer in model.named_buffers() if bool(buffer.isnan().any())]
     if wrong:
         raise DivergedError(f"the weights are no longer finite ({wrong[0]}).", step=step)
@@ -221,7 +237,7 @@ def _evaluated(run: Run, trainer: Trainer) -> Validation:
     """
     try:
         with trainer.averaged():
-            found = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds)
+            found = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds, trainer.held)
     except TrainingError:
         raise
     except FailedError as error:
@@ -231,20 +247,109 @@ def _evaluated(run: Run, trainer: Trainer) -> Validation:
     return found
 
 
-def _caught_up(run: Run, trainer: Trainer, rhythm: Rhythm, begun: Begun) -> Validation | None:
+def _caught_up(run: Run, trainer: Trainer, rhythm: Rhythm, begun: Begun, saver: Saver) -> Validation | None:
     """Evaluate and save again a checkpoint that an interrupt wrote without the evaluation that was due."""
     due = trainer.step > 0 and rhythm.due(rhythm.evaluation, trainer.step)
     if begun.validation is not None or not due:
         return begun.validation
     validation = _evaluated(run, trainer)
-    _saved(run, trainer, validation, begun.interval)
+    saver.save(validation, begun.interval)
     return validation
 
 
-def _saved(run: Run, trainer: Trainer, validation: Validation | None, interval: Interval) -> None:
-    tensors = trainer.tensors()  # of the weights, before their averages take their place
-    with trainer.averaged():
-        run.save(trainer.step, trainer.seconds, validation, tensors, interval)
+class Saver(ABC):
+    """Saves checkpoints of a run in training.
+
+    Args:
+        run: the run.
+        trainer: whose weights.
+    """
+
+    def __init__(self, run: Run, trainer: Trainer) -> None:
+        self.run, self.trainer = run, trainer
+
+    @abstractmethod
+    def save(self, validation: Validation | None, interval: Interval) -> None:
+        """Save this step."""
+
+    def look(self, *, wait: bool) -> None:
+        """After every step: report a checkpoint that has been written in the background; ``wait`` until it is."""
+
+    def close(self) -> None:
+        """At the end, also by an error."""
+
+
+@final
+class WholeSaver(Saver):
+    """Rank 0 writes what all have."""
+
+    def save(self, validation: Validation | None, interval: Interval) -> None:
+        trainer = self.trainer
+        tensors = trainer.tensors()  # of the weights, before their averages take their place
+        with trainer.averaged():
+            self.run.save(trainer.step, trainer.seconds, validation, tensors, interval)
+
+
+@final
+class SharedSaver(Saver):
+    """Every rank writes what it holds, in the background if the run is configured so."""
+
+    def __init__(self, run: Run, trainer: Trainer) -> None:
+        super().__init__(run, trainer)
+        self._together = Together(run.world, background=run.config.report.async_save)
+        self._step: int | None = None
+
+    def save(self, validation: Validation | None, interval: Interval) -> None:
+        run, trainer = self.run, self.trainer
+        self.look(wait=True)
+        require_finite_everywhere(trainer.model, trainer.step, run.world)
+        facts = run.facts(trainer.step, trainer.seconds, validation, interval)
+        describe = run.folder.describing(trainer.model, run.material.tokenizer, run.config, facts)
+        self._together.write(run.folder.place(trainer.step), trainer.boxes(), describe)
+        self._step = trainer.step
+        if not run.config.report.async_save:
+            self._saved()
+
+    def look(self, *, wait: bool) -> None:
+        if self._step is None:
+            return
+        # Rank 0 knows when all have written; they then complete it together.
+        if wait or self.run.world.lead(lambda: self._together.ready):
+            self._together.complete()
+            self._saved()
+
+    def _saved(self) -> None:
+        step, self._step = self._step, None
+        assert step is not None, "a checkpoint has been written"
+
+        def note() -> None:
+            self.run.folder.prune(self.run.config.report.keep)
+            self.run.emit(Saved(step, self.run.folder.place(step)))
+
+        self.run.world.lead(note)
+
+    def close(self) -> None:
+        self._together.close()
+
+
+def _saver(run: Run, trainer: Trainer) -> Saver:
+    shared = not trainer.held.whole or run.config.report.async_save
+    return SharedSaver(run, trainer) if shared else WholeSaver(run, trainer)
+
+
+def require_finite_everywhere(model: Model, step: int, world: World) -> None:
+    """`require_finite` of what each rank holds; all ranks fail if one does.
+
+    Raises:
+        DivergedError: the weights of some rank are not finite.
+    """
+    found: DivergedError | None = None
+    try:
+        require_finite(model, step)
+    except DivergedError as error:
+        found = error
+    if world.largest(int(found is not None)):
+        raise found or DivergedError("the weights of another rank are no longer finite.", step=step)
 
 
 @contextmanager

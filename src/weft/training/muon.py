@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.registry import register
+from weft.parallel.layout import as_held, whole
 from weft.training.optimizers import OptimizerConfig
 from weft.training.parameter_groups import PLACE
 from weft.training.parameter_kinds import labelled
@@ -122,7 +123,8 @@ class Muon(torch.optim.Optimizer):
         ahead = gradient.lerp(average, config.momentum) if config.nesterov else average
         rows, columns = matrix.shape
         scale = 0.2 * math.sqrt(max(rows, columns)) if config.scale == "rms" else math.sqrt(max(1.0, rows / columns))
-        return orthogonalised(ahead, config.iterations) * scale
+        # Where FSDP2 shards the matrix, every process gathers it and computes the same update of it.
+        return as_held(orthogonalised(whole(ahead), config.iterations) * scale, matrix)
 
 
 def orthogonalised(matrix: Tensor, iterations: int) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.errors import CheckpointError, TrainingError
+from weft.training.averages import PREFIX as AVERAGED
 
 PREFIX = "optimizer."
 
@@ -48,6 +49,13 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensor
             state.setdefault(index[name], {})[entry] = tensor
     groups: list[dict[str, Any]] = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def parameter_of(name: str) -> str:
+    """The name of the parameter that a tensor of `Trainer.tensors` belongs to."""
+    if name.startswith(PREFIX):
+        return name.removeprefix(PREFIX).rpartition("/")[0]
+    return name.removeprefix(AVERAGED)
 
 
 def _named(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[tuple[str, Tensor]]:

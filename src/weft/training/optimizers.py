@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from pydantic import Field, model_validator
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from weft.core.config import rule
 from weft.core.part_config import PartConfig
@@ -61,7 +62,7 @@ class OptimizerConfig(PartConfig):
                 then are in groups whose ``hidden`` is true; None: every parameter has ``lr``.
         """
         below = depths(model) if self.layer_decay != 1.0 else {}
-        groups: dict[tuple[bool, float, float], dict[str, Any]] = {}
+        groups: dict[tuple[bool, bool, float, float], dict[str, Any]] = {}
         for each in labelled(model):
             hidden, own = each.hidden and others is not None, group_of(each, self.groups)
             lr = self.lr if hidden or others is None else others
@@ -71,7 +72,9 @@ class OptimizerConfig(PartConfig):
                 factor = factor if own.lr is None else own.lr / self.lr
                 decay = decay if own.weight_decay is None else own.weight_decay
             factor *= self.layer_decay ** below.get(id(each.parameter), 0)
-            group = groups.setdefault((hidden, decay, factor), {"params": [], "weight_decay": decay, "factor": factor,
+            # torch's fused kernels take parameters of which all or none are sharded.
+            key = (hidden, isinstance(each.parameter, DTensor), decay, factor)
+            group = groups.setdefault(key, {"params": [], "weight_decay": decay, "factor": factor,
                                                                 "hidden": hidden})
             group["params"].append(each.parameter)
         return list(groups.values())

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,7 +41,9 @@ TIMEOUT = timedelta(days=30)
 others notice at once."""
 REPORT_SECONDS = 2.0
 """How long a rank that failed after another one waits for that one to report its error."""
-REPORTED = "told"
+REPORTED, ANSWERED = "told", "answered"
+LOST = re.compile("gloo|nccl|connection (was )?(closed|reset|refused)|broken pipe|socket|store", re.IGNORECASE)
+"""In the text of errors of the connection, for which the backends raise plain RuntimeErrors."""
 
 
 class FailedElsewhere(FailedError):
@@ -69,6 +72,7 @@ class World:
         self.device, self.rank, self.size = device, rank, size
         self._store: Store | None = None
         self._lost = False
+        self.timeout = TIMEOUT
         self.mesh = Mesh(MeshSettings(replicate=size), rank)
 
     @staticmethod
@@ -134,6 +138,7 @@ class World:
         """Whether this rank reports its error: the first one to ask does. Rank 0 asks at once about an error of its
         own; a rank that failed later, or because a connection broke, gives the cause `REPORT_SECONDS` to ask first."""
         with suppress(RuntimeError):  # the store is gone with the process that held it
+            store.set(f"{ANSWERED}.{self.rank}", "1")
             deadline = time.monotonic() + (REPORT_SECONDS if not self.leads or self._lost else 0)
             while time.monotonic() < deadline and not store.check([REPORTED]):
                 time.sleep(0.05)
@@ -186,10 +191,49 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            self._lost = True
-            reason = str(error).strip().splitlines()[-1]
-            raise TrainingError(f"the connection to another rank is lost ({reason}).", where=f"rank {self.rank}",
-                                remedy="See the error of that rank, then go on with --resume.") from error
+            raise self.lost(error) from error
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Around computations in which all ranks take part, of which other errors than a lost connection are their own.
+
+        Raises:
+            TrainingError: the connection to another rank is lost.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+            raise self.lost(error) from error
+
+    def lost(self, error: RuntimeError) -> TrainingError:
+        """The error for a connection that is lost. It names the ranks that have ended without a word, as a killed
+        process does: every rank that goes on, or that has an error to report, says so in the store within
+        `REPORT_SECONDS`."""
+        self._lost = True
+        reason = str(error).strip().splitlines()[-1]
+        silent = self._silent()
+        which = f"rank {', '.join(map(str, silent))}" if silent else "another rank"
+        ended = (f", which {'has' if len(silent) == 1 else 'have'} ended without a word, as a process that is killed "
+                 "does") if silent else ""
+        return TrainingError(f"the connection to {which} is lost{ended} ({reason}).", where=f"rank {self.rank}",
+                             remedy="See the error of that rank or why it was killed, such as for memory, then go on "
+                                    "with --resume.")
+
+    def _silent(self) -> list[int]:
+        """The ranks that do not answer; rank 0 alone where it held the store."""
+        if self._store is None:
+            return []
+        try:
+            self._store.set(f"{ANSWERED}.{self.rank}", "1")
+            deadline, left = time.monotonic() + REPORT_SECONDS, list(range(self.size))
+            while left and time.monotonic() < deadline:
+                left = [rank for rank in left if not self._store.check([f"{ANSWERED}.{rank}"])]
+                time.sleep(0.05)
+            return left
+        except RuntimeError:
+            return [0]
 
     def _reduced(self, values: Sequence[float], how: Any) -> list[float]:
         summed = torch.tensor(values, dtype=torch.float64)
@@ -214,6 +258,11 @@ class World:
             self._lost = True
             raise TrainingError("rank 0 has failed.", where=f"rank {self.rank}", remedy="See its error.")
         return message["result"]
+
+
+def is_lost(error: RuntimeError) -> bool:
+    """Whether an error is one of the connection to other ranks."""
+    return isinstance(error, dist.DistError) or LOST.search(str(error)) is not None
 
 
 def leads() -> bool:

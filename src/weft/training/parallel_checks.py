@@ -3,12 +3,20 @@ shared, and the same text."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from weft.core.errors import ConfigError, DataError
 from weft.core.layer import traits_of
 from weft.core.model import Model
+from weft.core.strict_json import dumps
 from weft.core.traits import Trait
 from weft.training.config import RunConfig
+from weft.training.folder import differences
 from weft.training.parallel import World
+
+PATHS = ("path", "validation_path", "test_path", "start")
+"""Keys of paths, which may lie elsewhere on every machine; what is read there is compared by itself."""
 
 
 def require_divisible(config: RunConfig, size: int) -> None:
@@ -38,6 +46,20 @@ def require_parallel(model: Model, size: int) -> None:
     if Trait.BATCH_STATISTICS in traits:
         raise ConfigError([f"model: batch normalisation needs the statistics of the whole batch, and each of {size} "
                            "ranks has only a part of it. Use another norm, or start it without torchrun."])
+
+
+def require_same_config(world: World, config: RunConfig) -> None:
+    """Check that all ranks have the configuration of rank 0; paths may differ from machine to machine.
+
+    Raises:
+        ConfigError: this rank has another; every difference is listed.
+    """
+    own: dict[str, Any] = json.loads(dumps(config.dump()))
+    leading = world.lead(lambda: own)
+    problems = [f"{path}: {mine!r} on rank {world.rank}, and {theirs!r} on rank 0." for path, theirs, mine in
+                differences(leading, own) if path.rpartition(".")[2] not in PATHS]
+    if problems:
+        raise ConfigError([*problems, "Start all ranks with the same configuration."])
 
 
 def require_same_text(world: World, digest: str) -> None:

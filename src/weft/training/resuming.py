@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, final
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
 import torch
 
-from weft.checkpoints.load import Loaded, load_checkpoint, read_training
+from weft.checkpoints.load import Loaded, load_checkpoint, read_facts, read_training
+from weft.checkpoints.sharded import StoredTensors
 from weft.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from weft.core.model import Model
 from weft.core.strict_json import Record, build
 from weft.core.version import VERSION
 from weft.ops.native.library import instructions
+from weft.parallel.mesh import MeshSettings
 from weft.tasks import Material, Validation
 from weft.training.code import changes, code_of
 from weft.training.compute import RECORD, Compute
@@ -26,6 +29,8 @@ from weft.training.loop import Begun, Interval, Run
 from weft.training.products import products_of
 from weft.training.starting import Taken
 from weft.training.trainer import Trainer
+
+U = TypeVar("U")
 
 
 @final
@@ -48,7 +53,7 @@ class Terms(Record):
 
 
 def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] | None, *,
-             allow_inexact: bool, ranks: int = 1) -> Terms:
+             allow_inexact: bool, mesh: MeshSettings | None = None) -> Terms:
     """The terms of a run: those on record, or for a new run those that its configuration resolves to here.
 
     Args:
@@ -56,7 +61,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
         device: where to compute.
         record: what `RunFolder.describe` wrote; None for a run that begins.
         allow_inexact: resume even where the weights will differ from those of an uninterrupted run.
-        ranks: processes that train together.
+        mesh: of the processes that train together; None: this one alone.
 
     Raises:
         UnsupportedError: the weights would differ, and that was not allowed.
@@ -72,7 +77,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     if record is None:
         return Terms(choose(), software, code)
     compute = Compute.from_json(record["compute"])
-    reasons = [*_changes(compute, record["software"], software, device), *_other_ranks(record, ranks),
+    reasons = [*_changes(compute, record["software"], software, device), *_other_mesh(record, MeshSettings() if mesh is None else mesh),
                *(f"{what}; so the run cannot go on to the same weights." for what in changes(record.get("code"), code))]
     if not reasons:
         return Terms(compute, software, code)
@@ -84,12 +89,13 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     return Terms(replace(choose(), threads=compute.threads), software, code, reason)
 
 
-def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str, ranks: int,
+def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str, mesh: MeshSettings,
                 inexact: list[dict[str, Any]], taken: Taken | None = None) -> dict[str, Any]:
     """The content of run.json."""
     return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
             "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
-            "compute": terms.compute.to_json(), "software": dict(terms.software), "ranks": ranks, "inexact": inexact,
+            "compute": terms.compute.to_json(), "software": dict(terms.software), "ranks": mesh.processes,
+            "mesh": mesh.model_dump(), "inexact": inexact,
             "code": dict(terms.code), "start": None if taken is None else taken.to_json()}
 
 
@@ -113,54 +119,106 @@ def restore(run: Run, trainer: Trainer) -> Begun:
     Raises:
         CheckpointError: there are checkpoints, and all are damaged.
     """
-    training: dict[str, torch.Tensor] = {}
-    facts = run.world.lead(lambda: _read(run, trainer.model, training))
+    facts = _restored(run, trainer) if trainer.held.whole else _restored_parts(run, trainer)
     if facts is None:
         return Begun(None, Interval(0.0))
-    broadcast(run.world, values_of(trainer.model))
-    trainer.precision.refresh(buffers=True)
-    trainer.resume(broadcast_named(run.world, training), step=int(facts["step"]), seconds=float(facts["seconds"]),
-                   where=str(run.folder.path))
     validation, interval = facts.get("validation"), facts.get("interval")
     return Begun(Validation.from_json(validation) if validation else None,
                  build(Interval, interval) if interval else Interval(trainer.seconds))
 
 
+def _restored(run: Run, trainer: Trainer) -> dict[str, Any] | None:
+    """Give every rank what rank 0 reads; the facts of the checkpoint, None where there is none."""
+    training: dict[str, torch.Tensor] = {}
+    facts: dict[str, Any] | None = run.world.lead(lambda: _read(run, trainer.model, training))
+    if facts is None:
+        return None
+    broadcast(run.world, values_of(trainer.model))
+    trainer.precision.refresh(buffers=True)
+    trainer.resume(broadcast_named(run.world, training), step=int(facts["step"]), seconds=float(facts["seconds"]),
+                   where=str(run.folder.path))
+    return facts
+
+
+def _restored_parts(run: Run, trainer: Trainer) -> dict[str, Any] | None:
+    """Every rank reads what it holds."""
+    found: dict[str, Any] | None = run.world.lead(lambda: _found(run))
+    if found is None:
+        return None
+    facts: dict[str, Any] = found["facts"]
+    trainer.restore_boxes(StoredTensors(Path(found["path"])), step=int(facts["step"]), seconds=float(facts["seconds"]),
+                          where=str(run.folder.path))
+    return facts
+
+
+def _found(run: Run) -> dict[str, Any] | None:
+    """Path and facts of the last undamaged checkpoint, whose tensors are not read; None: there is none."""
+    found = _usable(run.folder, _described)
+    if found is None:
+        _none_yet(run)
+        return None
+    path, facts = found.usable
+    _begin_after(run, int(facts["step"]), str(path), found.damaged)
+    return {"path": str(path), "facts": facts}
+
+
+def _described(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Check the files of a checkpoint; its path and facts.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    facts = read_facts(path)
+    StoredTensors(path)
+    return path, facts
+
+
+def _read_whole(path: Path) -> tuple[Loaded, dict[str, torch.Tensor]]:
+    return load_checkpoint(path), read_training(path)
+
+
+def _none_yet(run: Run) -> None:
+    run.folder.forget_after(0)
+    run.emit(Notice(0, "no checkpoint had been saved yet: starting from the first step"))
+
+
+def _begin_after(run: Run, step: int, path: str, damaged: list[tuple[Any, str]]) -> None:
+    """Forget what a run has logged after a step, and put damaged checkpoints aside."""
+    run.folder.forget_after(step)
+    for each, problem in damaged:
+        aside = run.folder.put_aside(each)
+        run.emit(Notice(step, f"the checkpoint {each} is damaged, and is now {aside} ({problem}); going on from "
+                        f"step {step:,}, {path}"))
+
+
 def _read(run: Run, model: Model, training: dict[str, torch.Tensor]) -> dict[str, Any] | None:
     """Fill ``model`` and ``training`` from the last undamaged checkpoint, and return its facts; None: there is none."""
-    found = _usable(run.folder)
+    found = _usable(run.folder, _read_whole)
     if found is None:
-        run.folder.forget_after(0)
-        run.emit(Notice(0, "no checkpoint had been saved yet: starting from the first step"))
+        _none_yet(run)
         return None
-    loaded, path = found.loaded, str(found.loaded.path)
-    training.update(read_training(path))
-    step = int(loaded.facts["step"])
-    run.folder.forget_after(step)
-    for damaged, problem in found.damaged:
-        aside = run.folder.put_aside(damaged)
-        run.emit(Notice(step, f"the checkpoint {damaged} is damaged, and is now {aside} ({problem}); going on from "
-                        f"step {step:,}, {path}"))
+    loaded, tensors = found.usable
+    training.update(tensors)
+    _begin_after(run, int(loaded.facts["step"]), str(loaded.path), found.damaged)
     with torch.no_grad():
         for mine, saved in zip(values_of(model), values_of(loaded.model), strict=True):
             mine.copy_(saved)
     return dict(loaded.facts)
 
 
-class _Usable(NamedTuple):
-    """The newest undamaged checkpoint, and the paths of the damaged ones after it, each with its error."""
+class _Usable(NamedTuple, Generic[U]):
+    """What was read of the newest undamaged checkpoint, and the paths of the damaged ones after it, each with its
+    error."""
 
-    loaded: Loaded
+    usable: U
     damaged: list[tuple[Any, str]]
 
 
-def _usable(folder: RunFolder) -> _Usable | None:
+def _usable(folder: RunFolder, read: Callable[[Path], U]) -> _Usable[U] | None:
     damaged: list[tuple[Any, str]] = []
     for path in reversed(folder.steps()):
         try:
-            loaded = load_checkpoint(path)
-            read_training(path)
-            return _Usable(loaded, damaged)
+            return _Usable(read(path), damaged)
         except CheckpointError as error:
             damaged.append((path, " ".join(str(error).split())))
     if damaged:
@@ -185,11 +243,15 @@ def _changes(compute: Compute, before: Mapping[str, str], now: Mapping[str, str]
     return reasons
 
 
-def _other_ranks(record: Mapping[str, Any], ranks: int) -> list[str]:
-    """Why the number of ranks would change the weights; empty if it would not. A record without one is of one rank."""
-    before = record.get("ranks", 1)
-    return [] if before == ranks else [f"the run began with {before} ranks (here {ranks}), which round sums in another "
-                                       "order and draw other dropout, so it cannot go on to the same weights."]
+def _other_mesh(record: Mapping[str, Any], mesh: MeshSettings) -> list[str]:
+    """Why other processes would change the weights; empty if they would not. A record without a number of ranks is of
+    one, and one without a mesh of replicas."""
+    ranks = record.get("ranks", 1)
+    before = MeshSettings.model_validate(record.get("mesh") or {"replicate": ranks})
+    why = "which round sums in another order and draw other dropout, so it cannot go on to the same weights."
+    if before.processes != mesh.processes:
+        return [f"the run began with {ranks} ranks (here {mesh.processes}), {why}"]
+    return [] if before == mesh else [f"the run began with a mesh of {before.describe()} (here {mesh.describe()}), {why}"]
 
 
 def values_of(model: Model) -> list[torch.Tensor]:

@@ -27,7 +27,12 @@ from weft.training.folder import RunFolder, require_same_run
 from weft.training.loop import Begun, Finish, Interval, Run, descend
 from weft.training.material import prepare
 from weft.training.parallel import World
-from weft.training.parallel_checks import require_divisible, require_parallel, require_same_text
+from weft.training.parallel_checks import (
+    require_divisible,
+    require_parallel,
+    require_same_config,
+    require_same_text,
+)
 from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
 from weft.training.starting import Taken, begin_from, require_startable
@@ -40,7 +45,7 @@ class TrainResult:
     """A finished run.
 
     Attributes:
-        model: in evaluation mode.
+        model: in evaluation mode; without weights (on the device ``meta``) where each process holds a part of it.
         tokenizer: that it was trained with.
         config: of the run.
         steps: updates of the weights; 1 for a model that was fitted by counting.
@@ -88,7 +93,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         TrainingError: the disk is full; the checkpoints stay.
     """
     world = World(torch.device(device)) if world is None else world
-    require_divisible(config, world.size)
+    require_same_config(world, config)
+    require_divisible(config, world.arrange(config.training.mesh).data_size)
     require_sinks(config.report)
     # Checks that need a built model come before the folder is created.
     require_possible(config, config.made_task(), built_empty(config.model))
@@ -129,14 +135,20 @@ def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any
     if record is not None:
         where = str(folder.path)
         # Parsed, so that a key that is newer than the record has its default.
-        require_same_run(parse(RunConfig, record["config"], where=where).dump(), config.dump(), where=where)
+        before = parse(RunConfig, record["config"], where=where)
+        require_same_run(_anywhere(before), _anywhere(config), where=where)
     return record
+
+
+def _anywhere(config: RunConfig) -> dict[str, Any]:
+    """The configuration of a run without its mesh: `terms_of` compares the processes."""
+    return config.model_copy(update={"training": config.training.model_copy(update={"mesh": None})}).dump()
 
 
 def _terms(config: RunConfig, record: dict[str, Any] | None, world: World, *, allow_inexact: bool) -> Terms:
     """The terms of rank 0, for all ranks: it alone times matrix products."""
     return Terms.from_json(world.lead(lambda: terms_of(
-        config, world.device, record, allow_inexact=allow_inexact, ranks=world.size).to_json()))
+        config, world.device, record, allow_inexact=allow_inexact, mesh=world.mesh.settings).to_json()))
 
 
 def _material(config: RunConfig, world: World) -> Material[Any]:
@@ -176,7 +188,8 @@ def _started_from(config: RunConfig, model: Model, folder: RunFolder, record: di
 
 def _result(run: Run, finish: Finish) -> TrainResult:
     best = Path(run.world.lead(lambda: str(run.folder.best())))
-    return TrainResult(run.model.eval(), run.material.tokenizer, run.config, finish.step, finish.seconds,
+    model = built_empty(run.config.model) if run.world.mesh.splits else run.model
+    return TrainResult(model.eval(), run.material.tokenizer, run.config, finish.step, finish.seconds,
                        finish.validation, finish.checkpoint, best)
 
 
@@ -223,7 +236,7 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
         inexact.append({"step": step, "reason": terms.inexact})
     if record is None or terms.inexact is not None:
         run.folder.describe(description(run.config, run.material, terms, steps=steps, run_id=run_id,
-                                        ranks=run.world.size, inexact=inexact, taken=run.taken))
+                                        mesh=run.world.mesh.settings, inexact=inexact, taken=run.taken))
     else:
         run.folder.complete()
     if terms.inexact is not None:

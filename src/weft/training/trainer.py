@@ -13,12 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.checkpoints.sharded import MODEL, TRAINING, Boxes, StoredTensors
+from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import ConfigError, DivergedError
 from weft.core.layer import Part, traits_of, with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
 from weft.ops.forms import forced
+from weft.parallel.layout import Layout, boxes
 from weft.tasks import Examples, Task
 from weft.training.averages import Average
 from weft.training.compiling import compiled
@@ -28,7 +31,7 @@ from weft.training.cutting import context_of, cutting_problems
 from weft.training.exchange import gather_rows
 from weft.training.gradient import Sums, add_gradients, forward_of
 from weft.training.holding import hold, holding_problems
-from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
+from weft.training.optimizer_state import optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World
 from weft.training.parallel_checks import require_divisible, require_parallel
@@ -109,7 +112,7 @@ class Trainer:
             DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
                 weights are not updated then.
         """
-        with self.compute.apply(), forced(self.config.kernels):
+        with self.compute.apply(), forced(self.config.kernels), self.world.computing():
             return self._advance()
 
     def _advance(self) -> StepReport:
@@ -165,6 +168,41 @@ class Trainer:
         first = {} if self._first_loss is None else {FIRST_LOSS: torch.tensor(self._first_loss, dtype=torch.float64)}
         return {**optimizer_tensors(self.optimizer, self.model), **self._average.tensors(), **first,
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
+
+    def boxes(self) -> dict[str, Boxes]:
+        """What this process holds of everything that a checkpoint has, by the names that `StoredTensors` gives it. All
+        ranks must call it, as `tensors`."""
+        found = {f"{MODEL}{name}": self._placed(name, self._average.saved(name, self.held.stored(tensor)))
+                 for name, tensor in own_tensors(self.model).items()}
+        return {**found, **{f"{TRAINING}{name}": self._placed(parameter_of(name), tensor)
+                            for name, tensor in self.tensors().items()}}
+
+    def restore_boxes(self, stored: StoredTensors, *, step: int, seconds: float, where: str) -> None:
+        """Continue from ``step`` with a checkpoint, of which this process reads what it holds.
+
+        Raises:
+            CheckpointError: it does not fit the run.
+        """
+        parameters = dict(self.model.named_parameters())
+        stored.fill({f"{MODEL}{name}": self._placed(name, self.held.stored(tensor))
+                     for name, tensor in own_tensors(self.model).items()})
+        tensors = {}
+        for name in (each.removeprefix(TRAINING) for each in stored.names() if each.startswith(TRAINING)):
+            dtype, shape = stored.kind(f"{TRAINING}{name}")
+            own = parameters.get(parameter_of(name))
+            alike = own is not None and self.held.layout(parameter_of(name), own).shape == shape
+            tensors[name] = (torch.empty_like(own, dtype=dtype, requires_grad=False) if own is not None and alike
+                             else torch.empty(shape, dtype=dtype))
+        stored.fill({f"{TRAINING}{name}": self._placed(parameter_of(name), tensor)
+                     for name, tensor in tensors.items()})
+        self.precision.refresh(buffers=True)
+        self.resume(tensors, step=step, seconds=seconds, where=where)
+
+    def _placed(self, name: str, tensor: Tensor) -> Boxes:
+        """The boxes of a tensor that belongs to a parameter: those of the parameter if it has its shape."""
+        own = dict(self.model.named_parameters()).get(name)
+        alike = own is not None and own.shape == tensor.shape
+        return boxes(tensor, self.held.layout(name, tensor) if alike else Layout.whole(tensor.shape))
 
     def resume(self, tensors: Mapping[str, Tensor], *, step: int, seconds: float, where: str) -> None:
         """Continue from ``step`` with what `tensors` returned there, in a world of any size; what was saved as the

@@ -1,0 +1,284 @@
+"""Tensors written by many processes at once, each the boxes that it holds, and read by any number of others.
+
+    sharded/index.json              for every tensor its dtype and shape, and its boxes: where each begins, its shape,
+                                    and the file and key that it is in
+    sharded/rank-00000.safetensors  the boxes that one process has written
+
+`torch.distributed.checkpoint` plans who writes what (a box that several processes hold is written by one of them) and
+writes in the background where asked (`async_save`); nothing is gathered. The files are safetensors and JSON, where
+torch's own storage is a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.distributed.checkpoint import DefaultSavePlanner, SavePlan, SavePlanner, StorageWriter
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from weft.checkpoints.layout import MODEL_FILE, TRAINING_FILE
+from weft.checkpoints.tensors import COMPLEX, write_tensors
+from weft.core.errors import CheckpointError
+from weft.disk.atomic import flush
+from weft.disk.manifest import COPY_AGAIN, write_manifest
+
+SHARDED = "sharded"
+INDEX_FILE = "index.json"
+MODEL, TRAINING = "model.", "training."
+"""Prefixes of the names of the model's tensors, and of those that resuming needs besides."""
+
+
+class Box(NamedTuple):
+    """A box of a whole tensor: where it begins, and its entries."""
+
+    offsets: tuple[int, ...]
+    tensor: Tensor
+
+
+class Boxes(NamedTuple):
+    """A tensor of which this process holds some boxes: the whole one's dtype and shape, and these."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    held: tuple[Box, ...]
+
+    @staticmethod
+    def of(tensor: Tensor) -> Boxes:
+        """A tensor that this process holds whole."""
+        return Boxes(tensor.dtype, tuple(tensor.shape), (Box((0,) * tensor.dim(), tensor),))
+
+
+@final
+class BoxPlanner(DefaultSavePlanner):
+    """Plans the boxes of a mapping of names to `Boxes`."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def create_local_plan(self) -> SavePlan:
+        items = [_item(name, boxes, index) for name, boxes in self.state_dict.items()
+                 for index in range(len(boxes.held))]
+        self.plan = SavePlan(items)
+        return self.plan
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor:
+        index = write_item.index
+        return next(box.tensor for box in self.state_dict[index.fqn].held if box.offsets == tuple(index.offset or ()))
+
+
+def _item(name: str, boxes: Boxes, index: int) -> WriteItem:
+    box = boxes.held[index]
+    chunk = ChunkStorageMetadata(torch.Size(box.offsets), box.tensor.shape)
+    data = TensorWriteData(chunk, TensorProperties(boxes.dtype), torch.Size(boxes.shape))
+    return WriteItem(MetadataIndex(name, torch.Size(box.offsets)), WriteItemType.SHARD, tensor_data=data)
+
+
+@final
+class BoxWriter(StorageWriter):
+    """Writes the boxes of each process into a file of its own, and at the end the index and the manifest.
+
+    Args:
+        folder: where; it exists, in a checkpoint that is complete but for both and its tensors.
+        rank: of this process.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder, self._file = folder, f"rank-{rank:05d}.safetensors"
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing is kept from one checkpoint to the next."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """The folder stands."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        keyed = {_key(item.index): item for item in plan.items}
+        boxes = {key: planner.resolve_data(item) for key, item in keyed.items()}
+        if boxes:
+            write_tensors(self._folder / self._file, {key: box for key, box in boxes.items()
+                                                      if isinstance(box, Tensor)})
+            flush(self._folder / self._file)  # here, where it may be in the background
+        done: Future[list[WriteResult]] = Future()
+        done.set_result([WriteResult(item.index, 0, {"file": self._file, "key": key, "shape": list(boxes[key].shape)})
+                         for key, item in keyed.items() if isinstance(boxes[key], Tensor)])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        content: dict[str, Any] = {name: {"dtype": str(found.properties.dtype).removeprefix("torch."),
+                                          "shape": list(found.size), "boxes": []}
+                                   for name, found in metadata.state_dict_metadata.items()}
+        for result in (each for of_rank in results for each in of_rank):
+            content[result.index.fqn]["boxes"].append({"offsets": list(result.index.offset or ()),
+                                                       **result.storage_data})
+        (self._folder / INDEX_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
+        write_manifest(self._folder.parent)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """None is given: the folder is the writer's."""
+        return checkpoint_id is None
+
+    def storage_meta(self) -> StorageMeta | None:
+        return None
+
+
+def _key(index: MetadataIndex) -> str:
+    return f"{index.fqn}@{','.join(map(str, index.offset or ()))}"
+
+
+class _Stored(NamedTuple):
+    """A tensor in the files: its dtype and shape, and where each of its boxes begins, with shape, file and key."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    boxes: tuple[tuple[tuple[int, ...], tuple[int, ...], str, str], ...]
+
+
+@final
+class StoredTensors:
+    """The tensors in a checkpoint, whether one process has written it or many: ``model.NAME`` and ``training.NAME``.
+
+    Args:
+        checkpoint: its folder.
+
+    Raises:
+        CheckpointError: the index is missing or damaged, or its boxes do not fill a tensor.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._folder = checkpoint
+        path = checkpoint / SHARDED / INDEX_FILE
+        try:
+            self._stored = dict(_indexed(path) if is_sharded(checkpoint) else _listed(checkpoint))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            raise CheckpointError(f"the file is damaged ({error!r}).", where=str(path), remedy=COPY_AGAIN) from None
+        for name, stored in self._stored.items():
+            found = sum(math.prod(shape) for _, shape, _, _ in stored.boxes)
+            if found != math.prod(stored.shape):
+                raise CheckpointError(f"{name}: {found:,} of its {math.prod(stored.shape):,} numbers are there.",
+                                      where=str(path), remedy=COPY_AGAIN)
+
+    def names(self) -> Sequence[str]:
+        """Of all tensors."""
+        return tuple(self._stored)
+
+    def kind(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
+        """Dtype and shape of a whole tensor."""
+        return self._stored[name].dtype, self._stored[name].shape
+
+    def whole(self, prefix: str = "") -> dict[str, Tensor]:
+        """All tensors whose names begin with ``prefix``, whole, by their names without it."""
+        chosen = {name: torch.empty(stored.shape, dtype=stored.dtype) for name, stored in self._stored.items()
+                  if name.startswith(prefix)}
+        self.fill({name: Boxes.of(tensor) for name, tensor in chosen.items()})
+        return {name.removeprefix(prefix): tensor for name, tensor in chosen.items()}
+
+    @torch.no_grad()
+    def fill(self, wanted: Mapping[str, Boxes]) -> None:
+        """Copy what is stored into boxes, whoever has written it.
+
+        Raises:
+            CheckpointError: a tensor is not there, or has another shape; all are listed. Or a file is damaged.
+        """
+        problems = [problem for name, boxes in wanted.items() if (problem := self._problem(name, boxes))]
+        if problems:
+            listed = "".join(f"\n  - {problem}" for problem in problems)
+            raise CheckpointError(f"the checkpoint does not fit the run:{listed}\n", where=str(self._folder),
+                                  remedy="Resume with the configuration of the run.")
+        for file, copies in self._by_file(wanted).items():
+            try:
+                with safe_open(self._folder / file, framework="pt") as opened:
+                    for key, offsets, box in copies:
+                        _copy(opened, key, offsets, box)
+            except (OSError, SafetensorError, ValueError) as error:
+                raise CheckpointError(f"the tensors cannot be read ({error}).", where=str(self._folder / file),
+                                      remedy=COPY_AGAIN) from None
+
+    def _problem(self, name: str, boxes: Boxes) -> str | None:
+        if name not in self._stored:
+            return f"{name}: missing, shape {list(boxes.shape)}."
+        shape = self._stored[name].shape
+        return None if shape == boxes.shape else f"{name}: shape {list(shape)} where the run has {list(boxes.shape)}."
+
+    def _by_file(self, wanted: Mapping[str, Boxes]) -> dict[str, list[tuple[str, tuple[int, ...], Box]]]:
+        """The stored boxes that each wanted one meets, by file: key, where the stored box begins, the wanted one."""
+        found: dict[str, list[tuple[str, tuple[int, ...], Box]]] = {}
+        for name, boxes in wanted.items():
+            for box in boxes.held:
+                for offsets, shape, file, key in self._stored[name].boxes:
+                    if all(have < want + there and want < have + here for have, here, want, there in
+                           zip(offsets, shape, box.offsets, box.tensor.shape, strict=True)):
+                        found.setdefault(file, []).append((key, offsets, box))
+        return found
+
+
+def is_sharded(checkpoint: Path) -> bool:
+    """Whether many processes, or one in the background, have written a checkpoint's tensors."""
+    return (checkpoint / SHARDED).is_dir()
+
+
+def _indexed(path: Path) -> Iterator[tuple[str, _Stored]]:
+    return ((str(name), _read_entry(entry)) for name, entry in json.loads(path.read_bytes()).items())
+
+
+def _listed(checkpoint: Path) -> Iterator[tuple[str, _Stored]]:
+    """The tensors of an ordinary checkpoint, each in one box."""
+    for prefix, file in ((MODEL, MODEL_FILE), (TRAINING, TRAINING_FILE)):
+        if not (checkpoint / file).exists():
+            continue
+        with safe_open(checkpoint / file, framework="pt") as opened:
+            pairs = json.loads((opened.metadata() or {}).get(COMPLEX, "[]"))
+            for name in opened.keys():  # noqa: SIM118 - not a mapping
+                found = opened.get_slice(name)
+                shape, empty = tuple(found.get_shape()), opened.get_tensor(name) if not found.get_shape() else found[:0]
+                shape = shape[:-1] if name in pairs else shape
+                dtype = torch.view_as_complex(empty).dtype if name in pairs else empty.dtype
+                yield f"{prefix}{name}", _Stored(dtype, shape, (((0,) * len(shape), shape, file, name),))
+
+
+def _read_entry(entry: Mapping[str, Any]) -> _Stored:
+    boxes = tuple((tuple(box["offsets"]), tuple(box["shape"]), f"{SHARDED}/{box['file']}", str(box["key"]))
+                  for box in entry["boxes"])
+    dtype = getattr(torch, entry["dtype"])
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{entry['dtype']!r} is no dtype")
+    return _Stored(dtype, tuple(entry["shape"]), boxes)
+
+
+def _copy(file: Any, key: str, offsets: tuple[int, ...], box: Box) -> None:
+    """Copy what a stored box, which begins at ``offsets``, and a wanted one have in common."""
+    stored, complex_pairs = file.get_slice(key), box.tensor.is_complex()
+    ends = [have + size for have, size in zip(offsets, stored.get_shape(), strict=False)]
+    begins = [max(have, want) for have, want in zip(offsets, box.offsets, strict=True)]
+    stops = [min(end, want + size) for end, want, size in zip(ends, box.offsets, box.tensor.shape, strict=False)]
+    source = tuple(_ranges(begins, stops, offsets))
+    taken: Tensor = stored[source] if source else file.get_tensor(key)
+    target = box.tensor[tuple(_ranges(begins, stops, box.offsets))]
+    target.copy_(torch.view_as_complex(taken.contiguous()) if complex_pairs else taken)
+
+
+def _ranges(begins: Sequence[int], stops: Sequence[int], origin: Sequence[int]) -> Iterator[slice]:
+    return (slice(begin - first, stop - first) for begin, stop, first in zip(begins, stops, origin, strict=True))
