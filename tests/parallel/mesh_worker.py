@@ -14,6 +14,7 @@ import torch
 from integration.data_parallel_worker import interrupted
 from weft.core.errors import WeftError
 from weft.parallel.layout import local
+from weft.parallel.mesh import MeshSettings
 from weft.training import Event, Progress, RunConfig, parse_run, train
 from weft.training.material import prepare
 from weft.training.parallel import World
@@ -21,8 +22,8 @@ from weft.training.train import build_model
 from weft.training.trainer import Trainer
 
 STEPS, HALFWAY = 4, 2
-ATTENTION = {"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope", "qk_norm": "rmsnorm", "bias": "all",
-             "sinks": True}
+ATTENTION = {"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope", "qk_norm": "rmsnorm",
+             "bias": "all", "sinks": True}
 EXPERTS = {"kind": "moe", "n_experts": 3, "top_k": 1, "renormalise": False, "balance_loss": 0.0, "z_loss": 0.0}
 READOUT = {"kind": "linear", "tied": False, "bias": True, "softcap": 5.0}
 SHARD, TENSOR = {"shard": 2}, {"tensor": 2}
@@ -45,7 +46,7 @@ def runs(folder: Path, mesh: dict[str, int] | None) -> dict[str, RunConfig]:
     again = {"matmul": "default", "checkpoint_activations": True}
     return {
         "hybrid": run(folder, mesh, [["mamba", "glu"], [ATTENTION, "mlp"]], packing="documents", accumulation=2,
-                      compute=again, average={"decay": 0.5}),
+                      compute=again, average={"decay": 0.5}, report={"keep": 1}),
         "untied": run(folder, mesh, [[ATTENTION, EXPERTS], ["lstm", "mlp"]], model={"readout": READOUT},
                       objective={"label_smoothing": 0.1, "z_loss": 1e-2}, optimizer={"kind": "sgd", "momentum": 0.9})}
 
@@ -60,7 +61,8 @@ def sharded_runs(folder: Path, mesh: dict[str, int] | None) -> dict[str, RunConf
 
 
 def narrow(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
-    return run(folder, mesh, [["mamba", "glu"], [ATTENTION, "mlp"]], dtype="bfloat16")
+    return run(folder, mesh, [["mamba", "glu"], [ATTENTION, "mlp"]], dtype="bfloat16",
+               optimizer={"kind": "sgd"})
 
 
 def failing(config: RunConfig, out: Path, *, on_rank: int | None = None, **changes: Any) -> str:
@@ -102,7 +104,7 @@ def worker(folder: Path) -> None:
             train(runs(folder, mesh)["hybrid"], out, resume=True, allow_inexact=True, world=world)
     config = runs(folder, SHARD)["hybrid"]
     found["disagree"] = failing(config, folder / "disagree", on_rank=1, clip=0.25)
-    found["mesh"] = failing(config, folder / "mesh", mesh=config.training.mesh.model_copy(update={"shard": 3}))
+    found["mesh"] = failing(config, folder / "mesh", mesh=MeshSettings(shard=3))
     torch.save(found, folder / f"{os.environ['RANK']}.pt")
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from weft.analysis import Plan
 from weft.analysis import plan as plan_model
+from weft.analysis.shapes import built_empty
 from weft.api.arguments import one_or_more
 from weft.api.configs import presets, read_model
 from weft.api.models import Model, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
 from weft.checkpoints.locate import holds_checkpoint
+from weft.core.config import parse
 from weft.core.errors import InputError, nearest
 from weft.core.model import ModelConfig
 from weft.interop.arpa.convert import sum_error
 from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
+from weft.parallel.mesh import MeshSettings
+from weft.parallel.tensor import plan_of
+from weft.training.files import read_plain
+from weft.training.overrides import run_overrides
 
 LEAST_LENGTH = 16
 """The least ``length`` of `check`, in tokens: shorter rows cannot be cut into the pieces that the laws compare."""
@@ -49,8 +56,30 @@ def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context:
         InputError: there are overrides for what is neither file nor preset.
     """
     found = resolved_target(target, overrides)
-    return plan_model(found if isinstance(found, ModelConfig) else found.model, context=context, batch=batch,
+    planned = plan_model(found if isinstance(found, ModelConfig) else found.model, context=context, batch=batch,
                       dtype=None if dtype is None else require_dtype(dtype), tokens=tokens)
+    notes = _mesh_notes(target, overrides, found) if isinstance(found, ModelConfig) else ()
+    return replace(planned, notes=(*planned.notes, *notes))
+
+
+def _mesh_notes(target: Model | ModelConfig, overrides: Iterable[str], config: ModelConfig) -> tuple[str, ...]:
+    """What the mesh of a run's configuration leaves whole on every process, where it divides models.
+
+    Raises:
+        ConfigError: heads or channels that do not divide.
+    """
+    if not isinstance(target, str | Path) or not Path(target).is_file():
+        return ()
+    plain = read_plain(target)
+    given = None if "kind" in plain else run_overrides(plain, overrides).get("training")
+    settings = given.get("mesh") if isinstance(given, Mapping) else None
+    parts = parse(MeshSettings, settings, where=f"{target}: training.mesh").tensor if settings else 1
+    if parts == 1:
+        return ()
+    whole = plan_of(built_empty(config), parts).whole
+    listed = "; ".join(f"{path}: {why}" for path, why in whole.items())
+    return (f"Tensor parallelism over {parts} processes divides the heads, channels and ids of all layers"
+            + (f" but these, which every process computes whole: {listed}." if whole else "."),)
 
 
 def require_changeable(target: Model | ModelConfig, overrides: Iterable[str]) -> None:

@@ -21,16 +21,17 @@ from typing import Any, NamedTuple, final
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from torch.distributed.checkpoint import DefaultSavePlanner, SavePlan, SavePlanner, StorageWriter
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
     StorageMeta,
     TensorProperties,
+    TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from weft.checkpoints.layout import MODEL_FILE, TRAINING_FILE
@@ -80,7 +81,8 @@ class BoxPlanner(DefaultSavePlanner):
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
         index = write_item.index
-        return next(box.tensor for box in self.state_dict[index.fqn].held if box.offsets == tuple(index.offset or ()))
+        boxes: Boxes = self.state_dict[index.fqn]
+        return next(box.tensor for box in boxes.held if box.offsets == tuple(index.offset or ()))
 
 
 def _item(name: str, boxes: Boxes, index: int) -> WriteItem:
@@ -105,7 +107,7 @@ class BoxWriter(StorageWriter):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Nothing is kept from one checkpoint to the next."""
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """The folder stands."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
@@ -116,20 +118,21 @@ class BoxWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         keyed = {_key(item.index): item for item in plan.items}
-        boxes = {key: planner.resolve_data(item) for key, item in keyed.items()}
+        data = {key: planner.resolve_data(item) for key, item in keyed.items()}
+        boxes = {key: box for key, box in data.items() if isinstance(box, Tensor)}
         if boxes:
-            write_tensors(self._folder / self._file, {key: box for key, box in boxes.items()
-                                                      if isinstance(box, Tensor)})
+            write_tensors(self._folder / self._file, boxes)
             flush(self._folder / self._file)  # here, where it may be in the background
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(item.index, 0, {"file": self._file, "key": key, "shape": list(boxes[key].shape)})
-                         for key, item in keyed.items() if isinstance(boxes[key], Tensor)])
+                         for key, item in keyed.items()])
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         content: dict[str, Any] = {name: {"dtype": str(found.properties.dtype).removeprefix("torch."),
                                           "shape": list(found.size), "boxes": []}
-                                   for name, found in metadata.state_dict_metadata.items()}
+                                   for name, found in metadata.state_dict_metadata.items()
+                                   if isinstance(found, TensorStorageMetadata)}
         for result in (each for of_rank in results for each in of_rank):
             content[result.index.fqn]["boxes"].append({"offsets": list(result.index.offset or ()),
                                                        **result.storage_data})

@@ -13,7 +13,7 @@ turn a float32 state into bfloat16.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -66,16 +66,17 @@ class Sharded:
             chooser.register_forward_hook(_reach_all)
         shared = _shared(model) if not one_group else frozenset()
         for block in () if one_group or shared else _blocks(model):
-            _added(fully_shard(block, **options))
-        self._root = fully_shard(Entered(model), **options)
-        _added(self._root)
+            _add(fully_shard(block, **options))
+        self._root = Entered(model)
+        self._sharded = fully_shard(self._root, **options)
+        _add(self._sharded)
 
     def enter(self, work: Callable[..., R], *arguments: Any) -> R:
         """Call ``work`` with the parameters ready, all processes together. Those that are gathered for a call without
         gradients are freed at its end."""
         result: R = self._root(work, *arguments)
         if not torch.is_grad_enabled():
-            cast(FSDPModule, self._root).reshard()
+            self._sharded.reshard()
         return result
 
     def collect_gradients(self) -> None:
@@ -97,12 +98,11 @@ class Sharded:
         return found
 
 
-def _added(module: nn.Module) -> None:
+def _add(module: FSDPModule) -> None:
     """Add gradients instead of averaging them: a batch's loss is already divided by the targets of all processes. The
     plain sum is what every backend offers."""
-    root = cast(FSDPModule, module)
-    root.set_gradient_divide_factor(1.0)
-    root.set_force_sum_reduction_for_comms(True)
+    module.set_gradient_divide_factor(1.0)
+    module.set_force_sum_reduction_for_comms(True)
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -4,9 +4,9 @@ What is divided, and how, the parts say themselves (`weft.linear.division`), so 
 Token embedding and linear readout divide by the vocabulary, which need not divide evenly. What declares nothing stays
 whole on every process, and computes the same there: `Divided.whole` names it, and `weft plan` shows it.
 
-The placements are those of DTensor, `Shard(dim)` and `Replicate()`, but what a part multiplies by are the local tensors
-themselves: Weft's kernels are operators of its own, for which DTensor has no rules, and a local tensor of fewer heads is
-all they need.
+The placements are those of DTensor, `Shard(dim)` and `Replicate()`, but what a part multiplies by are the local
+tensors themselves: Weft's kernels are operators of its own, for which DTensor has no rules, and a local tensor of fewer
+heads is all they need.
 """
 
 from __future__ import annotations
@@ -218,14 +218,14 @@ def _vocabulary(model: Model) -> Iterator[str]:
 
 
 def _ids(model: Model, paths: tuple[str, ...], rows: Rows) -> dict[str, Layout]:
-    return {f"{path}.{name}": Layout(tuple(whole.shape), 0, (Run(rows.first, 0, rows.count),)) for path in paths
+    return {f"{path}.{name}": Layout(tuple(whole.shape), 0, (Run(rows.first, 0, rows.held),)) for path in paths
             for name, whole in model.get_submodule(path).named_parameters(recurse=False)}
 
 
 def _divided_ids(model: Model, paths: tuple[str, ...], rows: Rows, group: str) -> dict[str, nn.Module]:
     table, readout = (model.get_submodule(path) for path in paths)
     assert isinstance(readout, LinearReadout) and isinstance(table, nn.Embedding), "as the plan found"
-    own = slice(rows.first, rows.first + rows.count)
+    own = slice(rows.first, rows.first + rows.held)
 
     def cut(whole: Tensor) -> nn.Parameter:
         return nn.Parameter(whole.detach()[own].clone(), requires_grad=whole.requires_grad)

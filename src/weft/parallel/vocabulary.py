@@ -29,10 +29,10 @@ PIECE_ENTRIES = 1 << 22
 
 
 class Rows(NamedTuple):
-    """The ids of one process: the first, and how many, of ``size``."""
+    """The ids of one process: the first, and ``held`` of them, of ``size``."""
 
     first: int
-    count: int
+    held: int
     size: int
 
     @staticmethod
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
     def found(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Which ids are here, and their rows, 0 for the others."""
-        here = (ids >= self.first) & (ids < self.first + self.count)
+        here = (ids >= self.first) & (ids < self.first + self.held)
         return here, torch.where(here, ids - self.first, 0)
 
 
@@ -84,13 +84,13 @@ class DividedReadout(Readout):
         super().__init__()
         self.softcap, self.scale, self.projection = readout.softcap, readout.scale, readout.projection
         self.weight, self.rows, self.group = weight, rows, group
-        own = slice(rows.first, rows.first + rows.count)
+        own = slice(rows.first, rows.first + rows.held)
         self.bias = None if readout.bias is None else nn.Parameter(readout.bias.detach()[own].clone())
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         rows, own = self.rows, self._own(self._entered(h))
         # Every process has zeros for the ids of the others, so that the sum puts the parts side by side.
-        return summed(F.pad(own, (rows.first, rows.size - rows.first - rows.count)), self.group)
+        return summed(F.pad(own, (rows.first, rows.size - rows.first - rows.held)), self.group)
 
     def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         log_z, z_y, _ = self._sums(h, targets)
@@ -112,7 +112,7 @@ class DividedReadout(Readout):
 
     def _sums(self, h: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """For every token log Z, the logit of its target and the mean logit, in float32 or better."""
-        step = max(1, PIECE_ENTRIES // max(1, self.rows.count))
+        step = max(1, PIECE_ENTRIES // max(1, self.rows.held))
         pieces = zip(self._entered(h).flatten(0, 1).split(step), targets.flatten().split(step), strict=True)
         found = [checkpoint(self._piece, *piece, use_reentrant=False) if torch.is_grad_enabled() else
                  self._piece(*piece) for piece in pieces]

@@ -200,8 +200,8 @@ class RunFolder:
         return described(model, tokenizer, config.dump(), {**facts, RUN_ID: run_id(self.path)})
 
     def prune(self, keep: int) -> None:
-        """Delete all checkpoints but the last, the best, and the newest ``keep`` others. A folder that was changed since
-        it was saved is not deleted."""
+        """Delete all checkpoints but the last, the best, and the newest ``keep`` others. A folder that was changed
+        since it was saved is not deleted."""
         saved = saved_checkpoints(self.path)
         for old in saved[: -1 - keep]:
             if old != best_of(saved) and not by_manifest(old):

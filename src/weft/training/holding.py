@@ -14,7 +14,7 @@ from weft.core.errors import ConfigError
 from weft.core.model import Model
 from weft.parallel.gradients import clip, global_norm
 from weft.parallel.layout import Layout
-from weft.parallel.mesh import PLACE
+from weft.parallel.mesh import PLACE, Axis
 from weft.parallel.sharded import Sharded
 from weft.parallel.tensor import divide, plan_of
 from weft.training.config import RunConfig
@@ -110,11 +110,11 @@ def holding_problems(config: RunConfig, model: Model) -> list[str]:
         return []
     if mesh.context > 1:
         return [f"{PLACE}.context: {mesh.context}, and the tokens of a row cannot be divided yet. Leave it out."]
-    axis = "tensor" if mesh.tensor > 1 else "shard"
+    axis: Axis = "tensor" if mesh.tensor > 1 else "shard"
     given, kind, found = f"{axis} {mesh.size(axis)}", training.optimizer.kind, []
     if kind not in ENTRYWISE and not (mesh.tensor == 1 and kind in WHOLE_MATRICES):
-        found.append(f"training.optimizer.kind: {kind} does not move every entry by itself, and {PLACE} ({given}) gives "
-                     "each process a part of a matrix. Use adamw or sgd, or replicate the model.")
+        found.append(f"training.optimizer.kind: {kind} does not move every entry by itself, and {PLACE} ({given}) "
+                     "gives each process a part of a matrix. Use adamw or sgd, or replicate the model.")
     if training.unfreeze is not None:
         found.append(f"training.unfreeze: with {PLACE} ({given}), which shares the parameters that train. Leave out "
                      "one of them.")

@@ -272,9 +272,11 @@ class Saver(ABC):
     def save(self, validation: Validation | None, interval: Interval) -> None:
         """Save this step."""
 
+    @abstractmethod
     def look(self, *, wait: bool) -> None:
         """After every step: report a checkpoint that has been written in the background; ``wait`` until it is."""
 
+    @abstractmethod
     def close(self) -> None:
         """At the end, also by an error."""
 
@@ -288,6 +290,12 @@ class WholeSaver(Saver):
         tensors = trainer.tensors()  # of the weights, before their averages take their place
         with trainer.averaged():
             self.run.save(trainer.step, trainer.seconds, validation, tensors, interval)
+
+    def look(self, *, wait: bool) -> None:
+        """A checkpoint stands when `save` returns."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 @final

@@ -77,7 +77,8 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     if record is None:
         return Terms(choose(), software, code)
     compute = Compute.from_json(record["compute"])
-    reasons = [*_changes(compute, record["software"], software, device), *_other_mesh(record, MeshSettings() if mesh is None else mesh),
+    reasons = [*_changes(compute, record["software"], software, device),
+               *_other_mesh(record, MeshSettings() if mesh is None else mesh),
                *(f"{what}; so the run cannot go on to the same weights." for what in changes(record.get("code"), code))]
     if not reasons:
         return Terms(compute, software, code)
@@ -89,8 +90,8 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     return Terms(replace(choose(), threads=compute.threads), software, code, reason)
 
 
-def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str, mesh: MeshSettings,
-                inexact: list[dict[str, Any]], taken: Taken | None = None) -> dict[str, Any]:
+def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str,
+                mesh: MeshSettings, inexact: list[dict[str, Any]], taken: Taken | None = None) -> dict[str, Any]:
     """The content of run.json."""
     return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
             "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
@@ -251,7 +252,8 @@ def _other_mesh(record: Mapping[str, Any], mesh: MeshSettings) -> list[str]:
     why = "which round sums in another order and draw other dropout, so it cannot go on to the same weights."
     if before.processes != mesh.processes:
         return [f"the run began with {ranks} ranks (here {mesh.processes}), {why}"]
-    return [] if before == mesh else [f"the run began with a mesh of {before.describe()} (here {mesh.describe()}), {why}"]
+    return [] if before == mesh else [f"the run began with a mesh of {before.describe()} (here {mesh.describe()}), "
+                                      f"{why}"]
 
 
 def values_of(model: Model) -> list[torch.Tensor]:

@@ -1,13 +1,14 @@
 """Checkpoints that all processes of a run write together, each what it holds, perhaps while training goes on.
 
-A checkpoint is written in a draft beside its place. When every process has written its part, rank 0 renames the draft, so that a checkpoint stands whole or not at all, whichever process is killed when. All processes
-must see the folder, as on one machine or on a shared file system.
+A checkpoint is written in a draft beside its place. When every process has written its part, rank 0 renames the draft,
+so that a checkpoint stands whole or not at all, whichever process is killed when. All processes must see the folder,
+as on one machine or on a shared file system.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
@@ -15,9 +16,9 @@ from typing import Any, final
 import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.distributed.checkpoint import async_save, save
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from weft.checkpoints.save import describe_checkpoint
 from weft.checkpoints.sharded import SHARDED, Box, Boxes, BoxPlanner, BoxWriter
@@ -31,6 +32,9 @@ from weft.training.parallel import World, is_lost
 
 Describe = Callable[[Path], None]
 """Writes all files of a checkpoint into its draft but the tensors and the manifest."""
+
+ERRORS = (CheckpointException, OSError, SafetensorError, RuntimeError)
+"""What writing raises: torch's own error, which holds those of all processes, or that of this one."""
 
 
 @final
@@ -78,7 +82,7 @@ class Together:
     def __init__(self, world: World, *, background: bool) -> None:
         self._world, self._background = world, background
         self._group = None if world.size == 1 else dist.new_group(backend="gloo", timeout=world.timeout)
-        self._copies = Copies()
+        self._copies, self._thread = Copies(), ThreadPoolExecutor(1)
         self._writing: Future[Any] | None = None
         self._path: Path | None = None
         self._stack = ExitStack()
@@ -93,19 +97,30 @@ class Together:
         self.complete()
         self._path = path
         draft = Path(self._world.lead(lambda: str(self._draft(path, describe))))
-        writer, planner = BoxWriter(draft / SHARDED, self._world.rank), BoxPlanner()
-        alone = self._world.size == 1
         try:
-            if self._background:
-                begun = async_save(dict(boxes), storage_writer=writer, planner=planner, process_group=self._group,
-                                   async_stager=self._copies, no_dist=alone)
-                assert isinstance(begun, Future), "of a stager that has copied when it returns"
-                self._writing = begun
-                return
-            save(dict(boxes), storage_writer=writer, planner=planner, process_group=self._group, no_dist=alone)
-        except (CheckpointException, OSError, SafetensorError, RuntimeError) as error:
+            self._writing = self._begun(boxes, BoxWriter(draft / SHARDED, self._world.rank))
+        except ERRORS as error:
             raise self._failed(error) from error
-        self._publish()
+        if not self._background:
+            self.complete()
+
+    def _begun(self, boxes: Mapping[str, Boxes], writer: BoxWriter) -> Future[Any]:
+        """Write this process's part, now or in the background."""
+        planner = BoxPlanner()
+        if self._background and self._world.size > 1:
+            begun = async_save(dict(boxes), storage_writer=writer, planner=planner, process_group=self._group,
+                               async_stager=self._copies)
+            assert isinstance(begun, Future), "of a stager that has copied when it returns"
+            return begun
+        if self._background:
+            return self._thread.submit(write_alone, self._copies.stage(boxes), writer, planner)
+        if self._world.size == 1:
+            write_alone(boxes, writer, planner)
+        else:
+            save(dict(boxes), storage_writer=writer, planner=planner, process_group=self._group)
+        done: Future[Any] = Future()
+        done.set_result(None)
+        return done
 
     @property
     def ready(self) -> bool:
@@ -123,7 +138,7 @@ class Together:
             return None
         try:
             self._writing.result()
-        except (CheckpointException, OSError, SafetensorError, RuntimeError) as error:
+        except ERRORS as error:
             raise self._failed(error) from error
         finally:
             self._writing = None
@@ -135,6 +150,7 @@ class Together:
             self._writing.exception()  # its thread may still be writing into the draft
         self._abandon(None)
         self._copies.close()
+        self._thread.shutdown()
 
     def _draft(self, path: Path, describe: Describe) -> Path:
         require_free(path, proof=by_manifest, replace=True)
@@ -152,26 +168,31 @@ class Together:
         self._world.lead(self._stack.close)  # which renames the draft
         return path
 
-    def _failed(self, error: Exception) -> TrainingError:
+    def _failed(self, error: BaseException) -> TrainingError:
         self._abandon(error)
         if isinstance(error, RuntimeError) and is_lost(error):
             return self._world.lost(error)
-        path, reasons = self._path, [error]
+        path, reason, ranks = self._path, error, [self._world.rank]
         assert path is not None, "a checkpoint is being written"
-        if isinstance(error, CheckpointException):
-            reasons = [each for each, _ in error.failures.values()] or reasons
-            others = ", ".join(f"rank {rank}" for rank in error.failures)
-        else:
-            others = f"rank {self._world.rank}"
-        return TrainingError(f"the checkpoint cannot be written by {others} ({reasons[0]}); "
+        if isinstance(error, CheckpointException) and error.failures:
+            ranks = sorted(error.failures)
+            reason = error.failures[ranks[0]][0]
+        return TrainingError(f"rank {', '.join(map(str, ranks))} cannot write the checkpoint ({reason}); "
                              f"{free_bytes(path):,} bytes are free there.", where=str(path),
                              remedy="Free space, then go on with --resume.")
 
-    def _abandon(self, error: Exception | None) -> None:
+    def _abandon(self, error: BaseException | None) -> None:
         """Delete the draft."""
         stack, self._stack = self._stack, ExitStack()
         reason = error if error is not None else TrainingError("the run ends.", where="checkpoint")
         stack.__exit__(type(reason), reason, None)
+
+
+def write_alone(boxes: Mapping[str, Boxes], writer: BoxWriter, planner: BoxPlanner) -> None:
+    """Write all boxes of one process, as `torch.distributed.checkpoint.save` does with those of many."""
+    planner.set_up_planner(dict(boxes), None, is_coordinator=True)
+    plans, metadata = planner.create_global_plan([planner.create_local_plan()])
+    writer.finish(metadata, [writer.write_data(planner.finish_plan(plans[0]), planner).wait()])
 
 
 def described(model: Model, tokenizer: Tokenizer, run: Mapping[str, Any], facts: Mapping[str, Any]) -> Describe:
