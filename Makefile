@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-gguf test-processors mutants table lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-gguf test-processors mutants table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -14,6 +14,7 @@ help:
 	@echo "make test   the tests"
 	@echo "make test-interop  the tests against transformers"
 	@echo "make table  docs/families_table.md, measured against transformers"
+	@echo "make table-parallel  docs/parallel_table.md: every way to train against one process, for every mixer"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
 	@echo "make test-processors  the tests as other processors and other numbers of threads run them: more than half an hour"
 	@echo "make hybrids  the laws on 1,000 hybrids drawn from all parts: some six minutes on two cores"
@@ -72,6 +73,10 @@ mutants: $(STAMP)
 table: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m against_transformers.table
+
+# Every way to train, against one process: every mixer, every column. It goes on where it was stopped.
+table-parallel: $(STAMP)
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m parallel.table.measure
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -28,6 +28,7 @@ from weft.core.errors import StateError
 from weft.core.history import Lookback, start_history
 from weft.core.output import Output
 from weft.core.part import KeptDtypes, Part, computing_dtype, kept_dtypes
+from weft.core.pieces import Pieces
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.state import State
 from weft.core.traits import Trait
@@ -53,6 +54,10 @@ class Layer(Part, ABC):
 
     composite: ClassVar[bool] = False
     """True for layers that only call other layers, which zero the padding themselves."""
+
+    joins_pieces: ClassVar[bool] = False
+    """True for layers whose `run` takes what it needs of the pieces of other processes by itself (`Span.pieces`). Any
+    other layer with a state waits for the state of the process before (`weft.core.pieces`)."""
 
     state_type: type[LayerState] = LayerState
     """The class of the state that `start` returns and `run` takes."""
@@ -105,10 +110,22 @@ class Layer(Part, ABC):
             span = self._resolved(x, state, span)
         elif state is not None and type(state) is not self.state_type:
             self._require_own(state, x.shape[0])
+        if span.pieces is not None and not self.composite:
+            return self._in_pieces(span.pieces, x, state, span)
         if span.count is None or (self.composite and inner):
             return self.run(x, state, span)
         out = self.run(span.clean(x), state, span)
         return out._replace(y=span.clean(out.y))
+
+    def _in_pieces(self, pieces: Pieces, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        """The output of this process's piece of the rows."""
+        if self.joins_pieces:
+            out = self.run(span.clean(x), state, replace(span, pieces=pieces.at(state)))
+            return out._replace(y=span.clean(out.y))
+        alone = replace(span, pieces=None)
+        if state is None or type(state) is LayerState:
+            return self.forward(x, state, alone)
+        return pieces.at(state).in_turn(lambda before: self.forward(x, before, alone), state)
 
     def _resolved(self, x: Tensor, state: LayerState | None, span: Span) -> Span:
         """The span resolved against the state's clock, since no enclosing layer has resolved it against this one."""

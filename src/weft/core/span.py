@@ -16,6 +16,7 @@ from weft.core.checks import require
 from weft.core.clock import Clock, Moment, Ticks, resolve_call
 from weft.core.errors import InputError, StateError
 from weft.core.output import Given
+from weft.core.pieces import Pieces
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Span:
         bound: no row will have consumed more than this many tokens after the call.
         uniform: every row will have consumed exactly ``bound`` tokens after the call, all of one document.
         taken: values that earlier layers of the call gave (`weft.core.channels`).
+        pieces: the pieces of the rows that several processes compute; None: this process computes all tokens.
         moment: the call resolved against a clock; this and the following are set by `resolve`, before layers run.
         ticks: of the chunk.
         before: the clock before the chunk, for a call with a state.
@@ -76,6 +78,7 @@ class Span:
     bound: int | None = None
     uniform: bool = False
     taken: tuple[Given, ...] = ()
+    pieces: Pieces | None = field(default=None, repr=False, compare=False)
     moment: Moment | None = field(default=None, repr=False)
     # Attributes and not properties of the moment: layers read them at every step, and a property costs several calls.
     ticks: Ticks = field(default=None, repr=False, compare=False)  # type: ignore[assignment]

@@ -43,6 +43,7 @@ class ChannelMix(Layer):
     (i / D)^(1 - layer / n_layers), and without receptance the fourth power of that exponent.
     """
 
+    joins_pieces = True
     state_type: type[LayerState] = ChannelMixState
 
     def __init__(self, d_model: int, d_ff: int, *, depth: float = 0.0, receptance: bool = True) -> None:

@@ -87,6 +87,7 @@ CROSS_PROJECTIONS = MappingProxyType(dict.fromkeys(("q", "kv", "output"), "cross
 class CrossAttention(Layer):
     """Attention over a memory given when the state starts, or with ``span.memory`` in a call without a state."""
 
+    joins_pieces = True  # the source is that of the whole rows, and no call changes it
     state_type = MemoryState
     points = ("weights",)
     role = "cross-attention scores"

@@ -117,6 +117,7 @@ class DeltaMemory(Layer, ABC):
     """
 
     role = "memory"
+    joins_pieces = True
     state_type = DeltaState
 
     def __init__(self, config: DeltaMemoryConfig, sizes: DeltaSizes, dims: Dims) -> None:
@@ -162,8 +163,7 @@ class DeltaMemory(Layer, ABC):
             q, k, v = self._heads(mixed)
             write = k * (self.largest_rate * widen(rate).sigmoid())[..., None]
             read = k if decay is None else k * decay.exp()
-            o, sums = delta_rule(q, write, v, read, -write, decay, None if state is None else state.sums, marks.starts,
-                                 marks.valid)
+            o, sums = delta_rule(q, write, v, read, -write, decay, None if state is None else state.sums, *marks)
             o = self.norm(o).flatten(2).to(x.dtype)
         y = self.output(self.gated(o, x))
         if state is None:

@@ -96,6 +96,7 @@ class FastWeights(Layer):
     """
 
     role = "memory"
+    joins_pieces = True
     state_type = MatrixState
 
     def __init__(self, config: FastWeightsConfig, sizes: HeadSizes, dims: Dims) -> None:
@@ -128,10 +129,10 @@ class FastWeights(Layer):
                        widen(qkv).split_with_sizes(self.widths, -1))
             q, k = self._mapped(q), self._mapped(k)
             if rate is None:
-                o, sums = linear_recurrence(q, k, v, None, before, marks.starts, marks.valid)
+                o, sums = linear_recurrence(q, k, v, None, before, *marks)
             else:
                 write = k * widen(rate).sigmoid()[..., None]
-                o, sums = delta_rule(q, write, v, k, -write, None, before, marks.starts, marks.valid)
+                o, sums = delta_rule(q, write, v, k, -write, None, before, *marks)
         y = self.output(o.flatten(2).to(qkv.dtype))
         return Output(y, None if state is None else MatrixState(span.after, sums.to(state.sums.dtype)))
 

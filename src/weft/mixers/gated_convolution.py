@@ -61,6 +61,7 @@ class GatedConvolution(Layer):
     and the bottlenecks of the paper's deepest networks belong to the block.
     """
 
+    joins_pieces = True
     state_type = ConvolutionState
 
     def __init__(self, d_model: int, kernel: int = 4, dilation: int = 1, bias: bool = True) -> None:

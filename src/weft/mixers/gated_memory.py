@@ -44,6 +44,7 @@ class GatedMemory(Layer, ABC):
     """
 
     role = "memory"
+    joins_pieces = True
     state_type = MatrixState
 
     def __init__(self, sizes: HeadSizes, scale: float, norm: NormConfig, gate_bias: bool, dims: Dims) -> None:
@@ -84,8 +85,7 @@ class GatedMemory(Layer, ABC):
         with torch.autocast(x.device.type, enabled=False):
             q, k, v = (widen(part).unflatten(-1, (self.sizes.heads, -1)) for part in projected)
             q, k = self.turned(q * self.scale, span.ticks), self.turned(k, span.ticks)
-            o, sums = linear_recurrence(q, k, v, decay, None if state is None else state.sums, marks.starts,
-                                        marks.valid)
+            o, sums = linear_recurrence(q, k, v, decay, None if state is None else state.sums, *marks)
             o = self.norm(o).flatten(2).to(gate.dtype)
         y = self.output(F.silu(gate if self.gate_bias is None else gate + self.gate_bias) * o)
         return Output(y, None if state is None else MatrixState(span.after, sums.to(state.sums.dtype)))

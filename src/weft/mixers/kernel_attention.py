@@ -25,6 +25,7 @@ from weft.core.errors import UnsupportedError
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
+from weft.core.pieces import Pieces
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.core.traits import Trait
@@ -122,17 +123,19 @@ class Features(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Which tokens of a chunk begin a document and which count, [B,T]; None: none begins inside, all count."""
+    """Which tokens of a chunk begin a document and which count, [B,T]; None: none begins inside, all count. With them,
+    the pieces of rows that are cut among processes, as recurrences take them."""
 
     starts: Bool[Tensor, "B T"] | None
     valid: Bool[Tensor, "B T"] | None
+    pieces: Pieces | None = None
 
     @staticmethod
     def of(span: Span, rows: int) -> Marks:
         """Those of a resolved span."""
         valid = span.ticks.valid
         starts = span.ticks.starts().expand(rows, -1) if span.packed else None
-        return Marks(starts if starts is None or valid is None else starts & valid, valid)
+        return Marks(starts if starts is None or valid is None else starts & valid, valid, span.pieces)
 
 
 PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
@@ -243,7 +246,7 @@ class KernelAttention(Layer, ABC):
     def _summed(self, q: Tensor, k: Tensor, v: Tensor, features: Features, before: Tensor | None,
                 marks: Marks) -> tuple[Tensor, Tensor]:
         if self.causal:
-            return linear_recurrence(q, k, v, features.log_decay, before, marks.starts, marks.valid)
+            return linear_recurrence(q, k, v, features.log_decay, before, *marks)
         return bidirectional_sums(q, k, v, marks.starts, marks.valid), v
 
     def _turned(self, x: Tensor, ticks: Ticks) -> Tensor:

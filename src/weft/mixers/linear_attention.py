@@ -74,6 +74,8 @@ class LinearAttention(KernelAttention):
     They also add an epsilon of about 1e-6 to the normaliser, and this one does not.
     """
 
+    joins_pieces = True
+
     def __init__(self, config: LinearAttentionConfig, dims: Dims) -> None:
         super().__init__(config, config.sizes(dims).d_head, dims, normalise=config.normalise)
         self.config = config

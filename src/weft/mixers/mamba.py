@@ -118,6 +118,7 @@ class Mamba(Layer, Divisible):
     """
 
     role = "state space"
+    joins_pieces = True
     state_type = MambaState
 
     def __init__(self, d_model: int, config: MambaConfig) -> None:
@@ -188,7 +189,7 @@ class Mamba(Layer, Divisible):
         with torch.autocast(u.device.type, enabled=False):
             dt = F.softplus(widen(step) + widen(self.dt_bias))
             a = -widen(self.a_log).exp().t()
-            y, after = selective_scan(u, dt, a, b, c, before, marks.starts, marks.valid)
+            y, after = selective_scan(u, dt, a, b, c, before, *marks)
             return torch.addcmul(y, widen(self.skip), widen(u)).to(u.dtype), after
 
     def _normed(self, index: int, x: Tensor, span: Span) -> Tensor:

@@ -146,6 +146,7 @@ class Mamba2(Layer):
     """
 
     role = "state space"
+    joins_pieces = True
     state_type = Mamba2State
 
     def __init__(self, config: Mamba2Config, heads: int, d_model: int) -> None:
@@ -215,7 +216,7 @@ class Mamba2(Layer):
         if config.steps.least > 0 or config.steps.most is not None:
             dt = dt.clamp(config.steps.least, config.steps.most)
         decay = -(dt * self.log_rate.exp())
-        y, after = linear_recurrence(c, b, x * dt[..., None], decay[..., None], before, marks.starts, marks.valid)
+        y, after = linear_recurrence(c, b, x * dt[..., None], decay[..., None], before, *marks)
         return torch.addcmul(y, x, self.skip[:, None].to(x.dtype)).flatten(2), after
 
 

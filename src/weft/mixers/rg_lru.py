@@ -107,6 +107,7 @@ class RGLRU(Layer):
     the convolution and W of the memory.
     """
 
+    joins_pieces = True
     state_type = RGLRUState
 
     def __init__(self, d_model: int, width: int, config: RGLRUConfig) -> None:
@@ -147,8 +148,7 @@ class RGLRU(Layer):
         with torch.autocast(x.device.type, enabled=False):
             first = (span.ticks.order == span.ticks.begin)[..., None]
             taken = widen(gated) * torch.where(first, 1.0, _complement(log_decay))
-            h, memory = diagonal_recurrence(taken, log_decay, None if state is None else state.memory, marks.starts,
-                                            marks.valid)
+            h, memory = diagonal_recurrence(taken, log_decay, None if state is None else state.memory, *marks)
         y = self.mix(ACTIVATIONS[self.config.activation](gate) * h.to(gate.dtype))
         if state is None:
             return Output(y, None)

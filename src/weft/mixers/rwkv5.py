@@ -82,5 +82,5 @@ class Rwkv5(RwkvHeads):
         with torch.autocast(x.device.type, enabled=False):
             log_decay = -widen(self.decay).exp()[None, None]
             o, sums = delayed_recurrence(self.heads(r), self.heads(k), self.heads(v), self.bonus, log_decay, before,
-                                         marks.starts, marks.valid)
+                                         *marks)
         return Remembered(o, sums), gate

@@ -98,7 +98,7 @@ class Rwkv6(RwkvHeads):
         with torch.autocast(x.device.type, enabled=False):
             log_decay = -(widen(self.decay) + self.heads(rates)).exp()
             o, sums = delayed_recurrence(self.heads(r), self.heads(k), self.heads(v), self.bonus, log_decay, before,
-                                         marks.starts, marks.valid)
+                                         *marks)
         return Remembered(o, sums), gate
 
     def shifted(self, x: Float[Tensor, "B T D"], away: Float[Tensor, "B T D"]) -> tuple[Tensor, ...]:

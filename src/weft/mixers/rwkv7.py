@@ -158,6 +158,6 @@ class Rwkv7(RwkvHeads):
             k = self.heads(k * (1 + (rate - 1) * widen(self.key_rate)))
             r, v = self.heads(r), self.heads(v)
             o, sums = delta_rule(r, k, v, -kappa, kappa * self.heads(rate), self.heads(log_decay), before,
-                                 marks.starts, marks.valid)
+                                 *marks)
             beside = (r * k * widen(self.bonus)).sum(-1, keepdim=True) * v
         return Remembered(o, sums, beside, given), gate

@@ -102,6 +102,7 @@ class RwkvHeads(Layer, ABC):
     """
 
     role = "memory"
+    joins_pieces = True
     state_type = RwkvState
 
     def __init__(self, config: RwkvHeadsConfig, dims: Dims) -> None:

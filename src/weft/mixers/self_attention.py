@@ -18,6 +18,7 @@ from weft.core.traits import Trait
 from weft.masks import Mask
 from weft.masks.visible import Rule, Visible, visible
 from weft.mixers.heads import named_form
+from weft.mixers.joined_keys import store_joined
 from weft.mixers.key_value import KeyValueShape, KeyValueState, Stored, start_growing, store_growing
 from weft.mixers.rolling import RollingState, start_rolling, store_rolling
 from weft.positions.base import PositionScheme
@@ -38,6 +39,7 @@ class SelfAttention(Layer):
         backend: the form of attention, or ``auto``.
     """
 
+    joins_pieces = True
     points = ("weights",)
     role = "attention scores"
 
@@ -84,6 +86,8 @@ class SelfAttention(Layer):
 
     def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
         """Store the chunk's keys and values in the state, and return those that its queries may read."""
+        if span.pieces is not None:
+            return store_joined(span.pieces, self.mask, None if self.first else self.reach, state, k, v, span)
         if isinstance(state, RollingState):
             return store_rolling(state, k, v, span)
         if isinstance(state, KeyValueState):

@@ -12,14 +12,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.linear_recurrence import linear_recurrence
+from weft.core.pieces import Pieces
+from weft.ops.linear_recurrence import before_piece, linear_recurrence
 from weft.ops.operator import widen
 
 
 def delayed_recurrence(r: Float[Tensor, "B T H E"], k: Float[Tensor, "B T H E"], v: Float[Tensor, "B T H F"],
                        bonus: Float[Tensor, "H E"], log_decay: Float[Tensor, "#B #T H E"],
                        before: Float[Tensor, "B H E F"] | None, starts: Bool[Tensor, "B T"] | None,
-                       valid: Bool[Tensor, "B T"] | None) -> tuple[Tensor, Tensor]:
+                       valid: Bool[Tensor, "B T"] | None, pieces: Pieces | None = None) -> tuple[Tensor, Tensor]:
     """The outputs [B,T,H,F] and the state after at least one token, in float32 or better.
 
     Args:
@@ -31,8 +32,11 @@ def delayed_recurrence(r: Float[Tensor, "B T H E"], k: Float[Tensor, "B T H E"],
         before: the state before the first token; None: zero.
         starts: where a document begins, before which the state is cleared; None: nowhere.
         valid: False for tokens that the state does not take, after a row's last; None: all are taken.
+        pieces: of rows that are cut among processes, for which ``before`` is the state before the row.
     """
     r, k, v = widen(r), widen(k), widen(v)
+    if pieces is not None and before is not None:
+        before = before_piece(pieces, k, v, log_decay.expand_as(k), before.to(v.dtype), starts, valid)
     following = torch.cat([r[:, 1:], torch.zeros_like(r[:, :1])], 1)
     read, after = linear_recurrence(following, k, v, log_decay.expand_as(k), before, starts, valid)
     entering = torch.zeros_like(v[:, 0]) if before is None else (r[:, 0, :, None] @ before.to(r.dtype))[:, :, 0]

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from weft.core.pieces import Pieces
 from weft.ops.delta_rule_chunks import backward, forward, products
 from weft.ops.delta_rule_gradient import backward_shapes, save, slopes_of
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
@@ -65,7 +66,7 @@ def delta_rule(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T H E"], v: Floa
                a: Float[Tensor, "B T H E"], b: Float[Tensor, "B T H E"],
                log_decay: Float[Tensor, "#B #T H #E"] | None = None,
                before: Float[Tensor, "B H E F"] | None = None, starts: Bool[Tensor, "B T"] | None = None,
-               valid: Bool[Tensor, "B T"] | None = None) -> Recurred:
+               valid: Bool[Tensor, "B T"] | None = None, pieces: Pieces | None = None) -> Recurred:
     """The outputs and the state after the chunk, in float32 or better.
 
     Args:
@@ -78,6 +79,7 @@ def delta_rule(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T H E"], v: Floa
         before: the state before the first token; None: zero.
         starts: where a document begins, before which the state is cleared; None: nowhere.
         valid: False for tokens that the state does not take, after a row's last; None: all are taken.
+        pieces: of rows that are cut among processes, for which ``before`` is the state before the row.
     """
     q, k, v, a, b = widen(q), widen(k), widen(v), widen(a), widen(b)
     if before is None:
@@ -87,7 +89,19 @@ def delta_rule(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T H E"], v: Floa
     if valid is not None:
         k, a = k.masked_fill(~valid[..., None, None], 0), a.masked_fill(~valid[..., None, None], 0)
     by_token = _by_token(k, log_decay, starts, valid)
-    return DELTA_RULE(DeltaRuleCall(q, k, v, a, b, by_token, before.to(v.dtype)))
+    call = DeltaRuleCall(q, k, v, a, b, by_token, before.to(v.dtype))
+    return DELTA_RULE(call if pieces is None else call._replace(before=_before(pieces, call)))
+
+
+def _before(pieces: Pieces, call: DeltaRuleCall) -> Float[Tensor, "B H E F"]:
+    """The state before the piece of this call. What a piece makes of a state is a matrix: the state after it from the
+    identity, without values."""
+    size = call.k.shape[3]
+    identity = torch.eye(size, dtype=call.v.dtype, device=call.v.device).expand(*call.before.shape[:2], -1, -1)
+    values = torch.cat([call.v, call.v.new_zeros(*call.v.shape[:3], size)], -1)
+    _, both = DELTA_RULE(call._replace(v=values, before=torch.cat([torch.zeros_like(call.before), identity], -1)))
+    update, factor = both.split_with_sizes([call.v.shape[3], size], -1)
+    return pieces.entering(call.before, factor, update, torch.matmul)
 
 
 def _by_token(k: Tensor, log_decay: Tensor | None, starts: Tensor | None, valid: Tensor | None) -> Tensor | None:

@@ -17,8 +17,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.core.pieces import Pieces
 from weft.ops import native_diagonal_recurrence as in_c
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.joined import diagonal_before
 from weft.ops.native.library import why_not
 from weft.ops.operator import Kernel, differentiate, operator, widen
 
@@ -39,7 +41,8 @@ class DiagonalRecurrenceCall(NamedTuple):
 
 def diagonal_recurrence(x: Float[Tensor, "B T D"], log_decay: Float[Tensor, "B T D"],
                         before: Float[Tensor, "B D"] | None = None, starts: Bool[Tensor, "B T"] | None = None,
-                        valid: Bool[Tensor, "B T"] | None = None) -> tuple[Tensor, Tensor]:
+                        valid: Bool[Tensor, "B T"] | None = None,
+                        pieces: Pieces | None = None) -> tuple[Tensor, Tensor]:
     """The state after every token, [B,T,D], and after the chunk, [B,D], in float32 or better.
 
     Args:
@@ -48,6 +51,7 @@ def diagonal_recurrence(x: Float[Tensor, "B T D"], log_decay: Float[Tensor, "B T
         before: the state before the first token; None: zero.
         starts: where a document begins, before which the state is cleared; None: nowhere.
         valid: False for tokens that the state does not take, after a row's last; None: all are taken.
+        pieces: of rows that are cut among processes, for which ``before`` is the state before the row.
     """
     x = widen(x)
     log_decay = log_decay.to(x.dtype)
@@ -56,6 +60,8 @@ def diagonal_recurrence(x: Float[Tensor, "B T D"], log_decay: Float[Tensor, "B T
         log_decay = log_decay.masked_fill(starts[..., None], -math.inf)
     if valid is not None:
         x, log_decay = (each.masked_fill(~valid[..., None], 0) for each in (x, log_decay))
+    if pieces is not None:
+        before = diagonal_before(pieces, x, log_decay, before)
     states = DIAGONAL_RECURRENCE(DiagonalRecurrenceCall(x, log_decay, before))
     return states, states[:, -1].clone()  # a view would keep the whole chunk alive as long as the state
 

@@ -18,7 +18,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from weft.core.pieces import Pieces
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.joined import matrix_before
 from weft.ops.linear_recurrence_chunks import CHUNK, Sizes, backward, forward, products
 from weft.ops.native.library import why_not
 from weft.ops.native_linear_recurrence import native, native_backward_flops, native_flops
@@ -52,7 +54,7 @@ class LinearRecurrenceCall(NamedTuple):
 def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T J E"], v: Float[Tensor, "B T K F"],
                       log_decay: Float[Tensor, "#B #T K #E"] | None = None,
                       before: Float[Tensor, "B K E F"] | None = None, starts: Bool[Tensor, "B T"] | None = None,
-                      valid: Bool[Tensor, "B T"] | None = None) -> Recurred:
+                      valid: Bool[Tensor, "B T"] | None = None, pieces: Pieces | None = None) -> Recurred:
     """The outputs and the state after the chunk, in float32 or better.
 
     Args:
@@ -63,13 +65,26 @@ def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T J E"], 
         before: the state before the first token; None: zero.
         starts: where a document begins, before which the state is cleared; None: nowhere.
         valid: False for tokens that the state does not take, after a row's last; None: all are taken.
+        pieces: of rows that are cut among processes, for which ``before`` is the state before the row.
     """
     q, k, v = widen(q), widen(k), widen(v)
     if before is None:
         before = v.new_zeros(v.shape[0], v.shape[2], k.shape[3], v.shape[3])
     if valid is not None:
         k = k.masked_fill(~valid[..., None, None], 0)
-    return LINEAR_RECURRENCE(LinearRecurrenceCall(q, k, v, _by_token(v, log_decay, starts, valid), before.to(v.dtype)))
+    if pieces is not None:
+        before = before_piece(pieces, k, v, log_decay, before, starts, valid)
+    by_token = _by_token(v, log_decay, starts, valid)
+    return LINEAR_RECURRENCE(LinearRecurrenceCall(q, k, v, by_token, before.to(v.dtype)))
+
+
+def before_piece(pieces: Pieces, k: Float[Tensor, "B T J E"], v: Float[Tensor, "B T K F"], log_decay: Tensor | None,
+                 before: Float[Tensor, "B K E F"], starts: Bool[Tensor, "B T"] | None,
+                 valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B K E F"]:
+    """The state before the piece of rows that are cut among processes, from the state before the row; the arguments are
+    those of `linear_recurrence`."""
+    taken = k if valid is None else k.masked_fill(~valid[..., None, None], 0)
+    return matrix_before(pieces, taken, v, _by_token(v, log_decay, starts, valid), before)
 
 
 def _by_token(v: Tensor, log_decay: Tensor | None, starts: Tensor | None, valid: Tensor | None) -> Tensor | None:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from weft.core.pieces import Pieces
 from weft.ops import native_selective_scan as native
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native.library import why_not
@@ -25,7 +26,8 @@ from weft.ops.selective_scan_chunks import CHUNK, Scanned, SelectiveScanCall, ba
 
 def selective_scan(u: Float[Tensor, "B T D"], dt: Float[Tensor, "B T D"], a: Float[Tensor, "N D"],
                    b: Float[Tensor, "B T N"], c: Float[Tensor, "B T N"], before: Float[Tensor, "B N D"] | None = None,
-                   starts: Bool[Tensor, "B T"] | None = None, valid: Bool[Tensor, "B T"] | None = None) -> Scanned:
+                   starts: Bool[Tensor, "B T"] | None = None, valid: Bool[Tensor, "B T"] | None = None,
+                   pieces: Pieces | None = None) -> Scanned:
     """The outputs [B,T,D] and the state after the chunk [B,N,D], in float32 or better.
 
     Args:
@@ -36,6 +38,7 @@ def selective_scan(u: Float[Tensor, "B T D"], dt: Float[Tensor, "B T D"], a: Flo
         before: the state before the first token; None: zero.
         starts: where a document begins, before which the state is cleared; None: nowhere.
         valid: False for tokens that the state does not take, after a row's last; None: all are taken.
+        pieces: of rows that are cut among processes, for which ``before`` is the state before the row.
     """
     u, dt, a, b, c = widen(u), widen(dt), widen(a), widen(b), widen(c)
     if before is None:
@@ -43,7 +46,17 @@ def selective_scan(u: Float[Tensor, "B T D"], dt: Float[Tensor, "B T D"], a: Flo
     if valid is not None:
         dt = dt.masked_fill(~valid[..., None], 0)
         starts = None if starts is None else starts & valid
-    return SELECTIVE_SCAN(SelectiveScanCall(u, dt, a, b, c, before.to(u.dtype), starts))
+    call = SelectiveScanCall(u, dt, a, b, c, before.to(u.dtype), starts)
+    return SELECTIVE_SCAN(call if pieces is None else call._replace(before=_before(pieces, call)))
+
+
+def _before(pieces: Pieces, call: SelectiveScanCall) -> Float[Tensor, "B N D"]:
+    """The state before the piece of this call."""
+    factor = torch.mul(call.a, call.dt.sum(1, keepdim=True)).exp()
+    if call.starts is not None:
+        factor = factor.masked_fill(call.starts.any(1)[:, None, None], 0)
+    _, update = SELECTIVE_SCAN(call._replace(before=torch.zeros_like(call.before)))
+    return pieces.entering(call.before, factor, update)
 
 
 def _step(call: SelectiveScanCall) -> Scanned:

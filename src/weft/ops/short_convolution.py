@@ -55,11 +55,13 @@ def causal_convolution(x: Float[Tensor, "B T D"], weight: Float[Tensor, "G I K"]
         x: the chunk.
         weight: in torch.nn.Conv1d's layout; I = D is a full convolution, I = 1 a depthwise one (then G = D).
         bias: b.
-        history: as `next_history` left it; None: nothing came before.
+        history: as `next_history` left it; None: nothing came before. Where rows are cut among processes, it is what
+            comes before the row, which is nothing.
         span: resolved.
         dilation: tokens between taps.
     """
-    inputs = _with_history(x, history, (weight.shape[2] - 1) * dilation)
+    reach = (weight.shape[2] - 1) * dilation
+    inputs = _with_history(x, history if span.pieces is None else span.pieces.before(x, reach), reach)
     age = (span.ticks.order - span.ticks.begin)[..., None] if span.packed else None
     return SHORT_CONVOLUTION(ShortConvolutionCall(inputs, weight, bias, dilation, age))
 

@@ -19,6 +19,8 @@ def previous_token(x: Float[Tensor, "B T D"], last: Float[Tensor, "B D"] | None,
     before = torch.zeros_like(x[:, :1]) if last is None else last.to(x.dtype)[:, None]
     if x.shape[1] == 0:
         return x
+    if span.pieces is not None:
+        before = span.pieces.before(x, 1)
     shifted = torch.cat([before[:, :1], x[:, :-1]], dim=1)
     if not span.ticks.packed:
         return shifted

@@ -194,6 +194,8 @@ class Task(ABC, Generic[E, B]):
         carries: whether rows can continue from batch to batch (``training.carry_state``).
         packs: whether it supports ``data.packing``.
         smooths: whether it supports ``training.objective``.
+        cuts: whether its loss is a sum over tokens that see earlier ones alone, and `given` returns a span and tensors
+            [B,T], so that processes can compute pieces of the rows (``training.mesh.context``).
         unit: name of a prediction: the loss is per token, or per example.
 
     Attributes:
@@ -204,6 +206,7 @@ class Task(ABC, Generic[E, B]):
     carries: ClassVar[bool] = False
     packs: ClassVar[bool] = False
     smooths: ClassVar[bool] = False
+    cuts: ClassVar[bool] = False
     unit: ClassVar[str] = "token"
     measured_in: str = "nats"
 

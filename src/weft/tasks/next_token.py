@@ -47,7 +47,7 @@ class NextToken(Task[TokenStream, Batch]):
     """
 
     name = NextTokenConfig.kind
-    carries = packs = smooths = True
+    carries = packs = smooths = cuts = True
 
     def problems(self, model: Model) -> list[str]:
         kind = model.config.kind

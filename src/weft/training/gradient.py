@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.core.model import Model, ModelState
+from weft.parallel.context import Context, part_of
 from weft.tasks import Scored, Task
 from weft.training.parallel import World
 
@@ -36,7 +37,8 @@ def forward_of(task: Task[Any, Any], model: Model) -> Forward:
 
 def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], state: ModelState | None, *,
                   device: torch.device | str, forward: Forward | None = None, world: World | None = None,
-                  collect: Callable[[], None] | None = None) -> tuple[Sums, ModelState | None]:
+                  collect: Callable[[], None] | None = None,
+                  context: Context | None = None) -> tuple[Sums, ModelState | None]:
     """Add to the parameters' gradients the gradient of
 
         L = 1/N sum (loss of each prediction) + sum_i (N_i / N) (auxiliary losses of batch i)
@@ -53,31 +55,34 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         forward: `forward_of` the model, compiled or not; None: not compiled.
         world: the ranks that share the step; None: this process alone.
         collect: called after every backward pass, where gradients are added up elsewhere (`Precision`).
+        context: the ranks that have the same rows, and compute a piece of them each; None: this one computes them.
     """
     world = World(torch.device(device)) if world is None else world
     run = forward_of(task, model) if forward is None else forward
     counts = [task.count(batch) for batch in batches]
-    tokens, size = map(int, world.total(sum(count.predictions for count in counts),
-                                        sum(count.bytes for count in counts)))
+    parts = 1 if context is None else context.line.count  # each of these ranks counts the predictions of whole rows
+    tokens, size = (round(summed / parts) for summed in world.total(sum(count.predictions for count in counts),
+                                                                    sum(count.bytes for count in counts)))
     total = max(1, tokens)
     nats, loss = 0.0, 0.0
     for batch, count in zip(batches, counts, strict=True):
         if count.fresh or state is None:
             state = task.start(model, count.rows, device)
-        scored = run(task.given(batch, device), state)
-        objective = _objective(scored, count.predictions, total)
-        objective.backward()
+        with part_of(context, model, task.given(batch, device), state) as part:
+            scored = run(part.given, part.state)
+            objective = part.closed(_objective(scored, count.predictions / parts, total))
+            objective.backward()
         if collect is not None:
             collect()
-        state = None if scored.state is None else scored.state.detach()
+        state = None if scored.state is None or context is not None else scored.state.detach()
         nats += scored.nats.item()
         loss += objective.item()
     nats, loss = world.total(nats, loss)
     return Sums(nats, tokens, size, loss), state
 
 
-def _objective(scored: Scored, predictions: int, total: int) -> Tensor:
-    """The part of L of one batch, where ``total`` is N."""
+def _objective(scored: Scored, predictions: float, total: int) -> Tensor:
+    """The part of L of one batch, or of a piece of it, where ``total`` is N."""
     share = predictions / total
     objective = scored.loss / total
     for extra in scored.losses:

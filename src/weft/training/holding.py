@@ -106,7 +106,7 @@ def hold(model: Model, world: World, dtype: torch.dtype, *, one_group: bool) -> 
 def holding_problems(config: RunConfig, model: Model) -> list[str]:
     """What the run's settings cannot do together with its mesh; each names the field concerned."""
     training, mesh = config.training, config.training.mesh
-    if mesh is None or mesh.processes == mesh.replicate:
+    if mesh is None or mesh.shard == mesh.tensor == 1:
         return []
     if mesh.context > 1:
         return [f"{PLACE}.context: {mesh.context}, and the tokens of a row cannot be divided yet. Leave it out."]

@@ -27,6 +27,7 @@ from weft.training.averages import Average
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
+from weft.training.cutting import context_of, cutting_problems
 from weft.training.exchange import gather_rows
 from weft.training.gradient import Sums, add_gradients, forward_of
 from weft.training.holding import hold, holding_problems
@@ -95,6 +96,7 @@ class Trainer:
         self.batches = self.task.batches(examples)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
+        self._context = context_of(config, mesh)
         self._prepared = overriding(self.precision.working, "begin_step")
         self._finished = overriding(self.model, "after_step")
         forward = forward_of(self.task, self.precision.working)
@@ -115,10 +117,12 @@ class Trainer:
 
     def _advance(self) -> StepReport:
         begun = time.perf_counter()
-        seed_step(self.config.seed, self.step, self.world.mesh.data_rank, device=self.device)
         settings, world = self.config.training, self.world
-        first = self.step * settings.accumulation
         mesh = world.mesh
+        # Processes with the same tokens draw the same numbers; those with other pieces of the same rows do not.
+        seed_step(self.config.seed, self.step, mesh.data_rank * mesh.size("context") + mesh.place("context"),
+                  device=self.device)
+        first = self.step * settings.accumulation
         batches = [self.batches.batch(first + i, rank=mesh.data_rank, world=mesh.data_size)
                    for i in range(settings.accumulation)]
         for place, part in self._prepared:
@@ -128,7 +132,8 @@ class Trainer:
         with self._unfreezing.at(self.step):
             sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
                                               device=self.device, forward=self._forward, world=world,
-                                              collect=self.precision.collect_gradients)
+                                              collect=self.precision.collect_gradients,
+                                              context=self._context)
         norm = self.held.finish_gradients(world, settings.clip)
         self._require_converging(sums, norm)
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
@@ -251,7 +256,8 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
     Raises:
         ConfigError: it cannot; every problem is listed.
     """
-    problems = [*task.problems(model), *config.training.optimizer.problems(model), *holding_problems(config, model)]
+    problems = [*task.problems(model), *config.training.optimizer.problems(model), *holding_problems(config, model),
+                *cutting_problems(config, task, model)]
     if config.training.unfreeze is not None:
         problems += config.training.unfreeze.problems(model)
         if config.training.compute.compile:

@@ -1,0 +1,214 @@
+"""Context parallelism: several processes compute pieces of the same rows.
+
+Each process has the whole rows of ids and their span, which are small, and computes the vectors of its own tokens:
+embeddings, layers and loss. What a piece needs of earlier ones its layers receive (`weft.core.pieces`):
+
+    with context.piece(model, tokens.shape, span) as piece:
+        out = model.hidden(tokens[:, piece.tokens], piece.state, piece.span)
+        piece.closed(loss of these tokens).backward()
+
+Orders, documents, positions and lengths are those of the whole rows, worked out by every process, so they continue
+across a cut, and a document may begin before, at or after one. The sums of losses and of gradients over all processes
+are those of one process with the whole rows, up to rounding; a layer's own auxiliary losses (load balance of experts)
+are those of each piece, as they are those of each batch under accumulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.core.clock import Clock, Moment
+from weft.core.errors import InputError
+from weft.core.history import GrowingHistory
+from weft.core.layer import Layer, needs_of, traits_of
+from weft.core.model import LanguageModel, Model
+from weft.core.span import WHOLE, Span
+from weft.core.ticks import Ticks
+from weft.core.traits import Trait
+from weft.models.decoder import Decoder
+from weft.parallel.handing import Chain, Closed, HandedPieces, Line
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """This process's piece of the rows of one call.
+
+    Attributes:
+        tokens: which of the rows' tokens.
+        span: of the piece, resolved: pass it with ``state``.
+        state: before the piece. What layers keep of earlier tokens arrives while they run.
+    """
+
+    tokens: slice
+    span: Span
+    state: Any
+    chain: Chain
+
+    def closed(self, loss: Tensor) -> Tensor:
+        """The loss, whose backward pass takes part in that of the other pieces. All processes must call ``backward`` on
+        what this returns, even where none of their tokens is scored."""
+        closed: Tensor = Closed.apply(loss, self.chain.thread)  # type: ignore[no-untyped-call]
+        return closed
+
+
+@final
+class Context:
+    """The processes that compute pieces of the same rows, in the order of the pieces.
+
+    Args:
+        group: of torch; None: all processes.
+        recomputes: whether layers are run again for the backward pass (activation checkpointing). What they received is
+            kept for that, so that nothing is communicated twice.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None, *, recomputes: bool = False) -> None:
+        chosen = dist.group.WORLD if group is None else group
+        assert chosen is not None, "the processes are connected"
+        self.line = Line(chosen, dist.get_rank(chosen), dist.get_world_size(chosen))
+        self.recomputes = recomputes
+
+    @contextmanager
+    def piece(self, part: Layer | LanguageModel, shape: tuple[int, ...], span: Span | None = None) -> Iterator[Piece]:
+        """This process's piece, inside ``with`` until its backward pass is done.
+
+        Args:
+            part: the layer or model, which is called with the piece's tokens, state and span.
+            shape: of the whole rows, [B,T,...].
+            span: of the whole rows, the same on all processes.
+
+        Raises:
+            InputError: rows of fewer tokens than processes.
+            UnsupportedError: a layer that has no state, since it reads later tokens.
+        """
+        device = next((each.device for each in part.parameters()), torch.device("cpu"))
+        ends = cuts(shape[1], self.line.count)
+        whole = (WHOLE if span is None else span).resolve(None, torch.empty(shape[0], shape[1], device=device))
+        before, after = (clock_at(part, whole, shape[0], order) for order in
+                         ((0, *ends)[self.line.place], ends[self.line.place]))
+        chain = Chain(torch.zeros((), requires_grad=torch.is_grad_enabled()), {} if self.recomputes else None)
+        pieces = HandedPieces(ends, self.line.place, whole.ticks, self.line, chain)
+        state = part.start(before, capacity=None, dtype=needs_of(part).dtype, memory=whole.memory)
+        try:
+            yield Piece(slice(pieces.start, pieces.stop), span_of_piece(whole, pieces, before, after), state, chain)
+        finally:
+            self.line.settle()
+
+
+def cuts(tokens: int, count: int) -> list[int]:
+    """The order at which each of ``count`` pieces ends, whose sizes differ by one token at most.
+
+    Raises:
+        InputError: there are fewer tokens than pieces.
+    """
+    if tokens < count:
+        raise InputError(f"rows of {tokens} tokens for {count} processes, each of which computes a piece.",
+                         where="training.mesh.context", remedy=f"Give rows of at least {count} tokens, or choose "
+                         "fewer processes.")
+    return [tokens * (place + 1) // count for place in range(count)]
+
+
+def clock_at(part: Layer | LanguageModel, whole: Span, rows: int, order: int) -> Clock:
+    """The clock of rows that have been read up to a cut.
+
+    Args:
+        part: whose layers read what the clock keeps of earlier tokens.
+        whole: the span of the whole rows, resolved.
+        rows: of the batch.
+        order: of the cut.
+    """
+    ticks = whole.ticks
+    last = max(0, order - 1)
+
+    def at_last(values: Tensor) -> Tensor:
+        return values[:, last].expand(rows).clone()
+
+    seen = torch.full((rows,), order, device=ticks.order.device)
+    seen = seen if whole.count is None else seen.minimum(whole.count)
+    positions = None
+    if needs_of(part).lookbacks:
+        kept = ticks.position[:, :order]
+        positions = GrowingHistory(kept.expand(rows, *kept.shape[1:]), None)
+    return Clock(seen, at_last(ticks.begin), at_last(ticks.prefix_end), at_last(ticks.length), fresh=order == 0,
+                 positions=positions)
+
+
+def span_of_piece(whole: Span, pieces: HandedPieces, before: Clock, after: Clock) -> Span:
+    """The span of a piece, resolved: its ticks are a part of those of the whole rows."""
+    cut, ticks = slice(pieces.start, pieces.stop), whole.ticks
+
+    def part(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[:, cut]
+
+    fresh, level = pieces.place == 0, whole.count is None
+    # As in every call with a state, no dimension of rows is shared.
+    order, begin, prefix_end, length = (values[:, cut].expand(len(before.seen), -1) for values in (
+        ticks.order, ticks.begin, ticks.prefix_end, ticks.length))
+    own = Ticks(order, begin, prefix_end, length, part(ticks.coordinates), part(ticks.valid), ticks.packed, ticks.facts)
+    count = None if whole.count is None else (whole.count - pieces.start).clamp(0, pieces.stop - pieces.start)
+    facts: Mapping[str, Tensor] | None = None if whole.facts is None else {
+        name: fact[:, cut] for name, fact in whole.facts.items()}
+    return Span(count=count, begins=part(whole.begins), prefix=part(whole.prefix), facts=facts,
+                coordinates=part(whole.coordinates), memory=whole.memory, fresh=fresh,
+                bound=pieces.stop if level else None, uniform=level and whole.begins is None,
+                pieces=pieces, moment=Moment(before, own, after), ticks=own, before=before, after=after)
+
+
+def problems_of(model: Model) -> list[str]:
+    """Why the rows of this model cannot be cut among processes, by field; empty if they can."""
+    where, traits = "training.mesh.context", traits_of(model)
+    if not isinstance(model, Decoder):
+        return [f"{where}: a model of kind {model.config.kind!r} does not hand its state on by layers. Use a decoder, "
+                "or set context to 1."]
+    reasons = {Trait.BIDIRECTIONAL: "a layer reads later tokens, and so has no state",
+               Trait.BATCH_STATISTICS: "batch normalisation needs the statistics of the whole rows"}
+    return [f"{where}: {why}. Use another layer, or set context to 1." for trait, why in reasons.items()
+            if trait in traits]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A batch, or a process's piece of it, as a task computes it.
+
+    Attributes:
+        given: the batch's tensors and span.
+        state: before it.
+        piece: None for a whole batch.
+    """
+
+    given: Any
+    state: Any
+    piece: Piece | None = None
+
+    def closed(self, loss: Tensor) -> Tensor:
+        """The loss to differentiate, see `Piece.closed`."""
+        return loss if self.piece is None else self.piece.closed(loss)
+
+
+@contextmanager
+def part_of(context: Context | None, model: Model, given: Any, state: Any) -> Iterator[Part]:
+    """This process's part of a batch, inside ``with`` until its backward pass is done.
+
+    Args:
+        context: the processes that share the rows; None: this one has whole rows.
+        model: that computes them.
+        given: a NamedTuple of one span and of tensors [B,T,...].
+        state: before whole rows.
+    """
+    if context is None:
+        yield Part(given, state)
+        return
+    assert isinstance(model, LanguageModel), "other models are refused before"
+    (span,) = (value for value in given if isinstance(value, Span))
+    shape = next(value.shape for value in given if isinstance(value, Tensor))
+    with context.piece(model, tuple(shape), span) as piece:
+        own = (piece.span if value is span else value[:, piece.tokens] for value in given)
+        yield Part(type(given)(*own), piece.state, piece)

@@ -1,0 +1,97 @@
+"""Layers and models whose rows are cut among processes, compared with one process that has the whole rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from weft.core.layer import facts_of
+from weft.core.registry import REGISTRY
+from weft.core.span import WHOLE, Span
+from weft.laws.subject import Subject, with_facts
+from weft.models.decoder import Decoder
+from weft.parallel.context import Context
+
+STEPS = 11
+"""Tokens of a row: 2 processes have 5 and 6, 4 have 2, 3, 3 and 3."""
+
+
+def spans(cut: int) -> dict[str, Span]:
+    """Spans of three rows: whole, packed with documents that begin before, at and after a cut, and ragged."""
+    begins = torch.zeros(3, STEPS, dtype=torch.bool)
+    begins[0, [2, cut, cut + 2]] = True
+    begins[1, cut] = True
+    begins[2, [cut - 1, cut + 1]] = True
+    count = torch.tensor([STEPS, cut, 1])
+    return {"whole": WHOLE, "packed": Span(begins=begins), "ragged": Span(count=count, begins=begins)}
+
+
+def difference(subject: Subject, context: Context, span: Span, x: Tensor) -> float:
+    """The largest difference of outputs and gradients, relative to the largest of each, from one process's."""
+    memory = subject.memory(len(x), torch.Generator().manual_seed(2))
+    weights = torch.randn(*x.shape[:2], 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    span = with_facts(replace(span, memory=memory), x, sorted(facts_of(subject.module)))
+    leaf = x.clone().requires_grad_(x.is_floating_point())
+    y = subject.module(leaf, None, span).y
+    alone = gradients(subject.module, leaf, (y * weights).square().sum())
+    leaf = x.clone().requires_grad_(x.is_floating_point())
+    with context.piece(subject.module, x.shape, span) as piece:
+        own = piece.span.clean(subject.module(leaf[:, piece.tokens], piece.state, piece.span).y)
+        found = gradients(subject.module, leaf, piece.closed((own * weights[:, piece.tokens]).square().sum()))
+    for gradient in found:
+        dist.all_reduce(gradient)
+    pairs = [(own.detach(), y.detach()[:, piece.tokens]), *zip(found, alone, strict=True)]
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-3)) for a, b in pairs if a.numel())
+
+
+def gradients(module: nn.Module, x: Tensor, loss: Tensor) -> list[Tensor]:
+    module.zero_grad()
+    loss.backward()
+    leaves = [x] if x.is_floating_point() else []
+    return [torch.zeros_like(each) if each.grad is None else each.grad.clone()
+            for each in [*leaves, *module.parameters()]]
+
+
+def decoder(**fields: Any) -> Decoder:
+    """A small model of a mixer of each way of handing a state on: keys, in turn, affine maps."""
+    layers = [{"kind": "attention", "n_heads": 2, "position": "t5"}, "gru", "gated_linear_attention"]
+    config = REGISTRY.get(("model",), "decoder").model_validate({
+        "vocab_size": 11, "d_model": 8, "position": "learned", "context": STEPS,
+        "blocks": [{"kind": "pre", "layers": [layer, {"kind": "mlp", "d_ff": 12}]} for layer in layers], **fields})
+    torch.manual_seed(0)
+    model = config.build(None).double()
+    assert isinstance(model, Decoder)
+    return model
+
+
+def losses(scored: Tensor, *, recomputes: bool) -> float:
+    """The largest difference of a decoder's loss and gradients from one process's, relative to the largest gradient."""
+    model, tokens = decoder(), torch.randint(11, (3, STEPS), generator=torch.Generator().manual_seed(1))
+    span = spans(STEPS // 2)["packed"]
+
+    def loss(found: Tensor, where: slice) -> Tensor:
+        return -torch.where(scored[:, where], model.readout.log_prob(found, tokens[:, where]), 0.0).sum()
+
+    alone = gradients(model, tokens, loss(model.hidden(tokens, None, span).y, slice(None)))
+    model.stack.kept_activations = "inputs" if recomputes else "everything"
+    with Context(recomputes=recomputes).piece(model, tokens.shape, span) as piece:
+        y = model.hidden(tokens[:, piece.tokens], piece.state, piece.span).y
+        found = gradients(model, tokens, piece.closed(loss(y, piece.tokens)))
+    for gradient in found:
+        dist.all_reduce(gradient)
+    largest = max(float(each.abs().max()) for each in alone)
+    return max(float((a - b).abs().max()) for a, b in zip(found, alone, strict=True)) / largest
+
+
+def recomputed() -> float:
+    """With blocks that are run again for the backward pass."""
+    return losses(torch.ones(3, STEPS, dtype=torch.bool), recomputes=True)
+
+
+def unscored() -> float:
+    """Where only the last process has tokens that are scored."""
+    return losses((torch.arange(STEPS) == STEPS - 1).expand(3, -1), recomputes=False)

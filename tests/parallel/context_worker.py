@@ -1,0 +1,60 @@
+"""What each of the processes of `test_context` does: every layer and some models with rows cut among the processes, as
+`context_cases` compares them, and what is refused. Rank 0 writes what came of it to N.json, N the processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from parallel.context_cases import STEPS, difference, recomputed, spans, unscored
+from weft.core.errors import WeftError
+from weft.core.part_config import PartConfig
+from weft.laws.discovery import every_example, subject_of
+from weft.parallel.context import Context
+from weft.training.parallel import World
+
+GROUPS = ("mixer", "feedforward")
+
+
+def worker(folder: Path) -> None:
+    """Compare everything and write it."""
+    torch.set_num_threads(1)
+    with World.here() as world:
+        found: dict[str, Any] = dict(compared(world.size))
+        found["recomputed"], found["unscored"] = recomputed(), unscored()
+        everyone: list[Any] = [None] * world.size
+        dist.all_gather_object(everyone, found)
+        if world.leads:
+            worst = {name: max((one[name] for one in everyone), key=str if isinstance(value, str) else float)
+                     for name, value in found.items()}
+            (folder / f"{world.size}.json").write_text(json.dumps(worst), encoding="utf-8")
+
+
+def compared(size: int) -> Iterator[tuple[str, float | str]]:
+    """The difference of each case from one process, or why it is refused."""
+    context = Context()
+    for name, config in cases(size):
+        torch.manual_seed(0)
+        subject = subject_of(config, name)
+        assert subject is not None
+        x = subject.inputs(3, STEPS, torch.Generator().manual_seed(1))
+        # Rows without padding or documents take other forms of operations; the first example of a part tells.
+        kinds = ("ragged", "whole") if size == 2 and name.startswith("mixer") and name.endswith(".0") else ("ragged",)
+        for kind, span in spans(STEPS // 2).items():
+            if kind in kinds:
+                try:
+                    yield f"{name} {kind}", difference(subject, context, span, x)
+                except WeftError as error:
+                    yield f"{name} {kind}", str(error)
+
+
+def cases(size: int) -> Iterator[tuple[str, PartConfig]]:
+    """Every example of every mixer and feed-forward for two processes, the first of each mixer for more."""
+    for name, config in every_example():
+        if config.group in GROUPS and (size == 2 or (config.group == "mixer" and name.endswith(".0"))):
+            yield name, config

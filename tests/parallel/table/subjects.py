@@ -1,0 +1,69 @@
+"""What the equivalence table trains: for every registered mixer a tiny decoder, on a text of short documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.core.layer import traits_of
+from weft.core.model import Model
+from weft.core.part_config import Dims, PartConfig
+from weft.core.registry import REGISTRY
+from weft.core.traits import Trait
+from weft.data import TokenStream
+from weft.training import RunConfig, parse_run
+from weft.training.train import build_model
+
+STEPS, ROWS, CONTEXT, WIDTH, VOCABULARY = 50, 4, 12, 8, 12
+"""Of a run; rows divide among two processes, and so do tokens, features and ids."""
+SOURCE = "reads an encoded source, which a decoder on its own does not have"
+
+
+def mixers() -> dict[str, PartConfig | str]:
+    """Of every registered mixer the first example that a decoder can train, without dropout, or why there is none."""
+    return {part.kind: _example(part) for part in REGISTRY.parts("mixer")}
+
+
+def _example(part: type[PartConfig]) -> PartConfig | str:
+    for config in part.examples():
+        layer: Any = config.build(Dims(WIDTH, VOCABULARY, CONTEXT))  # type: ignore[attr-defined]
+        if layer.source_width() is not None:
+            return SOURCE
+        if Trait.BIDIRECTIONAL not in traits_of(layer) and "'dropout': 0.1" not in str(config.dump()):
+            return config
+    return "has no causal form"
+
+
+def run_of(mixer: PartConfig, *, steps: int = STEPS, training: Mapping[str, Any] | None = None,
+           **model: Any) -> RunConfig:
+    """A run of one block with this mixer, in float64, all gradients unclipped."""
+    giver = mixer.giver()
+    layers = [*([] if giver is None else [giver]), mixer, {"kind": "mlp", "d_ff": 12}]
+    layers = [layer if isinstance(layer, Mapping) else layer.dump() for layer in layers]
+    settings = {"steps": steps, "batch_size": ROWS, "dtype": "float64", "clip": None,
+                "optimizer": {"kind": "adamw", "lr": 5e-3}, "compute": {"matmul": "default"}}
+    return parse_run({
+        "model": {"kind": "decoder", "vocab_size": VOCABULARY, "d_model": WIDTH, "context": CONTEXT,
+                  "readout": {"kind": "linear", "tied": False}, "blocks": [{"kind": "pre", "layers": layers}], **model},
+        "training": {**settings, **(training or {})}})
+
+
+def fresh_model(config: RunConfig) -> Model:
+    """The run's model, with the same weights in every process."""
+    torch.manual_seed(0)
+    return build_model(config)
+
+
+def text(steps: int = STEPS) -> TokenStream:
+    """Documents of some ten tokens, each of which mostly follows from the one before it."""
+    count = steps * ROWS * CONTEXT + 1
+    draws = np.random.default_rng(0)
+    noise, begins = draws.integers(0, VOCABULARY, count), draws.random(count) < 0.1
+    tokens = np.zeros(count, dtype=np.uint8)
+    for index in range(1, count):
+        tokens[index] = noise[index] if begins[index] or noise[index] < 3 else (3 * tokens[index - 1] + 1) % VOCABULARY
+    begins[0] = True
+    return TokenStream(tokens, begins, np.ones(count, dtype=np.uint8), False, VOCABULARY, "generated", "", "")
