@@ -9,9 +9,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import heads_of, run_whole, scores_of
-from weft.analysis.parts import label_modules
 from weft.analysis.shapes import Tally, tallied
 from weft.core.declarations import Pairs
+from weft.core.labels import label_modules
 from weft.core.layer import Part
 from weft.core.model import Model
 from weft.core.strict_json import Record
