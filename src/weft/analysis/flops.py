@@ -62,12 +62,17 @@ def forward_flops(model: Model, mode: FakeTensorMode, context: int, source: int 
         context: tokens of a row.
         source: tokens of a row's source, for a model that reads one; None: as many as ``context``.
     """
+    return _by_part(model, counted(model, mode, context, source), context)
+
+
+def counted(model: Model, mode: FakeTensorMode, context: int, source: int | None) -> Tally:
+    """The operations of a forward pass by the paths of modules; the arguments are those of `forward_flops`."""
     model.eval()
     with torch.no_grad(), tallied(model, mode) as tally:
         h = run_whole(model, 1, context, source).y
         for tally.outside, head in heads_of(model).items():
             scores_of(head, h)
-    return _by_part(model, tally, context)
+    return tally
 
 
 def _by_part(model: Model, tally: Tally, context: int) -> Flops:

@@ -20,6 +20,7 @@ from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
 from weft.ops.forms import forced
 from weft.tasks import Examples, Task
+from weft.training.adapters import AdapterCheck
 from weft.training.averages import Average
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
@@ -86,6 +87,7 @@ class Trainer:
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
         self._unfreezing = Unfreezing(self.precision.working, settings.unfreeze, steps)
+        self._adapters = AdapterCheck(self.model, steps if settings.unfreeze is None else 0)
         self._average = Average(self.model, settings.average)
         self.batches = self.task.batches(examples)
         for part in with_boundaries(self.precision.working):
@@ -104,6 +106,7 @@ class Trainer:
         Raises:
             DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
                 weights are not updated then.
+            TrainingError: an adapter has no gradient in the first steps.
         """
         with self.compute.apply(), forced(self.config.kernels):
             return self._advance()
@@ -124,6 +127,7 @@ class Trainer:
                                               device=self.device, forward=self._forward, world=world,
                                               collect=self.precision.collect_gradients)
         sum_gradients(world, self.model)
+        self._adapters.after(self.step)
         limit = math.inf if settings.clip is None else settings.clip
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         self._require_converging(sums, norm)
