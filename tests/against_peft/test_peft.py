@@ -13,7 +13,10 @@ import torch
 import transformers
 
 import weft
+from weft.checkpoints import save_checkpoint
+from weft.core.config import parse_part
 from weft.linear.low_rank import Adapted, LowRankParts
+from weft.linear.rewrite import rewritten
 
 SIZES = {"vocab_size": 40, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2,
          "num_attention_heads": 4, "max_position_embeddings": 32, "pad_token_id": 0}
@@ -86,10 +89,14 @@ def test_what_peft_wrote_is_read_and_written_again(base: tuple[str, Path], way: 
     settings = {"r": 4, "lora_alpha": 6, "target_modules": ATTENTION.get(family, ["q_proj", "v_proj"]), **WAYS[way]}
     if family == "falcon" and way == "one layer":
         settings["layers_pattern"] = "h"
+    if family == "mamba" and settings["target_modules"] == "all-linear":
+        settings["target_modules"] = ["in_proj", "x_proj"]  # peft refuses the others
+    if family == "gpt_neox" and way == "readout":
+        settings["target_modules"] = ["dense"]  # its readout has another name in files than in transformers 5
     theirs = random(peft.get_peft_model(opened(folder), peft.LoraConfig(task_type="CAUSAL_LM", **settings)))
-    theirs.save_pretrained(tmp_path / "peft")
+    theirs.save_pretrained(tmp_path / "peft", save_embedding_layers=False)  # for a readout it would save its base too
     wanted = logits(theirs)
-    assert (wanted - logits(opened(folder))).abs().max() > 1e-2
+    assert float((wanted - logits(opened(folder))).abs().max()) > 1e-2 * float(wanted.abs().max())
     found = weft.load(tmp_path / "peft", base=str(folder))
     assert any(isinstance(each, Adapted) for each in found.model.modules())
     if family == "llama" and way == "attention":
@@ -116,14 +123,7 @@ def test_what_peft_wrote_is_read_and_written_again(base: tuple[str, Path], way: 
 def test_ours_opens_in_peft(rewrite: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(0)
     transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**GROUPED)).save_pretrained(tmp_path / "b")
-    (tmp_path / "text.txt").write_text("One line of text.\n" * 200)
-    tokenizer = {"kind": "bytes"}
-    del tokenizer
     base = weft.load(tmp_path / "b")
-    from weft.checkpoints import save_checkpoint
-    from weft.core.config import parse_part
-    from weft.linear.rewrite import rewritten
-
     config = base.config.model_copy(update={"rewrites": [parse_part(("rewrite",), {
         "kind": "lora", "rank": 2, "alpha": 3.0, **rewrite})]})
     adapted = rewritten(base.model, config.rewrites)
@@ -141,7 +141,7 @@ def test_ours_opens_in_peft(rewrite: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_a_step_of_training_is_peft_s(tmp_path: Path) -> None:
-    """Gradients of the same loss, through queries and values alone, DoRA and quantised to nothing: A, B and m."""
+    """Gradients of the same loss, through queries and values alone, with DoRA: A, B and m."""
     torch.manual_seed(0)
     transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**GROUPED)).save_pretrained(tmp_path / "b")
     settings = peft.LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"], use_dora=True)
@@ -157,4 +157,5 @@ def test_a_step_of_training_is_peft_s(tmp_path: Path) -> None:
         pairs = ((term.a.weight, other.lora_A.default.weight), (term.b.weight, other.lora_B.default.weight),
                  (term.magnitude, other.lora_magnitude_vector.default.weight))
         for mine, his in pairs:
-            torch.testing.assert_close(mine.grad, his.grad, rtol=1e-6, atol=1e-8)  # float32 tables of rotations
+            # Tables of rotations stay in float32 there.
+            torch.testing.assert_close(mine.grad, his.grad, rtol=0, atol=1e-6 * float(his.grad.abs().max()))
