@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-gguf test-processors mutants table table-parallel lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-peft test-gguf test-processors mutants table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -13,6 +13,7 @@ help:
 	@echo "make install  the environment alone; '. .venv/bin/activate' then finds weft"
 	@echo "make test   the tests"
 	@echo "make test-interop  the tests against transformers"
+	@echo "make test-peft  the tests against peft"
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make table-parallel  docs/parallel_table.md: every way to train against one process, for every mixer"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
@@ -54,6 +55,11 @@ hybrids: $(STAMP)
 test-interop: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
 	$(PYTEST) tests/against_transformers
+
+# Against peft, in whose format adapters are read and written.
+test-peft: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]' 'peft>=0.21'
+	$(PYTEST) tests/against_peft
 
 # Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
 test-gguf: $(STAMP)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.core.config import parse_part
 from weft.core.model import LanguageModel
-from weft.linear.lora import LowRank
+from weft.linear.low_rank import Adapted
 
 VOCAB = 11
 TOKENS = torch.randint(VOCAB, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -41,8 +41,8 @@ def stirred(found: Any) -> Any:
     """With a B that is not zero, so that an adapted map is not its base."""
     generator = torch.Generator().manual_seed(1)
     for module in found.modules():
-        if isinstance(module, LowRank):
-            module.b.weight.copy_(torch.randn(module.b.weight.shape, generator=generator, dtype=torch.float64))
+        if isinstance(module, Adapted):
+            module.perturb(generator)
     return found
 
 

@@ -20,7 +20,7 @@ from weft.decoding import CompiledStep, Row, generate
 from weft.decoding.session import Session
 from weft.heads.readout import LinearReadout
 from weft.laws.check import check
-from weft.linear.lora import LowRank
+from weft.linear.low_rank import LowRank
 from weft.linear.merging import merged
 from weft.ops.int8_linear import quantised
 from weft.training import train

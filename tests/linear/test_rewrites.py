@@ -19,7 +19,8 @@ from weft.laws.subject import layer_subject
 from weft.laws.twin import shrink
 from weft.linear.int8 import Int8Config
 from weft.linear.linear import Linear, Rewritten, allowed
-from weft.linear.lora import LoRAConfig, LowRank
+from weft.linear.lora import LoRAConfig
+from weft.linear.low_rank import LowRank
 from weft.linear.replacing import sites
 from weft.linear.rewrite import RewriteConfig, Rewriter, matches, require_rewritten, rewritten
 from weft.models.decoder import Decoder, DecoderConfig
@@ -46,7 +47,7 @@ def test_a_pattern_is_of_a_map_of_what_holds_it_or_of_an_end_of_its_name(pattern
     (["experts.[01].up", "mix"], {"2.experts.0.up", "2.experts.1.up", "3.mix"}),
     (["readout"], {"readout.map"}), (["router"], {"2.router"})])
 def test_patterns_choose_maps(maps: list[str], wanted: set[str]) -> None:
-    assert names(model([{"kind": "lora", "maps": maps}])) == wanted
+    assert names(model([{"kind": "lora", "rank": 1, "maps": maps}])) == wanted
 
 
 def test_a_model_without_rewrites_has_the_names_and_the_configuration_that_it_had_before() -> None:
@@ -66,8 +67,8 @@ def test_a_model_without_rewrites_has_the_names_and_the_configuration_that_it_ha
     ([{"kind": "int8", "maps": ["router"]}], r"rewrites.0.maps.0: 'router' matches only maps that may not be quantised,"
                                              r" or that an earlier rewrite has taken. Leave it out."),
     (["int8", {"kind": "int8", "maps": ["qkv"]}], r"rewrites.1.maps.0: 'qkv' matches only maps that may not be quanti"),
-    (["lora", "lora"], r"rewrites.1: this model has no linear map that may be adapted but those of readouts. Name "
-                       r"those under `maps`."),
+    ([{"kind": "lora", "rank": 1}, "lora"],
+     r"rewrites.1: this model has no linear map that may be adapted but those of readouts. Name those under `maps`."),
     ([{"kind": "lora", "maps": ["gat", "layers.0.qvk"]}], r"2 problems .*\n.*maps.0: 'gat' matches no .*'gate'\?\n"
                                                           r".*maps.1: 'layers.0.qvk' .* 'layers.0.qkv'\?")])
 def test_what_reaches_nothing_is_one_error_with_the_nearest(rewrites: list[Any], message: str) -> None:
@@ -173,7 +174,7 @@ def test_a_model_is_left_in_the_mode_it_was_in_and_draws_no_random_numbers() -> 
 
 
 def test_one_without_storage_is_rewritten_too() -> None:
-    config: Any = parse_part(("model",), described(["int8", {"kind": "lora", "maps": ["*"]}]))
+    config: Any = parse_part(("model",), described(["int8", {"kind": "lora", "rank": 1, "maps": ["*"]}]))
     with torch.device("meta"):
         found = config.build()
     assert all(p.is_meta for p in found.parameters())
@@ -224,4 +225,4 @@ def test_what_stands_inside_a_rewritten_map_is_no_map_of_the_models() -> None:
     found = model([{"kind": "lora", "maps": ["qkv"]}])
     assert f"{INNER}.0.qkv" in {site.path for site in sites(found)}
     assert not any(".qkv." in site.path for site in sites(found))
-    assert LoRAConfig(rank=4, alpha=8.0).scale == 2.0 and found(TOKENS).y.shape == (2, 7, VOCAB)
+    assert LoRAConfig(rank=4, alpha=8.0).recipe("").scale == 2.0 and found(TOKENS).y.shape == (2, 7, VOCAB)

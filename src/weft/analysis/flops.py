@@ -9,9 +9,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import heads_of, run_whole, scores_of
-from weft.analysis.parts import label_modules
 from weft.analysis.shapes import Tally, tallied
 from weft.core.declarations import Pairs
+from weft.core.labels import label_modules
 from weft.core.layer import Part
 from weft.core.model import Model
 from weft.core.strict_json import Record
@@ -62,12 +62,17 @@ def forward_flops(model: Model, mode: FakeTensorMode, context: int, source: int 
         context: tokens of a row.
         source: tokens of a row's source, for a model that reads one; None: as many as ``context``.
     """
+    return _by_part(model, counted(model, mode, context, source), context)
+
+
+def counted(model: Model, mode: FakeTensorMode, context: int, source: int | None) -> Tally:
+    """The operations of a forward pass by the paths of modules; the arguments are those of `forward_flops`."""
     model.eval()
     with torch.no_grad(), tallied(model, mode) as tally:
         h = run_whole(model, 1, context, source).y
         for tally.outside, head in heads_of(model).items():
             scores_of(head, h)
-    return _by_part(model, tally, context)
+    return tally
 
 
 def _by_part(model: Model, tally: Tally, context: int) -> Flops:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from weft.analysis.adapters import Coverage, coverage
 from weft.analysis.flops import Flops, forward_flops
 from weft.analysis.kernels import FormChoice, choices, single_token
 from weft.analysis.matmul import Timing, matmul_rate, products_in, timed
@@ -73,6 +74,7 @@ class Plan(Record):
         states: the sizes of states; None for a model without states.
         forms: the form of each operation on this machine, and the reason.
         notes: remarks in whole sentences.
+        adapters: what the adapters of its rewrites reach; None without any.
     """
 
     model: str
@@ -89,6 +91,7 @@ class Plan(Record):
     states: States | None
     forms: tuple[FormChoice, ...]
     notes: tuple[str, ...]
+    adapters: Coverage | None = None
 
 
 def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: Sequence[int] = CONTEXTS,
@@ -125,7 +128,8 @@ def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: S
         step=step, time_here=None if step is None or tokens is None else _time(step, tokens, own, training),
         states=state_sizes(model, mode, batch, [each for each in contexts if limit is None or each <= limit]),
         forms=choices({"training": training, "prompts": prompts, "single tokens": steps}),
-        notes=all_notes(model, flops))
+        notes=all_notes(model, flops),
+        adapters=None if flops is None else coverage(model, length))
 
 
 def _time(step: TrainingStep, tokens: int, dtype: torch.dtype, decisions: Iterable[Decision]) -> TimeHere:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import heads_of, loss_of, run_whole
-from weft.analysis.parts import label_modules
 from weft.analysis.shapes import Tally, tallied
+from weft.core.labels import label_modules
 from weft.core.model import Model
 from weft.core.strict_json import Record
 

@@ -15,14 +15,15 @@ from weft.checkpoints.hub import resolve
 from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, language_model
 from weft.families.family import families as known_families
+from weft.interop.adapters.merge import base_of, merged_within_bounds
 from weft.interop.arpa.convert import from_arpa, is_arpa, to_arpa
 from weft.interop.convert import SHARD_SIZE, Converted
 from weft.interop.convert import convert as convert_model
+from weft.interop.formats import TARGETS
 from weft.interop.listing import Published
 from weft.interop.listing import published as published_models
 from weft.interop.pooling import pool_heads
 from weft.interop.rwkv import is_original, load_original
-from weft.linear.merging import merged
 from weft.training.config import DTYPES
 from weft.training.starting import opened
 
@@ -57,13 +58,14 @@ def require_dtype(name: str) -> torch.dtype:
 
 
 def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision: str | None = None,
-         offline: bool | None = None, allow_pickles: bool = False, purpose: str | None = None) -> Loaded:
+         offline: bool | None = None, allow_pickles: bool = False, purpose: str | None = None,
+         base: str | None = None) -> Loaded:
     """Load a checkpoint's model and tokenizer.
 
     Args:
-        path: the folder of a checkpoint, of a run (its last checkpoint is loaded), or one that `transformers` wrote; an
-            original file of RWKV (``.pth``); or a model on the Hugging Face Hub, as ``org/name`` or
-            ``org/name@revision``.
+        path: the folder of a checkpoint, of a run (its last checkpoint is loaded), of an adapter alone (Weft's or one
+            that `peft` wrote; it is put on the model under it), or one that `transformers` wrote; an original file of
+            RWKV (``.pth``); or a model on the Hugging Face Hub, as ``org/name`` or ``org/name@revision``.
         device: the device to load the model to.
         dtype: cast the weights to float32, float64 or bfloat16; None keeps their dtypes.
         revision: for a model on the Hub, a branch, a tag or a commit.
@@ -72,10 +74,11 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision
         allow_pickles: download pickled weights if the model has no others.
         purpose: what a language model is needed for, for the error message; any other model is then refused before its
             weights are read. None: any model is loaded.
+        base: the model under an adapter, a folder or a name on the Hub; None: the one that the adapter's folder names.
     """
     if not isinstance(path, Loaded):
         path = resolve(path, revision=revision, offline=offline, allow_pickles=allow_pickles)
-    return _load(path, device, None if dtype is None else require_dtype(dtype), purpose)
+    return _load(path, device, None if dtype is None else require_dtype(dtype), purpose, base)
 
 
 def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
@@ -88,12 +91,13 @@ def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageMode
     return loaded, language_model(loaded.model, purpose, where=str(loaded.path))
 
 
-def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | None = None) -> Loaded:
+def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | None = None,
+          base: str | None = None) -> Loaded:
     place = require_device(device)
     if not isinstance(path, Loaded) and is_original(Path(path)):
         return load_original(Path(path), device=place, dtype=dtype)
     if not isinstance(path, Loaded):
-        return opened(find_checkpoint(resolve(path)), device=place, dtype=dtype, purpose=purpose)
+        return opened(find_checkpoint(resolve(path)), device=place, dtype=dtype, purpose=purpose, base=base)
     if dtype is not None:
         path.model.to(dtype)
     return path
@@ -101,9 +105,11 @@ def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | No
 
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
             max_shard_size: str = SHARD_SIZE, n_kv_heads: int | None = None, family: str | None = None,
-            with_code: bool = False, tokenizer: str | None = None, replace: bool = False) -> Converted:
+            with_code: bool = False, tokenizer: str | None = None, base: str | None = None,
+            replace: bool = False) -> Converted:
     """Write a model in another format, and verify the result by reading it again; see `weft.interop.convert`. Linear
-    maps changed by the model's ``rewrites`` are merged into single matrices.
+    maps changed by the model's ``rewrites`` are merged into single matrices, except in the formats ``adapter`` and
+    ``peft``, which hold adapters alone.
 
     Args:
         source: the model to convert; an ARPA file becomes a checkpoint, see `weft.interop.arpa.convert`.
@@ -115,7 +121,12 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
         family: the family of models to write it as; None: the one that fits.
         with_code: if no native class of `transformers` can express the model, write a modelling file beside it.
         tokenizer: the tokenizer whose pieces or ids the words of an ARPA file are; None: they are words of text.
+        base: the model under an adapter, a folder or a name on the Hub; None: the one that the adapter's folder names,
+            or that its run started from.
         replace: replace a folder whose manifest proves that Weft wrote all of its files.
+
+    Raises:
+        FailedError: merging changes logits by more than rounding explains, or the result is not the model.
     """
     others = {"dtype": dtype, "n_kv_heads": n_kv_heads, "family": family, "with_code": with_code,
               "max_shard_size": max_shard_size if max_shard_size != SHARD_SIZE else None}
@@ -126,15 +137,19 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
         return from_arpa(Path(source), Path(out), given_tokenizer(tokenizer), replace=replace)
     assert to is not None, "`concerns_arpa` refuses None"
     kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
-    loaded = _load(source, "cpu", None)
+    loaded = _load(source, "cpu", None, base=base)
+    if to in TARGETS and TARGETS[to].adapts:
+        return convert_model(loaded, Path(out), to=to, base=base_of(loaded, base), family=family, dtype=kind,
+                             max_shard_size=max_shard_size, with_code=with_code, replace=replace)
     if isinstance(source, Loaded) and kind is not None:
         # Casting is in place, and the caller's model must keep its weights.
         loaded = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model))
-    plain = merged(loaded.model)
-    loaded = dataclasses.replace(loaded, model=plain, config=plain.config)
+    joined = merged_within_bounds(loaded.model)
+    loaded = dataclasses.replace(loaded, model=joined.model, config=joined.model.config)
     pooled = None if n_kv_heads is None else pool_heads(language_model(loaded.model, "pooling heads"), n_kv_heads)
-    return convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
-                         with_code=with_code, dtype=kind, replace=replace)
+    found = convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
+                          with_code=with_code, dtype=kind, replace=replace)
+    return dataclasses.replace(found, merged=joined.difference, merged_bound=joined.bound)
 
 
 def families(only: str | None = None) -> Iterable[Published]:

@@ -19,3 +19,9 @@ RUN_ID = "run_id"
 def step_name(step: int) -> str:
     """The folder name of the checkpoint of a step; names sort in the order of steps."""
     return f"{step:08d}"
+
+ADAPTER_FILE = "weft_adapter.json"
+ADAPTER_TENSORS = "adapter.safetensors"
+PEFT_FILE = "adapter_config.json"
+PEFT_TENSORS = "adapter_model.safetensors"
+"""The files of folders that hold an adapter alone, Weft's and those of `peft`."""

@@ -7,7 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoints.layout import CONFIG_FILE, MODEL_FILE, RUN_CHECKPOINTS, RUN_FILE, RUN_ID
+from weft.checkpoints.layout import (
+    ADAPTER_FILE,
+    CONFIG_FILE,
+    MODEL_FILE,
+    PEFT_FILE,
+    RUN_CHECKPOINTS,
+    RUN_FILE,
+    RUN_ID,
+)
 from weft.core.errors import CheckpointError
 from weft.disk.atomic import standing, standing_in
 from weft.disk.manifest import MANIFEST_FILE
@@ -64,8 +72,10 @@ def _plain(path: Path) -> dict[str, Any]:
 
 
 def holds_checkpoint(path: Path) -> bool:
-    """Whether a folder has what `find_checkpoint` looks for: a checkpoint's configuration, or a run's checkpoints."""
-    return (path / CONFIG_FILE).exists() or (path / RUN_CHECKPOINTS).is_dir()
+    """Whether a folder has what `find_checkpoint` looks for: a checkpoint's configuration or an adapter's, or a
+    run's checkpoints."""
+    alone = any((path / name).exists() for name in (CONFIG_FILE, ADAPTER_FILE, PEFT_FILE))
+    return alone or (path / RUN_CHECKPOINTS).is_dir()
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -79,7 +89,7 @@ def find_checkpoint(path: str | Path) -> Path:
         raise CheckpointError("no such folder.", where=str(path), remedy=GIVE_ONE)
     if not folder.is_dir():
         raise CheckpointError("this is a file, not the folder of a checkpoint.", where=str(path), remedy=GIVE_ONE)
-    if (folder / CONFIG_FILE).exists():
+    if any((folder / name).exists() for name in (CONFIG_FILE, ADAPTER_FILE, PEFT_FILE)):
         return folder
     if (folder / RUN_CHECKPOINTS).is_dir():
         saved = saved_checkpoints(folder)

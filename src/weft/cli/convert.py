@@ -30,8 +30,9 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
                                                    "Face folder, or the .arpa file of an n-gram model.")],
             out: Annotated[Path, typer.Argument(metavar="DST", help="The folder or file to write.")],
             to: Annotated[str | None, typer.Option("--to", help="The format: hf (a folder for transformers), weft "
-                                                   "(a checkpoint) or gguf (a file for llama.cpp). A DST that ends in "
-                                                   ".arpa or .arpa.gz needs no --to.")] = None,
+                                                   "(a checkpoint), gguf (a file for llama.cpp), or of a model with "
+                                                   "adapters these alone: adapter or peft. A DST that ends in .arpa or "
+                                                   ".arpa.gz needs no --to.")] = None,
             dtype: Annotated[str | None, typer.Option("--dtype", help="Cast the weights to float32, float64, bfloat16 "
                                                       "or float16.")] = None,
             max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of one file of "
@@ -45,6 +46,8 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
             tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="The tokenizer whose pieces or ids the "
                                                           "words of an .arpa file are: a checkpoint, a tokenizer's "
                                                           "file, or bytes. By default they are words of text.")] = None,
+            base: Annotated[str | None, typer.Option("--base", help="The model under an adapter, where it is not that "
+                                                     "which the adapter or its run names.")] = None,
             replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft wrote and that is "
                                                   "unchanged since.")] = False,
             threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
@@ -61,7 +64,8 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
         source = on_disk(source, revision, offline, allow_pickles)
     with console(err=True).status("converting", spinner="line"):
         found = api.convert(source, out, to=to, dtype=dtype, max_shard_size=max_shard_size, n_kv_heads=n_kv_heads,
-                            family=family, with_code=with_code, tokenizer=tokenizer, replace=replace)
+                            family=family, with_code=with_code, tokenizer=tokenizer, base=base,
+                            replace=replace)
     if json:
         print_json(found)
     else:
@@ -71,6 +75,9 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
 def _print(found: Converted) -> None:
     named = f" as a {found.family} model" if found.family else ""
     typer.echo(f"wrote {found.path}{named}, in {found.dtype}")
+    if found.merged is not None:
+        typer.echo(f"merging rewrites into single matrices changed logits by up to {found.merged:.3g} (at most "
+                   f"{found.merged_bound:.3g} is allowed)")
     if found.pooled is not None:
         typer.echo(f"pooling heads changed logits by up to {found.pooled:.3g}; train further before use")
     if found.cast is not None:

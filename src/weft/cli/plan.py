@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from weft.analysis import Plan
+    from weft.analysis.adapters import Coverage
     from weft.analysis.matmul import Timing
 
 REFERENCE = "reference"
@@ -60,6 +61,8 @@ def plan(target: Target, overrides: Overrides = None,
     out = console()
     out.print(f"{_headline(found)}\n", style="bold")
     section(out, "Parts, and FLOPs of the forward pass for one token", _parts(found))
+    if found.adapters is not None:
+        section(out, "Reached by adapters", _reached(found.adapters))
     section(out, "Memory", _bytes(found))
     section(out, _growth(found), _states(found))
     if found.forms:
@@ -94,6 +97,17 @@ def _parts(found: Plan) -> Table:
     if found.flops is not None:
         rows.add_row("all", f"{found.parameters.total:,}", "", short(found.flops.full), short(found.flops.visible), "",
                      style="bold")
+    return rows
+
+
+def _reached(found: Coverage) -> Table:
+    """What adapters reach of each kind of part."""
+    rows = table("part", ">matrices", ">of", ">parameters", ">of", ">share", ">of its FLOPs")
+    for each in found.kinds:
+        share = each.numbers / each.all_numbers if each.all_numbers else 0.0
+        rows.add_row(each.kind, f"{each.matrices:,}", f"{each.all_matrices:,}", f"{each.numbers:,}",
+                     f"{each.all_numbers:,}", f"{share:.1%}", f"{each.flops:.1%}",
+                     style="bold" if each is found.kinds[-1] else None)
     return rows
 
 

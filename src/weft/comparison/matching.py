@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.memory import state_sizes
-from weft.analysis.parts import EMBEDDINGS, LOGITS, count_parameters
+from weft.analysis.parts import count_parameters
 from weft.analysis.shapes import built_empty, shape_of
 from weft.core.errors import ConfigError, UserError
+from weft.core.labels import EMBEDDINGS, LOGITS
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, ModelConfig, language_model
 from weft.core.part_config import PartConfig

@@ -47,6 +47,8 @@ class Converted:
         source_dtype: dtype of the weights before they were cast; None where they were not.
         cast: largest difference of logits due to casting; None likewise.
         largest: the largest absolute value of those logits; None likewise.
+        merged: largest difference of logits due to merging rewrites into single matrices; None where there are none.
+        merged_bound: the difference above which that is refused; None likewise.
     """
 
     path: Path
@@ -61,11 +63,13 @@ class Converted:
     source_dtype: str | None = None
     cast: float | None = None
     largest: float | None = None
+    merged: float | None = None
+    merged_bound: float | None = None
 
 
 def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, family: str | None = None,
             max_shard_size: str = SHARD_SIZE, with_code: bool = False, dtype: torch.dtype | None = None,
-            replace: bool = False) -> Converted:
+            base: str = "", replace: bool = False) -> Converted:
     """Write a model in another format. The result is verified by reading it back, and only then put in place.
 
     Args:
@@ -77,6 +81,7 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, 
         max_shard_size: most bytes of one file of weights, such as ``5GB``; formats of one file accept only the default.
         with_code: where no native class of `transformers` can express the model, write a modelling file beside it.
         dtype: cast the weights; None keeps theirs.
+        base: the model under the adapters, for formats that hold these alone.
         replace: replace a folder whose manifest proves that Weft wrote everything in it.
 
     Raises:
@@ -87,7 +92,8 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, 
         FailedError: the result does not give the model's logits, or there is no room.
     """
     target = _target(to, family, max_shard_size, with_code)
-    source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code)
+    source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code,
+                    base)
     _require_apart(out, loaded.path, target)
     require_free(out, single=target.single, proof=_proof, replace=replace)
     if target.causal:

@@ -16,6 +16,10 @@ from weft.checkpoints.save import fill_checkpoint
 from weft.core.errors import UnsupportedError
 from weft.core.model import LanguageModel, Model, language_model
 from weft.disk.manifest import write_manifest
+from weft.interop.adapters.base import trained_tensors
+from weft.interop.adapters.opening import load_adapted
+from weft.interop.adapters.own import write_own
+from weft.interop.adapters.peft import write_peft
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.loading import load_folder
@@ -37,6 +41,7 @@ class Source:
         family: the only family to write; None: the one it came from, or any that fits.
         shard_bytes: most bytes of one file.
         with_code: write a modelling file where no native class can express the model.
+        base: the model under the adapters, for formats that hold these alone.
     """
 
     loaded: Loaded
@@ -44,6 +49,7 @@ class Source:
     family: str | None
     shard_bytes: int
     with_code: bool = False
+    base: str = ""
 
     @property
     def causal(self) -> LanguageModel:
@@ -106,6 +112,7 @@ class Target:
         foreign: another program that opens the format.
         single: whether the format is one file, not a folder.
         causal: whether it holds language models alone.
+        adapts: whether it holds adapters alone, apart from the model under them.
     """
 
     check: Callable[[Source], object]
@@ -114,6 +121,7 @@ class Target:
     foreign: Foreign | None = None
     single: bool = False
     causal: bool = False
+    adapts: bool = False
 
     @property
     def kind(self) -> str:
@@ -171,6 +179,20 @@ def _write_weft(source: Source, draft: Path) -> Written:
     return Written()
 
 
+def _write_adapter(source: Source, draft: Path) -> Written:
+    write_own(source.model, source.base, draft)
+    return Written()
+
+
+def _write_peft(source: Source, draft: Path) -> Written:
+    write_peft(source.loaded, source.base, draft)
+    return Written()
+
+
+def _read_adapter(source: Source, draft: Path) -> Model:
+    return load_adapted(draft, base=source.base, dtype=next(source.model.parameters()).dtype).model
+
+
 def _gguf(source: Source) -> GgufFile:
     return GgufFile.of(source.loaded, source.causal, source.kept, source.family)
 
@@ -188,5 +210,8 @@ TARGETS: Mapping[str, Target] = MappingProxyType({
     "weft": Target(lambda source: None, _write_weft, lambda source, folder: load_checkpoint(folder).model),
     "gguf": Target(_gguf, _write_gguf, lambda source, file: _gguf(source).read(file),
                    Foreign("llama.cpp", foreign_llama, lambda source: _gguf(source).rounds()), single=True,
-                   causal=True)})
+                   causal=True),
+    "adapter": Target(lambda source: trained_tensors(source.model, "adapter"), _write_adapter, _read_adapter,
+                      adapts=True),
+    "peft": Target(lambda source: trained_tensors(source.model, "peft"), _write_peft, _read_adapter, adapts=True)})
 """Formats by their names for ``--to``."""

@@ -64,14 +64,19 @@ def largest_difference(ours: Tensor, theirs: Tensor) -> float:
     return float(torch.where(ours == theirs, 0.0, (ours - theirs).abs()).max())
 
 
+def bound_of(expected: Tensor, dtypes: Sequence[torch.dtype]) -> float:
+    """The largest difference from these logits that rounding in the dtypes explains."""
+    largest = float(torch.where(expected.isfinite(), expected.abs(), 0.0).max())
+    return max(BOUNDS[dtype] for dtype in dtypes) * max(1.0, largest)
+
+
 def require_close(difference: float, expected: Tensor, dtypes: Sequence[torch.dtype], what: str) -> None:
     """Raise if rounding in the dtypes does not explain a difference.
 
     Raises:
         FailedError: with the difference.
     """
-    largest = float(torch.where(expected.isfinite(), expected.abs(), 0.0).max())
-    bound = max(BOUNDS[dtype] for dtype in dtypes) * max(1.0, largest)
+    bound = bound_of(expected, dtypes)
     if math.isnan(difference) or difference > bound:
         raise FailedError(f"{what} gives logits that differ by up to {difference:.3g}, where rounding explains "
                           f"{bound:.3g}.", where="convert", remedy="Nothing was written. Please report this model.")

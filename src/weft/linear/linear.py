@@ -4,6 +4,8 @@ that rewrites put in its place (`Rewritten`)."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, Self, TypeAlias, final, get_args
 
 import torch
@@ -22,6 +24,7 @@ wider numbers than its input; stored in fewer bits, so that its weight is no lon
 trained term beside its matrix."""
 
 EVERYTHING: frozenset[Use] = frozenset(get_args(Use))
+UNNAMED: Mapping[str, int] = MappingProxyType({})
 
 
 @final
@@ -38,12 +41,15 @@ class Linear(Direct, nn.Linear):
         bias: whether there is a bias.
         device: of the parameters; ``meta`` where they are assigned afterwards.
         allows: what may be done with it.
+        outputs: how many consecutive outputs have each of some names, where the map is several in one, such as
+            queries, keys and values; adapters can be put beside some of them.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: str | None = None, *,
-                 allows: frozenset[Use] = EVERYTHING) -> None:
+                 allows: frozenset[Use] = EVERYTHING, outputs: Mapping[str, int] = UNNAMED) -> None:
         super().__init__(in_features, out_features, bias, device)
-        self.allows = allows
+        assert not outputs or sum(outputs.values()) == out_features, "names are of all outputs"
+        self.allows, self.outputs = allows, dict(outputs)
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None = None, *, allows: frozenset[Use] = EVERYTHING) -> Self:
@@ -69,11 +75,13 @@ class Rewritten(Part, ABC):
         in_features: of its input.
         out_features: of its output.
         allows: what may be done with it in turn.
+        outputs: as those of a `Linear`.
     """
 
     in_features: int
     out_features: int
     allows: frozenset[Use] = frozenset()
+    outputs: Mapping[str, int] = UNNAMED
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:

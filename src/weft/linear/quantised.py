@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import final
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from weft.core.layer import Part
-from weft.linear.linear import Linear, Rewritten, Use
+from weft.linear.linear import UNNAMED, Linear, Rewritten, Use
 from weft.linear.rewrite import RewriteConfig, Rewriter
 from weft.ops.gated_feed_forward import Map
 
@@ -63,12 +64,15 @@ class QuantisedLinear(Rewritten):
     Args:
         matrix: W.
         bias: the parameter of the map that it replaces.
+        outputs: the names of outputs of that map.
     """
 
     allows: frozenset[Use] = frozenset({"adapt"})
 
-    def __init__(self, matrix: QuantisedMatrix, bias: nn.Parameter | None) -> None:
+    def __init__(self, matrix: QuantisedMatrix, bias: nn.Parameter | None,
+                 outputs: Mapping[str, int] = UNNAMED) -> None:
         super().__init__()
+        self.outputs = dict(outputs)
         self.out_features, self.in_features = matrix.out_features, matrix.in_features
         self.matrix = matrix
         self.bias = bias
@@ -134,6 +138,8 @@ class QuantiseConfig(RewriteConfig):
             if id(module.weight) not in made:
                 made[id(module.weight)] = self.matrix(module.weight)
             held = made[id(module.weight)]
-            return QuantisedEmbedding(held) if isinstance(module, nn.Embedding) else QuantisedLinear(held, module.bias)
+            if isinstance(module, nn.Embedding):
+                return QuantisedEmbedding(held)
+            return QuantisedLinear(held, module.bias, module.outputs if isinstance(module, Linear) else UNNAMED)
 
         return rewrite

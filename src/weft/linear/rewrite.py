@@ -13,10 +13,11 @@ from pydantic import Field
 from torch import nn
 
 from weft.core.errors import ConfigError, nearest
+from weft.core.labels import label_modules
 from weft.core.model import Model
 from weft.core.part_config import PartConfig
 from weft.linear.law import require_same, runs
-from weft.linear.linear import HoldsMatrix, Rewritten, Use, allowed, opens
+from weft.linear.linear import HoldsMatrix, Linear, Rewritten, Use, allowed, opens
 from weft.linear.replacing import Replaced, Site, as_ours, replaced, sites
 from weft.linear.untouched import untouched
 
@@ -32,8 +33,9 @@ class RewriteConfig(PartConfig):
     """Base of rewrites.
 
     ``maps``: which linear maps, as shell patterns (``*``, ``?``, ``[0-3]``) for the dotted name of a map, of a module
-    that contains maps, or of the end of such a name: ``qkv``, ``stack.layers.0``, ``experts.*.down``. Left out: all
-    maps that allow it except those of readouts.
+    that contains maps, or of the end of such a name: ``qkv``, ``stack.layers.0``, ``experts.*.down``. ``kinds``: only
+    those of parts of these kinds, as shell patterns for the headings under which ``weft plan`` lists parts:
+    ``attention*``, ``feed-forward``. With both left out: all maps that allow it except those of readouts.
     """
 
     group: ClassVar[str] = "rewrite"
@@ -43,12 +45,25 @@ class RewriteConfig(PartConfig):
     """Whether a map's matrix is the same parameter afterwards. Where it is not, everything that shares the matrix, such
     as a tied token embedding, is rewritten with it and shares the new one."""
 
+    added_later: ClassVar[frozenset[str]] = frozenset({"kinds"})
+    names_outputs: ClassVar[bool] = False
+    """Whether its patterns may name some of the outputs of a map (`Linear.outputs`): ``qkv.v``."""
+
     maps: list[str] | None = Field(default=None, min_length=1)
+    kinds: list[str] | None = Field(default=None, min_length=1)
 
     @abstractmethod
     def rewriter(self) -> Rewriter:
         """Returns the function that rewrites the maps of one model. It gets a `Linear`, a `Rewritten` or, unless the
         rewrite `keeps_weight`, an `nn.Embedding` whose table a map shares."""
+
+    def applied(self, path: str, module: nn.Module, rewriter: Rewriter) -> nn.Module:
+        """The replacement of the map at this path; overridden where it depends on the path."""
+        return rewriter(module)
+
+    def fits(self, module: nn.Module) -> bool:
+        """Whether a map is rewritten that no pattern names."""
+        return True
 
     def settle(self, model: nn.Module, made: Sequence[nn.Module]) -> Iterator[str]:
         """Further changes to the model, after the maps have been rewritten; ``made`` are the new modules. Yields
@@ -110,7 +125,7 @@ def apply(model: M, rewrite: RewriteConfig, place: str = "rewrites.0") -> Replac
 
     def form_of(path: str, module: nn.Module) -> nn.Module:
         if path in chosen:
-            return rewriter(module)
+            return rewrite.applied(path, module, rewriter)
         held = (f"{path}.map" if path else "map") in chosen and opens(module)
         return module.opened() if held and isinstance(module, HoldsMatrix) else module
 
@@ -125,9 +140,12 @@ def apply(model: M, rewrite: RewriteConfig, place: str = "rewrites.0") -> Replac
 def _chosen(model: nn.Module, rewrite: RewriteConfig, place: str) -> set[str]:
     """The paths of the maps that a rewrite applies to."""
     every, word = list(sites(model)), WORDS[rewrite.use]
+    every = every if rewrite.kinds is None else _of_kinds(model, every, rewrite.kinds, place)
     able = [site for site in every if rewrite.use in allowed(site.map())]
     if rewrite.maps is None:
-        paths = {site.path for site in able if not site.own}
+        paths = {site.path for site in able if (rewrite.kinds or not site.own) and rewrite.fits(site.map())}
+        if not paths and any(not rewrite.fits(site.map()) for site in able):
+            raise ConfigError([f"{place}.rank: no linear map of this model has so many inputs and outputs. Lower it."])
         if not paths:
             raise ConfigError([f"{place}: this model has no linear map that may be {word}"
                                f"{' but those of readouts' if able else ''}. "
@@ -136,14 +154,38 @@ def _chosen(model: nn.Module, rewrite: RewriteConfig, place: str) -> set[str]:
     problems = []
     for index, pattern in enumerate(rewrite.maps):
         at = f"{place}.maps.{index}"
-        if not any(matches(site.path, pattern) for site in every):
-            problems.append(f"{at}: {pattern!r} matches no linear map of this model. {_hint(pattern, every)}")
-        elif not any(matches(site.path, pattern) for site in able):
+        if not any(_named(site, pattern, rewrite) for site in every):
+            among = "" if rewrite.kinds is None else " of these kinds"
+            problems.append(f"{at}: {pattern!r} matches no linear map{among} of this model. {_hint(pattern, every)}")
+        elif not any(_named(site, pattern, rewrite) for site in able):
             problems.append(f"{at}: {pattern!r} matches only maps that may not be {word}, or that an earlier rewrite "
                             "has taken. Leave it out.")
     if problems:
         raise ConfigError(problems)
-    return {site.path for site in able if any(matches(site.path, pattern) for pattern in rewrite.maps)}
+    return {site.path for site in able if any(_named(site, pattern, rewrite) for pattern in rewrite.maps)}
+
+
+def _named(site: Site, pattern: str, rewrite: RewriteConfig) -> bool:
+    """Whether a pattern names a map, or some of its outputs."""
+    named = rows_named(site.map()) if rewrite.names_outputs else ()
+    return any(matches(path, pattern) for path in (site.path, *(f"{site.path}.{name}" for name in named)))
+
+
+def rows_named(module: nn.Module) -> tuple[str, ...]:
+    """The names of the outputs of a map (`Linear.outputs`)."""
+    return tuple(module.outputs) if isinstance(module, Linear | Rewritten) else ()
+
+
+def _of_kinds(model: nn.Module, every: Sequence[Site], kinds: Sequence[str], place: str) -> list[Site]:
+    """The maps of parts of these kinds."""
+    labels = label_modules(model)
+    found = {site.path: labels.get(site.path, labels.get(site.path.removesuffix(".map"), "")) for site in every}
+    problems = [f"{place}.kinds.{index}: {kind!r} is no kind of part with linear maps in this model. "
+                f"{nearest(kind, set(found.values()))}" for index, kind in enumerate(kinds)
+                if not any(fnmatchcase(label, kind) for label in found.values())]
+    if problems:
+        raise ConfigError(problems)
+    return [site for site in every if any(fnmatchcase(found[site.path], kind) for kind in kinds)]
 
 
 def matches(path: str, pattern: str) -> bool:

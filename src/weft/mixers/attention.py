@@ -144,7 +144,8 @@ class Attention(SelfAttention, Divisible):
         super().__init__(config.attended(), sizes.heads, position, config.scores.dropout, config.backend)
         self.config, self.sizes = config, sizes
         bias, self.widths = config.bias, sizes.split()
-        self.qkv = Linear(dims.d_model, sum(self.widths), bias=bias in ("qkv", "all"))
+        self.qkv = Linear(dims.d_model, sum(self.widths), bias=bias in ("qkv", "all"),
+                          outputs=dict(zip("qkv", self.widths, strict=True)))
         self.output = Linear(sizes.heads * sizes.d_value, dims.d_model,
                              bias=bias in ("output", "all", "all_but_keys"))
         self.qv_bias = (nn.Parameter(torch.zeros(self.widths[0] + self.widths[2])) if bias == "all_but_keys" else None)

@@ -125,7 +125,7 @@ class DeltaMemory(Layer, ABC):
         self.sizes, self.kernel, self.widths = sizes, config.kernel or 1, sizes.split()
         self.largest_rate = 2.0 if config.negative_eigenvalues else 1.0
         width, out = sum(self.widths), self.widths[2]
-        self.qkv = Linear(dims.d_model, width, bias=False)
+        self.qkv = Linear(dims.d_model, width, bias=False, outputs=dict(zip("qkv", self.widths, strict=True)))
         self.convolution = (None if config.kernel is None else
                             nn.Conv1d(width, width, config.kernel, groups=width, bias=False))
         self.rate = Linear(dims.d_model, sizes.value_heads, bias=False)

@@ -103,7 +103,8 @@ class FastWeights(Layer):
         super().__init__()
         self.config, self.sizes, self.widths = config, sizes, sizes.split()
         self.features = sizes.d_head * (2 * config.nu if config.feature_map == "dpfp" else 1)
-        self.qkv = Linear(dims.d_model, sum(self.widths), bias=False)
+        self.qkv = Linear(dims.d_model, sum(self.widths), bias=False,
+                          outputs=dict(zip("qkv", self.widths, strict=True)))
         self.rate = Linear(dims.d_model, sizes.heads, bias=True) if config.rule == "delta" else None
         self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=False)
 

@@ -122,7 +122,8 @@ class GlobalAttention(Attention):
     def __init__(self, config: GlobalAttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
         super().__init__(config, sizes, position, dims)
         self.tokens, marked, every = config.tokens, config.marked(), ALLOWED[config.mask.lookahead()]
-        self.global_qkv = Linear(dims.d_model, sum(self.widths), bias=self.qkv.bias is not None)
+        self.global_qkv = Linear(dims.d_model, sum(self.widths), bias=self.qkv.bias is not None,
+                                 outputs=dict(zip("qkv", self.widths, strict=True)))
         self.global_qkv.load_state_dict(self.qkv.state_dict())
         self.global_rule = Rule.of(every & marked, sizes.heads)
         if self.tokens is not None:

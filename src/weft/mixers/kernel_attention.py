@@ -168,7 +168,8 @@ class KernelAttention(Layer, ABC):
         self.position = rotation(config.position, dims, sizes.heads, sizes.d_head if rotate_first else features)
         self.rotates, self.rotate_first = "queries_keys" in self.position.acts_on and not rotate_first, rotate_first
         self.widths = sizes.split()
-        self.qkv = Linear(dims.d_model, sum(self.widths), bias=config.bias in ("qkv", "all"))
+        self.qkv = Linear(dims.d_model, sum(self.widths), bias=config.bias in ("qkv", "all"),
+                          outputs=dict(zip("qkv", self.widths, strict=True)))
         self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=config.bias in ("output", "all"))
 
     @abstractmethod

@@ -28,6 +28,8 @@ from weft.core.layer import traits_of
 from weft.core.model import Model, ModelConfig
 from weft.core.strict_json import Record
 from weft.core.traits import Trait
+from weft.interop.adapters.base import is_adapter
+from weft.interop.adapters.opening import adapted_config, load_adapted
 from weft.interop.huggingface.folder import is_foreign, open_folder
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.text import VOCABULARIES
@@ -44,19 +46,23 @@ DROPOUT = "dropout"
 
 
 def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None,
-           purpose: str | None = None) -> Loaded:
-    """The model and tokenizer of a checkpoint's folder, Weft's or one that `transformers` wrote.
+           purpose: str | None = None, base: str | None = None) -> Loaded:
+    """The model and tokenizer of a checkpoint's folder, Weft's or one that `transformers` wrote, or of an adapter's
+    folder with the model under it.
 
     Args:
         folder: the checkpoint's.
         device: where the model goes.
         dtype: of the weights; None: as they are stored.
         purpose: see `load_checkpoint`.
+        base: the model under an adapter; None: the one that its folder names.
 
     Raises:
         CheckpointError: it cannot be read.
         UnsupportedError: ``purpose`` needs a language model, and this is none.
     """
+    if is_adapter(folder):
+        return load_adapted(folder, base=base, device=device, dtype=dtype)
     if is_foreign(folder):
         return load_folder(folder, device=device, dtype=dtype)
     found = load_checkpoint(folder, device=device, purpose=purpose)
@@ -86,6 +92,8 @@ def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config_of(folder: Path) -> ModelConfig:
+    if is_adapter(folder):
+        return adapted_config(folder)
     return open_folder(folder).config if is_foreign(folder) else read_model_config(folder)
 
 

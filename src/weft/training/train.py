@@ -9,6 +9,7 @@ from typing import Any, final
 
 import torch
 
+from weft.analysis.adapters import coverage
 from weft.analysis.shapes import built_empty
 from weft.core.config import parse
 from weft.core.errors import CheckpointError
@@ -249,6 +250,9 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     if found is not None and found.found:
         run.emit(Notice(step, f"validation: {found.describe()}, so it is a weaker test of new text; "
                               "data.split_by=content keeps documents of the same text on one side."))
+    found_adapters = coverage(run.model, run.config.context) if step == 0 else None
+    if found_adapters is not None:
+        run.emit(Notice(step, found_adapters.line()))
     if run.taken is not None and step == 0:
         run.emit(Notice(step, run.taken.line()))
     run.sinks.start(run_id, run.folder.metrics())

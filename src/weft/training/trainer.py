@@ -23,6 +23,7 @@ from weft.core.traits import Trait
 from weft.ops.forms import forced
 from weft.parallel.layout import Layout, boxes
 from weft.tasks import Examples, Task
+from weft.training.adapters import AdapterCheck
 from weft.training.averages import Average
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
@@ -92,6 +93,7 @@ class Trainer:
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
         self._unfreezing = Unfreezing(self.precision.working, settings.unfreeze, steps)
+        self._adapters = AdapterCheck(self.model, steps if settings.unfreeze is None else 0)
         self._average = Average(self.model, settings.average)
         self.batches = self.task.batches(examples)
         for part in with_boundaries(self.precision.working):
@@ -111,6 +113,7 @@ class Trainer:
         Raises:
             DivergedError: the loss or the gradient is not finite, or the loss is far above that of a uniform guess; the
                 weights are not updated then.
+            TrainingError: an adapter has no gradient in the first steps.
         """
         with self.compute.apply(), forced(self.config.kernels), self.world.computing():
             return self._advance()
@@ -135,6 +138,7 @@ class Trainer:
                                               collect=self.precision.collect_gradients,
                                               context=self._context)
         norm = self.held.finish_gradients(world, settings.clip)
+        self._adapters.after(self.step)
         self._require_converging(sums, norm)
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
         set_lr(self.optimizer, lr)

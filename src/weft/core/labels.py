@@ -1,0 +1,49 @@
+"""What each module of a model is, in the words that its parts declare (`weft.core.declarations`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from weft.core.layer import Layer, Part
+
+EMBEDDINGS, LOGITS = "embeddings", "logits"
+"""The roles of the model's input and output vocabulary matrices."""
+
+
+def label_modules(model: nn.Module) -> dict[str, str]:
+    """The label of the part that each module belongs to, by the module's path: the role that the module, or the part
+    that contains it, declares."""
+    declared = dict(_child_roles(model))
+    labels: dict[str, str] = {}
+    prefixes: dict[str, str] = {}
+    for path, module in model.named_modules():
+        holder = path.rpartition(".")[0]
+        inherited, prefix = labels.get(holder, ""), prefixes.get(holder, "")
+        own = module.prefix if isinstance(module, Part) and path else ""
+        prefixes[path] = own or prefix
+        role = "" if own else _role(module) or declared.get(id(module), "")
+        labels[path] = own or f"{prefix} {role}".strip() if own or role else _inherited(module, path, inherited)
+    return labels
+
+
+def _child_roles(model: nn.Module) -> Iterator[tuple[int, str]]:
+    """The roles that parts declare for modules inside them, by the identity of the module, which may have several
+    paths."""
+    for holder in model.modules():
+        roles = holder.child_roles() if isinstance(holder, Part) else {}
+        inside = dict(holder.named_modules(remove_duplicate=False)) if roles else {}
+        yield from ((id(inside[path]), role) for path, role in roles.items() if path in inside)
+
+
+def _role(module: nn.Module) -> str:
+    """The role that a module declares for itself."""
+    if isinstance(module, Part):
+        return module.role
+    return EMBEDDINGS if isinstance(module, nn.Embedding) else ""
+
+
+def _inherited(module: nn.Module, path: str, inherited: str) -> str:
+    """The label of the containing part; for a direct child of the model, its name."""
+    return inherited if inherited or "." in path or isinstance(module, Layer | nn.ModuleDict) else path

@@ -1,0 +1,62 @@
+"""Merging adapters into the matrices under them, with the difference that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from weft.checkpoints.load import Loaded
+from weft.core.errors import InputError
+from weft.core.model import Model
+from weft.interop.adapters.base import BASE
+from weft.interop.verify import a_tensor, bound_of, largest_difference, logits_of, probe, require_close
+from weft.linear.merging import merged
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """A model without rewrites.
+
+    Attributes:
+        model: it.
+        difference: the largest difference of logits from the model with rewrites; None where that is the same model.
+        bound: the difference above which merging is refused: 1e-6 of the largest logit, or of 1 if that is larger, in
+            float64, 1e-3 in float32, a quarter in bfloat16, in which W + s B A is rounded to 8 bits.
+    """
+
+    model: Model
+    difference: float | None
+    bound: float | None
+
+
+def merged_within_bounds(model: Model) -> Merged:
+    """The model with one matrix for each map.
+
+    Raises:
+        UnsupportedError: two parts shared a matrix that is no longer the same in both.
+        LawError: a merged map does not compute what the rewritten one does.
+        FailedError: logits differ by more than the bound.
+    """
+    plain = merged(model)
+    if plain is model:
+        return Merged(model, None, None)
+    tokens = probe(model)
+    before = logits_of(model.eval(), tokens)
+    difference, dtype = largest_difference(before, logits_of(plain.eval(), tokens)), a_tensor(plain).dtype
+    require_close(difference, before, (dtype,), "the model with its rewrites merged")
+    return Merged(plain, difference, bound_of(before, (dtype,)))
+
+
+def base_of(loaded: Loaded, given: str | None) -> str:
+    """Where the model under a model's adapters is.
+
+    Raises:
+        InputError: nothing says it.
+    """
+    found = given or loaded.facts.get(BASE) or (loaded.run or {}).get("start")
+    if found is None:
+        raise InputError("nothing says on which model the adapter is to be put: its run started from none.",
+                         where="base", remedy="Name it with --base (base=).")
+    return str(Path(found).resolve()) if Path(found).exists() else str(found)

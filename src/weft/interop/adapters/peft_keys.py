@@ -1,0 +1,130 @@
+"""adapter_config.json of `peft`, read and written by rules for its keys: each is carried, or refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from weft.checkpoints.layout import PEFT_FILE
+from weft.core.errors import CheckpointError
+from weft.disk.manifest import COPY_AGAIN
+from weft.families.configurations import read_keys
+from weft.families.keys import NOTHING, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together
+from weft.families.template import Facts
+
+HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal", None)
+"""Ways to draw the first A and B that leave the model's own weights as they are."""
+OTHER_MATHEMATICS = (
+    "target_parameters", "modules_to_save", "trainable_token_indices", "layer_replication", "alora_invocation_tokens",
+    "megatron_config", "lora_bias", "use_qalora", "use_bdlora", "arrow_config", "kasa_config", "velora_config",
+    "monteclora_config", "ensure_weight_tying", "corda_config", "lora_ga_config", "loftq_config")
+"""Keys that change what is computed, or the weights under the adapter."""
+WHY = "It changes what is computed: merge the adapter in `peft`, and read the merged model."
+
+
+def _starts(raw: Raw, facts: Facts) -> Facts:
+    value = raw.get("init_lora_weights", True)
+    if value not in HARMLESS_STARTS:
+        raise KeyProblem(f"init_lora_weights: {value!r} changes the weights under the adapter. Convert it in `peft` "
+                         "(save_pretrained with path_initial_model_for_weight_conversion), or merge it there.")
+    return {}
+
+
+RULES: tuple[KeyRule, ...] = (
+    Fixed("peft_type", ("LORA",), why="Other adapters have other equations."),
+    Read("r", "rank", int, 8), Read("lora_alpha", "alpha", float, 8.0), Read("lora_dropout", "dropout", float, 0.0),
+    Read("use_rslora", "rank_stabilised", bool, False), Read("use_dora", "dora", bool, False),
+    Read("rank_pattern", "ranks", dict, {}), Read("alpha_pattern", "alphas", dict, {}),
+    Fixed("bias", ("none",), default="none", why="Biases under the adapter were trained: merge it in `peft`."),
+    Together(("init_lora_weights",), _starts, lambda facts: {}),
+    *(Fixed(key, NOTHING, why=WHY) for key in OTHER_MATHEMATICS),
+    Ignored(("base_model_name_or_path", "revision", "peft_version", "auto_mapping", "task_type"), "the origin"),
+    Ignored(("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+            "which maps are adapted, which the tensors show"),
+    Ignored(("inference_mode", "fan_in_fan_out", "megatron_core", "eva_config", "qalora_group_size", "runtime_config"),
+            "how it was trained or is stored, not what it computes"))
+
+
+@final
+@dataclass(frozen=True)
+class PeftConfig:
+    """What adapter_config.json says.
+
+    Attributes:
+        base: where the model under the adapter is, or None.
+        rank, alpha: of all maps that no pattern names.
+        dropout: in training, of the inputs of A.
+        rank_stabilised, dora: as `weft.linear.lora.LoRAConfig` has them.
+        ranks, alphas: those of some modules, by regular expressions for the end of their names.
+    """
+
+    base: str | None
+    rank: int
+    alpha: float
+    dropout: float
+    rank_stabilised: bool
+    dora: bool
+    ranks: Mapping[str, int]
+    alphas: Mapping[str, float]
+
+    def scale(self, module: str) -> float:
+        """The factor on B A of a module of `transformers`."""
+        rank = float(_first(self.ranks, module, self.rank))
+        return float(_first(self.alphas, module, self.alpha)) / (rank ** 0.5 if self.rank_stabilised else rank)
+
+
+def _first(patterns: Mapping[str, float], module: str, otherwise: float) -> float:
+    return next((value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)), otherwise)
+
+
+def read_config(folder: Path) -> PeftConfig:
+    """Read a folder's adapter_config.json.
+
+    Raises:
+        CheckpointError: it is damaged, or has keys that cannot be carried; all are listed.
+    """
+    path = folder / PEFT_FILE
+    try:
+        raw = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
+    if not isinstance(raw, dict):
+        raise CheckpointError("the file does not hold an object.", where=str(path), remedy=COPY_AGAIN)
+    facts, found = read_keys(RULES, {key: value for key, value in raw.items() if value not in NOTHING or key in (
+        "lora_dropout", "r", "lora_alpha")})
+    problems = [*found, *_unreadable(raw)]
+    if problems:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        raise CheckpointError(f"this adapter cannot be read:{listed}\n", where=str(path),
+                              remedy="Merge it into its model in `peft`, and read that.")
+    return PeftConfig(base=raw.get("base_model_name_or_path"), **facts)
+
+
+def _unreadable(raw: Raw) -> Iterator[str]:
+    """Patterns that are no regular expressions."""
+    for key in ("rank_pattern", "alpha_pattern"):
+        for pattern in raw.get(key) or ():
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield f"{key}: {pattern!r} is no regular expression ({error})."
+
+
+def written(config: PeftConfig, targets: list[str], *, transposed: bool, causal: bool) -> dict[str, Any]:
+    """The content of adapter_config.json.
+
+    Args:
+        config: to write.
+        targets: names of modules, or ends of them.
+        transposed: whether these modules store their matrices [in,out].
+        causal: whether the model is a decoder.
+    """
+    return {"peft_type": "LORA", "task_type": "CAUSAL_LM" if causal else None,
+            "base_model_name_or_path": config.base, "target_modules": targets, "r": config.rank,
+            "lora_alpha": config.alpha, "lora_dropout": config.dropout, "use_rslora": config.rank_stabilised,
+            "use_dora": config.dora, "rank_pattern": dict(config.ranks), "alpha_pattern": dict(config.alphas),
+            "bias": "none", "fan_in_fan_out": transposed, "inference_mode": True, "init_lora_weights": True}
