@@ -95,6 +95,8 @@ class Reading:
         Raises:
             DataError: it is missing, binary or not UTF-8.
         """
+        if not path.is_file():
+            raise DataError("no such file.", where=str(path), remedy="Give the benchmark's data with --data.")
         content = bytes(read_document(path))
         self._hash.update(f"{path.name}\0{len(content)}\0".encode() + content)
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
@@ -113,7 +115,7 @@ ENCODING = ("prompt and completion are encoded as one text and divided after as 
 def tokenizer_line(model: TextModel, encoding: str = ENCODING) -> str:
     """The tokenizer and its use, for a protocol."""
     opens = "no token before a prompt" if model.opening is None else "the token that begins a document before a prompt"
-    return f"tokenizer {tokenizer_name(model.tokenizer)}: {opens}; {encoding}"
+    return f"{tokenizer_name(model.tokenizer)}: {opens}; {encoding}"
 
 
 def context_line(model: TextModel, room: int = 0) -> str:

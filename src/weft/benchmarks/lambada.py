@@ -61,11 +61,11 @@ class LambadaConfig(BenchmarkConfig):
              "log_prob": answer.log_prob, "correct": answer.greedy, "tokens": answer.tokens, "cut": answer.cut}
             for (line, _), question, answer in zip(passages, asked, answers, strict=True)]
         protocol = Protocol(
-            "{the passage without its last word}", "no examples", "right if each token of the last word is the most "
-            "probable at its place; no words are ruled out", "perplexity per word, of the sum of its tokens' "
-            "log-probabilities", tokenizer_line(model), context_line(model), sum(answer.cut > 0 for answer in answers),
-            reading.material.describe(), f"{MEAN_ERROR}; of the perplexity: that of the mean log-probability times the "
-            "perplexity", conditions.limit)
+            "{the passage without its last word}", "none", "right if each token of the last word is the most "
+            "probable at its place; no words are ruled out", "none; the perplexity is per word, of the sum of its "
+            "tokens' log-probabilities", tokenizer_line(model), context_line(model),
+            sum(answer.cut > 0 for answer in answers), reading.material.describe(),
+            f"{MEAN_ERROR}; of the perplexity: that of the mean log-probability times the perplexity", conditions.limit)
         scores = [mean_score("accuracy", [float(answer.greedy) for answer in answers]),
                   perplexity_score("perplexity", [answer.log_prob for answer in answers])]
         return found(self, model, scores, protocol, asked[0].prompt, requests)

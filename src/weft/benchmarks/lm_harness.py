@@ -115,10 +115,10 @@ def _result(model: TextModel, name: str, found: Mapping[str, Any], folder: Path 
     scores = [score for task, measures in found["results"].items()
               for score in _scores(task, measures, found["n-samples"].get(task, {}))]
     requests = [_record(task, sample) for task, samples in found["samples"].items() for sample in samples]
-    shots = ", ".join(f"{task}: {count} examples" for task, count in found["n-shot"].items())
+    shots = ", ".join(f"{task}: {count}" for task, count in found["n-shot"].items())
     versions = ", ".join(f"{task} {version}" for task, version in found["versions"].items())
     protocol = Protocol(
-        "{as the task has it}", shots, f"as lm-eval's task has it ({versions})", "as the task has it",
+        "as the task has it", shots, f"as lm-eval's task has it ({versions})", "as the task has it",
         tokenizer_line(model), f"rows of at most {model.context:,} tokens, longer prompts cut on the left", 0,
         "lm-eval's own" if folder is None else folder.resolve().name,
         f"standard errors are lm-eval's, with {RESAMPLES:,} bootstrap samples where it has no formula",

@@ -148,11 +148,11 @@ class MBPPConfig(BenchmarkConfig):
             f"{self.samples} samples at temperature {self.temperature:g}, top_p {self.top_p or 1:g}, seed {self.seed}")
         protocol = Protocol(
             "{examples}" + Problem(0, "{text}", "", "", ("{tests}",)).asked(),
-            f"{self.shots} examples, problems {SHOWN[:self.shots]}" if self.shots else "no examples",
-            f"the text before {STOP}, {sampled}, passes if it and the tests run to their end", "none is needed",
+            f"{self.shots}, problems {', '.join(map(str, SHOWN[:self.shots]))}" if self.shots else "none",
+            f"the text before {STOP}, {sampled}, passes if it and the tests run to their end", "none",
             tokenizer_line(model, "prompts are encoded alone"), context_line(model, self.max_new_tokens),
             sum(each["cut"] > 0 for each in requests), reading.material.describe(), MEAN_ERROR, conditions.limit,
-            f"programs are run under limits of {limits.describe()}, confined by {', '.join([*by, 'audit hooks'])}")
+            f"run under limits of {limits.describe()}, confined by {', '.join([*by, 'audit hooks'])}")
         return found(self, model, self._scores(passed), protocol, prompts[0], requests)
 
     def _scores(self, passed: Sequence[int]) -> list[Score]:

@@ -128,8 +128,8 @@ class MMLUConfig(BenchmarkConfig):
             requests.append({"subject": name, "line": item.number, **record})
         protocol = Protocol(
             HEADER.format("{subject}") + "{examples}{question}\nA. {a}\nB. {b}\nC. {c}\nD. {d}\nAnswer:",
-            f"{self.shots} examples, the first of each subject's dev file", "the letter with the highest "
-            "log-probability after the prompt, of equal ones the first", "log-probabilities are not normalised",
+            f"{self.shots}, the first of each subject's dev file", "the letter with the highest "
+            "log-probability after the prompt, of equal ones the first", "none",
             tokenizer_line(model), context_line(model), sum(each["cut"] > 0 for each in requests),
             reading.material.describe(), f"{MEAN_ERROR}; of the macro average: sqrt(sum of squares of the subjects' "
             "errors) / subjects", conditions.limit)

@@ -67,11 +67,12 @@ class Protocol(Record):
 
     def describe(self) -> str:
         """The protocol in lines."""
-        first = [] if self.first is None else [f"only the first {self.first:,} requests of each part"]
-        runs = [self.runs] if self.runs else []
-        return "\n".join([f"prompt: {self.prompt!r}", self.shots, self.scoring, self.normalisation, self.tokenizer,
-                          f"{self.context} ({self.cut:,} prompts were cut)", *runs, f"data: {self.data}", *first,
-                          self.error])
+        lines = {"prompt": repr(self.prompt), "examples": self.shots, "scoring": self.scoring,
+                 "normalisation": self.normalisation, "tokenizer": self.tokenizer,
+                 "context": f"{self.context} ({self.cut:,} prompts were cut)", "programs": self.runs, "data": self.data,
+                 "requests": "" if self.first is None else f"only the first {self.first:,} of each part",
+                 "standard errors": self.error}
+        return "\n".join(f"{name}: {line}" for name, line in lines.items() if line)
 
 
 @dataclass(frozen=True)

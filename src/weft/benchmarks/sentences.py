@@ -29,7 +29,7 @@ from weft.evaluation.completions import Likelihood
 from weft.tasks.classes import ClassCounts
 
 JACKKNIFE = "of Matthews' correlation: the jackknife"
-NORMALISATIONS = {"none": "log-probabilities are not normalised", "bytes": "log-probabilities divided by the UTF-8 "
+NORMALISATIONS = {"none": "none", "bytes": "log-probabilities divided by the UTF-8 "
                   "bytes of the completion", "tokens": "log-probabilities divided by the tokens of the completion"}
 
 
@@ -126,7 +126,7 @@ class SentenceConfig(BenchmarkConfig):
         for sentence, question, answer in zip(sentences, asked, model.answers(asked), strict=True):
             scores = [self._score(each, word) for each, word in zip(answer, question.completions, strict=True)]
             requests.append({"line": sentence.line, **marked(question, answer, scores, sentence.label)})
-        shots = f"{self.shots} examples, drawn from train.tsv by seed {self.seed}" if self.shots else "no examples"
+        shots = f"{self.shots}, drawn from train.tsv by seed {self.seed}" if self.shots else "none"
         protocol = Protocol(
             "{examples}" + self._prompt("{sentence}"), shots, "the completion with the higher score, of equal ones the "
             f"first: {' or '.join(repr(f' {word}') for word in self.words)}", NORMALISATIONS[self.normalise],
@@ -149,8 +149,8 @@ class SentenceConfig(BenchmarkConfig):
         requests = [{"line": each.line, "prompt_sha256": digest_of(each.text), "choice": choice, "right": each.label,
                      "correct": choice == each.label} for each, choice in zip(sentences, predicted, strict=True)]
         protocol = Protocol(
-            "{sentence}", "no examples", "the class that the model's head finds most probable",
-            "none is needed", tokenizer_line(model, "a sentence as the task classify encodes it"),
+            "{sentence}", "none", "the class that the model's head finds most probable",
+            "none", tokenizer_line(model, "a sentence as the task classify encodes it"),
             f"rows of at most {model.context:,} tokens, longer sentences cut at the end", 0,
             reading.material.describe(), f"{MEAN_ERROR}; {JACKKNIFE}", conditions.limit)
         return found(self, model, self._scores(requests), protocol, sentences[0].text, requests)
