@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-peft test-gguf test-processors mutants table table-parallel lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-lm-eval test-peft test-gguf test-processors mutants table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -14,6 +14,7 @@ help:
 	@echo "make test   the tests"
 	@echo "make test-interop  the tests against transformers"
 	@echo "make test-peft  the tests against peft"
+	@echo "make test-lm-eval  the tests against lm-eval"
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make table-parallel  docs/parallel_table.md: every way to train against one process, for every mixer"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
@@ -60,6 +61,10 @@ test-interop: $(STAMP)
 test-peft: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]' 'peft>=0.21'
 	$(PYTEST) tests/against_peft
+# Against lm-eval and its own model of transformers.
+test-lm-eval: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]' 'lm_eval[hf]>=0.4.9'
+	TQDM_DISABLE=1 $(PYTEST) tests/against_lm_eval
 
 # Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
 test-gguf: $(STAMP)

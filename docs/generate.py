@@ -34,7 +34,8 @@ ROWS = {"models": ("model", "encoder"), "mixers": ("mixer",), "masks": (MASK,), 
         "position tables": ("position_table",),
         "rotary scalings": ("rope_scaling",), "feed-forwards": ("feedforward",), "blocks": ("block",),
         "norms": ("norm",), "readouts": ("readout",), "heads": ("head",), "rewrites": ("rewrite",), "tasks": ("task",),
-        "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",)}
+        "tokenizers": ("tokenizer",), "optimizers": ("optimizer",), "schedules": ("schedule",),
+        "benchmarks": ("benchmark",)}
 """Rows of the README's table of parts, with the groups of each."""
 
 

@@ -25,8 +25,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-ARITHMETIC = ("analysis", "blocks", "chat", "checkpoints", "comparison", "decoding", "evaluation", "extending",
-              "families", "feedforward", "heads", "integration", "interop", "laws", "linear", "masks", "mixers",
+ARITHMETIC = ("analysis", "benchmarks", "blocks", "chat", "checkpoints", "comparison", "decoding", "evaluation",
+              "extending", "families", "feedforward", "heads", "integration", "interop", "laws", "linear", "masks", "mixers",
               "models", "ngram", "norms", "ops", "oracles", "pictures", "positions", "tasks", "training")
 """Folders whose tests compute with floating-point numbers."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Sampling,
         Search,
         beam_search,
+        benchmark,
         catalogue,
         check,
         classify,
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
         translate,
     )
 
-__all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "catalogue", "check", "classify",
-           "compare", "convert", "doctor", "draw", "evaluate", "generate", "laid_out", "load", "load_plugin", "measure",
-           "measure_bleu", "plan", "presets", "probe", "rate", "read_model", "read_run", "resize_images", "score",
-           "stream", "train", "translate"]
+__all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "benchmark", "catalogue", "check",
+           "classify", "compare", "convert", "doctor", "draw", "evaluate", "generate", "laid_out", "load",
+           "load_plugin", "measure", "measure_bleu", "plan", "presets", "probe", "rate", "read_model", "read_run",
+           "resize_images", "score", "stream", "train", "translate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,11 @@ import pytest
 
 from processors import ARITHMETIC, OTHERS, SETTINGS, TESTS, environment, label, possible
 
+<<<<<<< HEAD
 ELSEWHERE = {"against_transformers", "against_peft", "llamacpp"}
+=======
+ELSEWHERE = {"against_lm_eval", "against_transformers", "llamacpp"}
+>>>>>>> evals
 """Folders that `make test` leaves out too."""
 
 

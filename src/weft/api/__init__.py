@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from weft.analysis import Diagnosis, Entry, Plan, catalogue, doctor
 from weft.analysis.describe import Description, describe
+from weft.api.benchmarking import benchmark, is_benchmark
 from weft.api.configs import config_path, config_schema, presets, read_model, read_run
 from weft.api.data import data_inspect, data_mixture, data_prepare, data_sample
 from weft.api.drawing import Text, draw, pictures
@@ -42,9 +43,9 @@ from weft.tasks.answers import Answer
 
 __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Description", "Diagnosis", "Elo", "Ends", "Entry",
            "GameFields", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row", "Sampling", "Search",
-           "Text", "Translated", "UserError", "beam_search", "catalogue", "check", "classify", "compare",
+           "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check", "classify", "compare",
            "compare_report", "config_path", "config_schema", "convert", "data_inspect", "data_mixture", "data_prepare",
            "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate", "is_arpa",
-           "laid_out", "load", "load_language_model", "load_plugin", "measure", "measure_bleu", "pictures", "plan",
-           "presets", "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
-           "resize_images", "run_of", "score", "stream", "task_kind", "train", "translate"]
+           "is_benchmark", "laid_out", "load", "load_language_model", "load_plugin", "measure", "measure_bleu",
+           "pictures", "plan", "presets", "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device",
+           "require_dtype", "resize_images", "run_of", "score", "stream", "task_kind", "train", "translate"]

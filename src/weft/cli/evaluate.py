@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
+from weft.cli.benchmark import run_benchmark
 from weft.cli.bleu import require_bleu, require_pairs, translated
 from weft.cli.generate import Checkpoint
 from weft.cli.options import (
@@ -52,25 +53,40 @@ def evaluate(checkpoint: Checkpoint,
              beams: Beams = 4, length_penalty: LengthPenalty = 0.6, length_formula: Formula = "gnmt",
              cut: Cut = False, translations: Annotated[Path | None, typer.Option(
                  "--translations", help="With --bleu, write them to this new file, one a line.")] = None,
-             task: Annotated[str | None, typer.Option("--task", help="A task on rows with answers: its kind, or "
-                                                      "'{kind: mqar, pairs: 8}'; by default the run's.")] = None,
+             task: Annotated[str | None, typer.Option("--task", help="A benchmark (mmlu, lambada, sst2, cola, mbpp, "
+                                                      "lm-eval:NAME) on --data, or a task on rows with answers: its "
+                                                      "kind, or '{kind: mqar, pairs: 8}'; by default the "
+                                                      "run's.")] = None,
              length: Annotated[str | None, typer.Option("--length", help="Tokens of that task's rows; several numbers, "
                                                         "N,N,..., give one line each.")] = None,
+             limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only so many requests of each part "
+                                                       "of a benchmark.")] = None,
+             run_programs: Annotated[bool, typer.Option("--run-programs", help="Allow a benchmark to run programs that "
+                                                        "the model writes, on this machine.")] = False,
+             out: Annotated[Path | None, typer.Option("--out", help="Write a benchmark's scores and each request's "
+                                                      "result to this new JSON file.")] = None,
              device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
              plugin: Plugin = None, json: Json = False,
              revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
-    """Measure a model on held-out data: perplexity and bits per byte, or the metrics of its run's task."""
+    """Measure a model: perplexity and bits per byte of held-out data, the metrics of its run's task, or a benchmark."""
     prepare(plugin, threads, kernels)
     from weft import api
     from weft.tasks.next_token import NextTokenConfig
 
-    held_out, sizes = held_out_part(part, data), numbers_of(context, "--context")
-    lengths = numbers_of(length, "--length")
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    sizes, lengths = numbers_of(context, "--context"), numbers_of(length, "--length")
+    asked, folder = task_of(task), on_disk(checkpoint, revision, offline, allow_pickles)
+    if asked is not None and api.is_benchmark(asked):
+        require_benchmark_alone(stride, part, length, bleu=bleu, documents=documents)
+        run_benchmark(folder, asked, data, context=sizes, batch_size=batch_size, limit=limit, out=out, device=device,
+                      run_programs=run_programs, dtype=dtype, json=json)
+        return
+    require_no_benchmark(limit, out, run_programs=run_programs)
+    held_out = held_out_part(part, data)
+    loaded = api.load(folder, device=device, dtype=dtype)
     require_bleu(bleu, translations)
     if task is not None or length is not None:
         require_rows_alone(sizes, stride, data, bleu=bleu, documents=documents)
-        _rows(loaded, task_of(task), lengths, held_out, batch_size, json=json)
+        _rows(loaded, asked, lengths, held_out, batch_size, json=json)
         return
     if api.task_kind(loaded) != NextTokenConfig.kind:
         search = search_of(beams, length_penalty, length_formula, None, batch_size, cut) if bleu else None
@@ -120,6 +136,35 @@ def task_of(text: str | None) -> str | dict[str, Any] | None:
                      remedy="Give a kind such as mqar, or '{kind: mqar, pairs: 8}'.")
 
 
+def require_benchmark_alone(stride: int | None, part: str | None, length: str | None, *, bleu: bool,
+                            documents: bool) -> None:
+    """Refuse options that a benchmark does not have.
+
+    Raises:
+        InputError: one of them is given.
+    """
+    _refuse({"--stride": stride is not None, "--part": part is not None, "--length": length is not None,
+             "--bleu": bleu, "--documents": documents}, "a benchmark does not have this option.",
+            "Leave it out; a benchmark's own settings stand in --task '{kind: ..., ...}'.")
+
+
+def require_no_benchmark(limit: int | None, out: Path | None, *, run_programs: bool) -> None:
+    """Refuse options of benchmarks where none is run.
+
+    Raises:
+        InputError: one of them is given.
+    """
+    _refuse({"--limit": limit is not None, "--out": out is not None, "--run-programs": run_programs},
+            "an option of benchmarks, and none is run.", "Leave it out, or name a benchmark with --task.")
+
+
+def _refuse(given: dict[str, bool], what: str, remedy: str) -> None:
+    from weft.core.errors import InputError
+
+    if names := [name for name, is_given in given.items() if is_given]:
+        raise InputError(what, where=", ".join(names), remedy=remedy)
+
+
 def require_rows_alone(sizes: list[int | None], stride: int | None, data: Path | None, *, bleu: bool,
                        documents: bool) -> None:
     """Refuse options that rows which a task makes itself do not have.
@@ -127,13 +172,9 @@ def require_rows_alone(sizes: list[int | None], stride: int | None, data: Path |
     Raises:
         InputError: one of them is given.
     """
-    from weft.core.errors import InputError
-
-    given = {"--context": sizes != [None], "--stride": stride is not None, "--documents": documents,
-             "--data": data is not None, "--bleu": bleu}
-    if names := [name for name, is_given in given.items() if is_given]:
-        raise InputError("an option of text, while the task makes its rows itself.", where=", ".join(names),
-                         remedy="Leave it out; --length gives the tokens of a row.")
+    _refuse({"--context": sizes != [None], "--stride": stride is not None, "--documents": documents,
+             "--data": data is not None, "--bleu": bleu}, "an option of text, while the task makes its rows itself.",
+            "Leave it out; --length gives the tokens of a row.")
 
 
 def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int | None], stride: int | None,

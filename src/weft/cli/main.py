@@ -19,8 +19,8 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "train": LazyCommand("weft.cli.train:train", "Train a model, by gradients or by counting."),
     "compare": LazyCommand("weft.cli.compare:compare",
                            "Train models under one budget and compare how well they predict."),
-    "eval": LazyCommand("weft.cli.evaluate:evaluate", "Measure a model on held-out data: perplexity and bits "
-                        "per byte, or the metrics of its run's task."),
+    "eval": LazyCommand("weft.cli.evaluate:evaluate", "Measure a model: perplexity and bits per byte of "
+                        "held-out data, the metrics of its run's task, or a benchmark."),
     "rate": LazyCommand("weft.cli.rate:rate", "Rate models by pairwise preferences: Bradley-Terry or Elo."),
     "generate": LazyCommand("weft.cli.generate:generate",
                             "Continue texts or rows of token ids, or answer a conversation."),

@@ -24,7 +24,7 @@ from weft.core.part_config import PartConfig
 P = TypeVar("P", bound=PartConfig)
 
 PACKAGES = ("linear", "masks", "positions", "norms", "mixers", "feedforward", "blocks", "heads", "models", "tokenizers",
-            "tasks", "training")
+            "tasks", "training", "benchmarks")
 ENTRY_POINTS = "weft.parts"
 PLUGIN = "weft_plugin_"
 """The prefix of the module names that `load_plugin` gives to files."""

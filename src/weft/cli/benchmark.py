@@ -1,0 +1,127 @@
+"""``weft eval --task BENCHMARK``: scores on published data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from weft.cli.options import print_json
+from weft.cli.text import console, section, table
+
+if TYPE_CHECKING:
+    from weft.benchmarks import BenchmarkResult
+    from weft.evaluation.completions import Progress as Told
+
+BETWEEN = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+def run_benchmark(checkpoint: Path, task: str | dict[str, Any], data: Path | None, *, context: list[int | None],
+                  batch_size: int, limit: int | None, run_programs: bool, out: Path | None, device: str,
+                  dtype: str | None, json: bool) -> None:
+    """Run a benchmark and print its scores.
+
+    Raises:
+        InputError: more than one context.
+        OccupiedError: something is where the results are to be written.
+    """
+    from weft import api
+    from weft.core.errors import InputError
+    from weft.core.strict_json import dumps
+    from weft.disk.atomic import new_file
+    from weft.disk.ownership import require_free
+
+    if len(context) > 1:
+        raise InputError("several contexts, and a benchmark is run with one.", where="--context",
+                         remedy="Give one number.")
+    if out is not None:
+        require_free(out, single=True)
+    with showing_progress() as progress:
+        found = api.benchmark(checkpoint, task, data, context=context[0], batch_size=batch_size, limit=limit,
+                              run_programs=run_programs, device=device, dtype=dtype, progress=progress)
+    if out is not None:
+        with new_file(out) as draft:
+            draft.write_text(dumps(found, indent=1) + "\n", encoding="utf-8")
+    if json:
+        print_json(found)
+    else:
+        show(found)
+
+
+def show(found: BenchmarkResult) -> None:
+    """Print the scores and the protocol."""
+    out, rows = console(), table("of", "measure", ">value", ">standard error", ">n")
+    for score in found.scores:
+        error = "" if score.standard_error is None else f"{score.standard_error:.4f}"
+        rows.add_row(score.of or "all", score.name, f"{score.value:.4f}", error, f"{score.n:,}")
+    section(out, found.benchmark, rows)
+    typer.echo("protocol:")
+    for line in found.protocol.describe().split("\n"):
+        typer.echo(f"  {line}")
+
+
+@contextmanager
+def showing_progress() -> Iterator[Told]:
+    """What is told of progress, shown on standard error while the block lasts: a bar on a terminal, now and then a line
+    elsewhere."""
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        yield Lines().told
+        return
+    with Bar(screen) as bar:
+        yield bar.told
+
+
+@final
+class Lines:
+    """A line of progress every few seconds."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+
+    def told(self, done: int, total: int) -> None:
+        """Print a line if the last one is old enough."""
+        now = time.monotonic()
+        if done < total and now - self._last >= BETWEEN:
+            self._last = now
+            typer.echo(f"{done:,}/{total:,} requests  {left_of(done, total, now - self._began)}", err=True)
+
+
+@final
+class Bar:
+    """A bar of progress with the time left.
+
+    Args:
+        screen: a terminal.
+    """
+
+    def __init__(self, screen: Console) -> None:
+        self._bar = Progress(TextColumn("requests"), BarColumn(bar_width=None), MofNCompleteColumn(),
+                             TextColumn("{task.fields[left]}"), console=screen, expand=True, transient=True)
+        self._task, self._began = self._bar.add_task("", total=None, left=""), time.monotonic()
+
+    def __enter__(self) -> Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def told(self, done: int, total: int) -> None:
+        """Move the bar."""
+        left = left_of(done, total, time.monotonic() - self._began)
+        self._bar.update(self._task, completed=done, total=total, left=left)
+
+
+def left_of(done: int, total: int, seconds: float) -> str:
+    """The time that is left, if the rest is as fast as what is done. Long rows come first, so it is rather less."""
+    from weft.training.events import clock_time
+
+    return f"{clock_time(seconds / done * (total - done))} left" if done else ""
