@@ -138,7 +138,8 @@ class SpanCorruption:
                 first: Bool[np.ndarray, "B L"]) -> Int64[np.ndarray, "B n"]:
         """The tokens that are ``kept``, and in place of each ``first`` token of other spans the next sentinel."""
         marked = np.where(first, self.sentinels[first.cumsum(1) - 1], ids)
-        return marked[kept | first].reshape(len(ids), -1)
+        found: Int64[np.ndarray, "B n"] = marked[kept | first].reshape(len(ids), -1)
+        return found
 
 
 def longest_rows(fits: Callable[[SpanCounts], bool], most: int, rate: float, mean_span: float) -> SpanCounts | None:

@@ -42,7 +42,7 @@ class PrefixLMConfig(TaskConfig):
 
     kind: ClassVar[str] = "prefix_lm"
     also_called: ClassVar[tuple[str, ...]] = ("prefix_language_modeling", "prefix_language_model", "prefixlm")
-    source: ClassVar[str] = "Raffel et al. 2020, sections 3.2.1 and 3.2.3; Dong et al. 2019, section 2.2; Liu et al. 2018"
+    source: ClassVar[str] = "Raffel et al. 2020, sections 3.2.1 and 3.2.3; Dong et al. 2019, section 2.2"
 
     prefix: Literal["random", "prompt"] = "random"
 

@@ -291,7 +291,7 @@ class SpanCorruptionTask(Task[CorruptibleText, CorruptedRows]):
                 right += int((model.readout.logits(h).argmax(-1) == targets).sum())
                 tokens += targets.numel()
         part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
-        protocol = (f"{self.config.rate:.0%} of the tokens hidden in spans of {self.config.mean_span:g} on average, the "
-                    f"same in every run; rows of {length} tokens, each once{part}")
+        protocol = (f"{self.config.rate:.0%} of the tokens hidden in spans of {self.config.mean_span:g} on average, "
+                    f"the same in every run; rows of {length} tokens, each once{part}")
         return Validation(None, nats / tokens, tokens, 0, protocol,
                           {"perplexity": exponential(nats / tokens), "accuracy": right / tokens}, "loss")
