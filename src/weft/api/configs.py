@@ -7,11 +7,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from weft.core.config import parse
 from weft.core.errors import InputError, nearest
 from weft.core.model import ModelConfig
 from weft.core.schema import json_schema
-from weft.training import RunConfig, load_model_config, load_run
+from weft.training import RunConfig, TrainingSettings, load_model_config, load_run
 from weft.training.files import read_plain
+from weft.training.overrides import run_overrides
 
 
 def presets() -> list[str]:
@@ -44,6 +46,16 @@ def config_schema(config: str | Path | None = None) -> dict[str, Any]:
 def read_run(config: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """Read a run's configuration from a file or preset, and apply ``key.path=value`` changes."""
     return load_run(config_path(config), overrides)
+
+
+def trained_patterns(config: str | Path, overrides: Iterable[str] = ()) -> list[str] | None:
+    """Return what trains in the run of a file or preset (``training.train``); None: everything does.
+
+    Raises:
+        ConfigError: the section ``training`` cannot be parsed.
+    """
+    training = run_overrides(read_plain(config_path(config)), overrides).get("training", {})
+    return parse(TrainingSettings, training, where="training").train
 
 
 def read_model(config: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:

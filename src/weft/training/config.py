@@ -51,6 +51,8 @@ class TrainingSettings(Settings):
         reshuffle: every epoch has its own order of rows; False: all have the first one's.
         optimizer: its kind may be left out (adamw).
         schedule: its kind may be left out (cosine).
+        train: what trains, by kind or name, see `weft.training.partial`; everything else is frozen. None: everything
+            trains.
         unfreeze: gradual unfreezing, see `weft.training.unfreezing`; None: everything trains from the first step.
         average: moving averages of the weights, which are evaluated and saved in their place, see
             `weft.training.averages`; None: none are kept.
@@ -71,6 +73,7 @@ class TrainingSettings(Settings):
     reshuffle: bool = True
     optimizer: Annotated[OptimizerConfig, PartField("optimizer")] = AdamWConfig()
     schedule: Annotated[ScheduleConfig, PartField("schedule")] = CosineConfig()
+    train: list[str] | None = Field(default=None, min_length=1)
     unfreeze: UnfreezeSettings | None = None
     average: AverageSettings | None = None
     clip: float | None = Field(default=1.0, gt=0)

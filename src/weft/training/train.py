@@ -28,6 +28,7 @@ from weft.training.loop import Begun, Finish, Interval, Run, descend
 from weft.training.material import prepare
 from weft.training.parallel import World
 from weft.training.parallel_checks import require_divisible, require_parallel, require_same_text
+from weft.training.partial import only_trained
 from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
 from weft.training.starting import Taken, begin_from, require_startable
@@ -91,7 +92,7 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     require_divisible(config, world.size)
     require_sinks(config.report)
     # Checks that need a built model come before the folder is created.
-    require_possible(config, config.made_task(), built_empty(config.model))
+    require_possible(config, config.made_task(), only_trained(built_empty(config.model), config.training.train))
     # fork_rng always covers the CPU's generator, and with the argument that of the GPU in use.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
@@ -104,14 +105,14 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
 
 
 def build_model(config: RunConfig) -> Model:
-    """The model of a run, with random weights.
+    """The model of a run, with random weights, and what does not train frozen.
 
     Raises:
-        ConfigError: it cannot be built.
+        ConfigError: it cannot be built, or ``training.train`` reaches nothing.
     """
     model = built_model(config.model)
     require_rewritten(model)
-    return model
+    return only_trained(model, config.training.train)
 
 
 def _prepared(config: RunConfig, folder: RunFolder, world: World, record: dict[str, Any] | None,
