@@ -22,6 +22,7 @@ from weft.training.compute import ComputeSettings
 from weft.training.optimizers import AdamWConfig, OptimizerConfig
 from weft.training.schedules import CosineConfig, ScheduleConfig
 from weft.training.unfreezing import UnfreezeSettings
+from weft.training.vocabulary import VocabularySettings
 
 DEFAULT_STEPS = 1000
 BUDGETS = ("steps", "seconds", "tokens", "flops")
@@ -140,6 +141,7 @@ class RunConfig(Settings):
     """Everything that determines what a run computes.
 
     Attributes:
+        vocabulary: how the vocabulary of ``start`` is resized, see `weft.training.vocabulary`; None: it is not.
         start: folder of the checkpoint, Weft's or one that `transformers` wrote, whose weights the model begins with,
             see `weft.training.starting`; None: it begins with random ones.
         task: what the model is trained and measured on.
@@ -150,6 +152,7 @@ class RunConfig(Settings):
     model: Annotated[ModelConfig, PartField(*MODELS)]
     task: Annotated[TaskConfig, PartField("task")] = NextTokenConfig()
     start: str | None = None
+    vocabulary: VocabularySettings | None = None
     tokenizer: Annotated[TokenizerConfig, PartField("tokenizer")] = ByteTokenizerConfig()
     data: DataSettings = DataSettings()
     training: TrainingSettings = TrainingSettings()
@@ -166,6 +169,13 @@ class RunConfig(Settings):
                 "what": "; ".join(what for _, what in problems),
                 "problems": [((name,), what) for name, what in problems]})
         return value
+
+    @model_validator(mode="after")
+    def _resizes_what_it_starts_from(self) -> Self:
+        if self.vocabulary is not None and self.start is None:
+            raise rule("vocabulary", "there is no start whose vocabulary it could resize.",
+                       "Leave it out, or name a checkpoint as start.")
+        return self
 
     @model_validator(mode="after")
     def _documents_start_afresh(self) -> Self:
