@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,20 @@ def test_patterns_that_reach_nothing_are_refused(tmp_path: Path, patterns: list[
 def test_a_model_that_is_counted_has_nothing_to_train(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"training\.train\.0: 'x', and this model has no parameter that trains"):
         train(tiny_run(tmp_path, {"kind": "ngram", "order": 2}, train=["x"]), tmp_path / "run")
+
+
+def test_a_new_head_is_trained_on_a_frozen_language_model(tmp_path: Path) -> None:
+    """A decoder that was trained on text begins a task on values; its own weights keep their bits."""
+    before = train(tiny_run(tmp_path, MODEL, steps=2), tmp_path / "text")
+    rows = [{"text": f"{'a' * (i % 5)} {i}", "value": i % 5} for i in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = parse_run({"start": str(tmp_path / "text"), "task": "regression",
+                     "model": {"head": {"kind": "pooled", "pool": "last"}},
+                     "data": {"path": str(tmp_path / "rows.jsonl")},
+                     "training": {"steps": 3, "batch_size": 4, "train": ["head"], "compute": {"matmul": "default"}}})
+    made = train(run, tmp_path / "run")
+    old = before.model.state_dict()
+    for name, tensor in made.model.state_dict().items():
+        assert name.startswith("head.") if name not in old else torch.equal(tensor, old[name]), name
+    assert made.validation.measures["mean_squared_error"] > 0 and not torch.equal(
+        made.model.get_parameter("head.map.bias"), torch.zeros(1))
