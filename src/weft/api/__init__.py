@@ -11,7 +11,7 @@ from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
 from weft.api.extending import extend
 from weft.api.images import resize_images
-from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype
+from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype, save
 from weft.api.rating import rate
 from weft.api.training import compare, compare_report, train
 from weft.api.translating import Search, Translated, measure_bleu, translate
@@ -47,4 +47,4 @@ __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Descriptio
            "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate", "is_arpa",
            "laid_out", "load", "load_language_model", "load_plugin", "measure", "measure_bleu", "pictures", "plan",
            "presets", "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
-           "resize_images", "run_of", "score", "stream", "task_kind", "train", "translate"]
+           "resize_images", "run_of", "save", "score", "stream", "task_kind", "train", "translate"]

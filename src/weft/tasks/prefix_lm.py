@@ -67,6 +67,11 @@ class PrefixBatches:
         return self.text.rows
 
     @property
+    def steps_per_epoch(self) -> float:
+        """Batches of one pass over the text."""
+        return self.text.steps_per_epoch
+
+    @property
     def tokens_per_batch(self) -> float:
         """Tokens of a batch, those of prefixes included."""
         return self.text.tokens_per_batch

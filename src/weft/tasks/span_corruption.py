@@ -128,6 +128,11 @@ class SpanBatches:
         return self.text.rows
 
     @property
+    def steps_per_epoch(self) -> float:
+        """Batches of one pass over the text."""
+        return self.text.steps_per_epoch
+
+    @property
     def tokens_per_batch(self) -> float:
         """Tokens of a batch that are predicted."""
         return self.rows * (self.corruption.target_length - 1)

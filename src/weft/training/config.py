@@ -25,7 +25,7 @@ from weft.training.unfreezing import UnfreezeSettings
 from weft.training.vocabulary import VocabularySettings
 
 DEFAULT_STEPS = 1000
-BUDGETS = ("steps", "seconds", "tokens", "flops")
+BUDGETS = ("steps", "seconds", "tokens", "flops", "epochs")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 POINTS = 50
 """Default number of progress lines in a run."""
@@ -44,6 +44,7 @@ class TrainingSettings(Settings):
         tokens: a budget of training tokens; every pass over a token counts.
         flops: a budget of operations of the forward and backward pass, padding not counted, see
             `weft.training.flops`.
+        epochs: a budget of passes over the training data, rounded up to whole steps.
         batch_size: rows of a batch.
         context: tokens of a row; None: the model's.
         accumulation: batches whose gradients one step sums, with the same weight for every token.
@@ -67,6 +68,7 @@ class TrainingSettings(Settings):
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     batch_size: int = Field(default=16, gt=0)
     context: int | None = Field(default=None, gt=0)
     accumulation: int = Field(default=1, gt=0)

@@ -88,6 +88,17 @@ def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
     return _with_vocabulary(filled, given)
 
 
+def begun_from(plain: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
+    """A run's plain configuration that starts from ``folder``, whose model and tokenizer take the place of its own. Of
+    its model a head stays, and all fields if it has no kind."""
+    model = plain if "kind" in plain else plain.get("model", {})
+    rest = {} if "kind" in plain else {key: value for key, value in plain.items() if key not in ("model", "tokenizer")}
+    if not isinstance(model, Mapping):
+        model = {}
+    kept = {key: value for key, value in model.items() if key == HEAD} if "kind" in model else dict(model)
+    return {**rest, "start": str(folder), "model": kept}
+
+
 def _with_vocabulary(filled: dict[str, Any], given: Any) -> dict[str, Any]:
     """Fill in the tokenizer with the new tokens and the size of its model, where a run resizes its vocabulary.
 
