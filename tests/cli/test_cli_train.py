@@ -118,9 +118,7 @@ def test_what_cannot_be_resumed_exactly_is_refused_unless_allowed(
 def test_a_run_begins_from_a_folder_and_a_finished_one_goes_on(weft: Any, workplace: Path, tmp_path: Path) -> None:
     """By --from the model and tokenizer of a folder with the settings of another configuration; by a run's folder and
     --steps the same run, longer."""
-    told = weft("train", workplace / "run.yaml", "--out", tmp_path / "first", "--json")
-    assert told.code == 0, told.err
-    begun = weft("train", "transformer", "--from", tmp_path / "first", "--data", workplace / "text.txt", "--steps", "2",
+    begun = weft("train", "transformer", "--from", workplace / "run", "--data", workplace / "text.txt", "--steps", "2",
                  "training.batch_size=2", "report.eval_batches=1", "--out", tmp_path / "second")
     assert begun.code == 0 and "starting from" in begun.out and "nothing is fresh" in begun.out, begun.err
     record = json.loads((tmp_path / "second/run.json").read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +154,7 @@ def test_python_takes_plain_data_and_models_in_memory(tmp_path: Path) -> None:
     assert same_weights(weft.load(tmp_path / "kept").model, first.model)
     with pytest.raises(OccupiedError):
         weft.save(first.model, tmp_path / "kept")
-    with pytest.raises(InputError, match=re.escape("model: a Linear is no model of Weft. Give what weft.load returned")):
+    with pytest.raises(InputError, match=r"model: a Linear is no model of Weft\. Give what weft\.load returned"):
         weft.train(plain, start=nn.Linear(2, 2), out=tmp_path / "none")
 
 
