@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         draw,
         evaluate,
         generate,
+        insides,
         laid_out,
         load,
         load_plugin,
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "catalogue", "check", "classify",
-           "compare", "convert", "doctor", "draw", "evaluate", "generate", "laid_out", "load", "load_plugin", "measure",
-           "measure_bleu", "plan", "presets", "probe", "rate", "read_model", "read_run", "resize_images", "save",
-           "score", "stream", "train", "translate"]
+           "compare", "convert", "doctor", "draw", "evaluate", "generate", "insides", "laid_out", "load", "load_plugin",
+           "measure", "measure_bleu", "plan", "presets", "probe", "rate", "read_model", "read_run", "resize_images",
+           "save", "score", "stream", "train", "translate"]
 
 
 def __getattr__(name: str) -> Any:
