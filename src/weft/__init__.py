@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         draw,
         evaluate,
         generate,
+        insides,
         laid_out,
         load,
         load_plugin,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         read_model,
         read_run,
         resize_images,
+        save,
         score,
         stream,
         train,
@@ -50,9 +52,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "benchmark", "catalogue", "check",
-           "classify", "compare", "convert", "doctor", "draw", "evaluate", "generate", "laid_out", "load",
+           "classify", "compare", "convert", "doctor", "draw", "evaluate", "generate", "insides", "laid_out", "load",
            "load_plugin", "measure", "measure_bleu", "plan", "presets", "probe", "rate", "read_model", "read_run",
-           "resize_images", "score", "stream", "train", "translate"]
+           "resize_images", "save", "score", "stream", "train", "translate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -62,3 +64,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, those that are imported when first used among them."""
+    return sorted([*__all__, "__version__"])

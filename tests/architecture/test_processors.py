@@ -9,11 +9,7 @@ import pytest
 
 from processors import ARITHMETIC, OTHERS, SETTINGS, TESTS, environment, label, possible
 
-<<<<<<< HEAD
-ELSEWHERE = {"against_transformers", "against_peft", "llamacpp"}
-=======
-ELSEWHERE = {"against_lm_eval", "against_transformers", "llamacpp"}
->>>>>>> evals
+ELSEWHERE = {"against_lm_eval", "against_peft", "against_transformers", "llamacpp", "on_gpu"}
 """Folders that `make test` leaves out too."""
 
 

@@ -113,3 +113,18 @@ def test_what_cannot_be_resumed_exactly_is_refused_unless_allowed(
     told = weft(*arguments, "--resume", "--allow-inexact")
     assert told.code == 0
     assert "Going on as allowed: the weights will not be those of an uninterrupted run." in told.out
+
+
+def test_a_run_begins_from_a_folder_and_a_finished_one_goes_on(weft: Any, workplace: Path, tmp_path: Path) -> None:
+    """By --from the model and tokenizer of a folder with the settings of another configuration; by a run's folder and
+    --steps the same run, longer."""
+    begun = weft("train", "transformer", "--from", workplace / "run", "--data", workplace / "text.txt", "--steps", "2",
+                 "training.batch_size=2", "report.eval_batches=1", "--out", tmp_path / "second")
+    assert begun.code == 0 and "starting from" in begun.out and "nothing is fresh" in begun.out, begun.err
+    record = json.loads((tmp_path / "second/run.json").read_text())
+    assert record["config"]["model"]["d_model"] == 8 and record["config"]["training"]["steps"] == 2
+    longer = weft("train", tmp_path / "second", "--steps", "4")
+    assert longer.code == 0 and "going on after 2 steps to 4 in place of 2, not as a run of that many" in longer.out
+    assert json.loads((tmp_path / "second/run.json").read_text())["steps"] == 4
+    lost = weft("train", "transformer", "--from", tmp_path / "nowhere")
+    assert lost.code != 0 and "nowhere" in lost.err and "Traceback" not in lost.err

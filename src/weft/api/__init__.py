@@ -12,7 +12,8 @@ from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
 from weft.api.extending import extend
 from weft.api.images import resize_images
-from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype
+from weft.api.insides import Insides, insides
+from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype, save
 from weft.api.rating import rate
 from weft.api.training import compare, compare_report, train
 from weft.api.translating import Search, Translated, measure_bleu, translate
@@ -42,10 +43,11 @@ from weft.interop.arpa.convert import is_arpa
 from weft.tasks.answers import Answer
 
 __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Description", "Diagnosis", "Elo", "Ends", "Entry",
-           "GameFields", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row", "Sampling", "Search",
-           "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check", "classify", "compare",
-           "compare_report", "config_path", "config_schema", "convert", "data_inspect", "data_mixture", "data_prepare",
-           "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate", "is_arpa",
-           "is_benchmark", "laid_out", "load", "load_language_model", "load_plugin", "measure", "measure_bleu",
-           "pictures", "plan", "presets", "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device",
-           "require_dtype", "resize_images", "run_of", "score", "stream", "task_kind", "train", "translate"]
+           "GameFields", "Insides", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row", "Sampling",
+           "Search", "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check", "classify",
+           "compare", "compare_report", "config_path", "config_schema", "convert", "data_inspect", "data_mixture",
+           "data_prepare", "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate",
+           "insides", "is_arpa", "is_benchmark", "laid_out", "load", "load_language_model", "load_plugin", "measure",
+           "measure_bleu", "pictures", "plan", "presets", "probe", "prompt_rows", "rate", "read_model", "read_run",
+           "require_device", "require_dtype", "resize_images", "run_of", "save", "score", "stream", "task_kind",
+           "train", "translate"]

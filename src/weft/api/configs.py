@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from weft.core.config import parse
 from weft.core.errors import InputError, nearest
 from weft.core.model import ModelConfig
 from weft.core.schema import json_schema
-from weft.training import RunConfig, load_model_config, load_run
+from weft.training import RunConfig, TrainingSettings, load_model_config, load_run, parse_run
 from weft.training.files import read_plain
+from weft.training.folder import CONFIG_YAML, RUN_FILE
+from weft.training.overrides import run_overrides
+from weft.training.starting import begun_from
 
 
 def presets() -> list[str]:
@@ -41,9 +45,35 @@ def config_schema(config: str | Path | None = None) -> dict[str, Any]:
     return json_schema(type(read_model(config)) if config is not None and alone else RunConfig)
 
 
-def read_run(config: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """Read a run's configuration from a file or preset, and apply ``key.path=value`` changes."""
-    return load_run(config_path(config), overrides)
+def read_run(config: str | Path | Mapping[str, Any] | RunConfig, overrides: Iterable[str] = (), *,
+             start: str | Path | None = None) -> RunConfig:
+    """Read a run's configuration from a file, a preset, a run's folder, plain data or an object, and apply
+    ``key.path=value`` changes. With ``start`` the run begins with the model and tokenizer of that folder in place of
+    its own; see `weft.training.starting.begun_from`."""
+    if isinstance(config, RunConfig) and start is None and not list(overrides):
+        return config
+    plain = config.dump() if isinstance(config, RunConfig) else config
+    if isinstance(plain, Mapping):
+        return parse_run(plain if start is None else begun_from(plain, start), overrides)
+    return load_run(run_file(plain) or config_path(plain), overrides, start=start)
+
+
+def run_file(config: object) -> Path | None:
+    """Return the configuration in a run's folder; None: ``config`` is no folder of a run."""
+    if not isinstance(config, str | Path):
+        return None
+    path = Path(config)
+    return path / CONFIG_YAML if (path / RUN_FILE).is_file() and str(config) not in presets() else None
+
+
+def trained_patterns(config: str | Path, overrides: Iterable[str] = ()) -> list[str] | None:
+    """Return what trains in the run of a file or preset (``training.train``); None: everything does.
+
+    Raises:
+        ConfigError: the section ``training`` cannot be parsed.
+    """
+    training = run_overrides(read_plain(config_path(config)), overrides).get("training", {})
+    return parse(TrainingSettings, training, where="training").train
 
 
 def read_model(config: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:

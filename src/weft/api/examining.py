@@ -10,7 +10,7 @@ from weft.analysis import Plan
 from weft.analysis import plan as plan_model
 from weft.analysis.shapes import built_empty
 from weft.api.arguments import one_or_more
-from weft.api.configs import presets, read_model
+from weft.api.configs import presets, read_model, trained_patterns
 from weft.api.models import Model, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
@@ -25,6 +25,7 @@ from weft.parallel.mesh import MeshSettings
 from weft.parallel.tensor import plan_of
 from weft.training.files import read_plain
 from weft.training.overrides import run_overrides
+from weft.training.partial import only_trained
 
 LEAST_LENGTH = 16
 """The least ``length`` of `check`, in tokens: shorter rows cannot be cut into the pieces that the laws compare."""
@@ -50,13 +51,18 @@ def check(target: Model | ModelConfig, overrides: Iterable[str] = (), *, seed: i
 def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context: int | None = None, batch: int = 1,
          dtype: str | None = None, tokens: int | None = None) -> Plan:
     """Return what a model costs, without running it, from a configuration (file, preset or object) or a checkpoint; see
-    `weft.analysis.plan`. ``overrides`` are ``key.path=value`` changes to a file or preset.
+    `weft.analysis.plan`. ``overrides`` are ``key.path=value`` changes to a file or preset. What ``training.train``
+    leaves out is frozen.
 
     Raises:
         InputError: there are overrides for what is neither file nor preset.
     """
     found = resolved_target(target, overrides)
-    planned = plan_model(found if isinstance(found, ModelConfig) else found.model, context=context, batch=batch,
+    source = found.model if isinstance(found, Loaded) else found
+    if isinstance(source, ModelConfig) and isinstance(target, str | Path):
+        patterns = trained_patterns(target, one_or_more(overrides))
+        source = source if patterns is None else only_trained(built_empty(source), patterns)
+    planned = plan_model(source, context=context, batch=batch,
                       dtype=None if dtype is None else require_dtype(dtype), tokens=tokens)
     notes = _mesh_notes(target, overrides, found) if isinstance(found, ModelConfig) else ()
     return replace(planned, notes=(*planned.notes, *notes))

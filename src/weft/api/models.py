@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from weft.api.arpa import concerns_arpa, given_tokenizer
-from weft.checkpoints import Loaded, find_checkpoint
+from weft.checkpoints import Loaded, find_checkpoint, save_checkpoint
 from weft.checkpoints.hub import resolve
 from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, language_model
+from weft.core.model import Model as AnyModel
 from weft.families.family import families as known_families
 from weft.interop.adapters.merge import base_of, merged_within_bounds
 from weft.interop.arpa.convert import from_arpa, is_arpa, to_arpa
@@ -24,6 +26,7 @@ from weft.interop.listing import Published
 from weft.interop.listing import published as published_models
 from weft.interop.pooling import pool_heads
 from weft.interop.rwkv import is_original, load_original
+from weft.tokenizers import Tokenizer
 from weft.training.config import DTYPES
 from weft.training.starting import opened
 
@@ -101,6 +104,27 @@ def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | No
     if dtype is not None:
         path.model.to(dtype)
     return path
+
+
+def save(model: Loaded | nn.Module, path: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
+    """Write a model in memory as a checkpoint, which `load`, `train` and every command read; see
+    `weft.checkpoints.save_checkpoint`.
+
+    Args:
+        model: loaded or built.
+        path: the folder to create.
+        tokenizer: of the model; None: that of a loaded model, and none for a built one.
+
+    Raises:
+        InputError: a module that is no model of Weft.
+        OccupiedError: the folder exists.
+    """
+    if isinstance(model, Loaded):
+        return save_checkpoint(path, model.model, tokenizer or model.tokenizer, run=model.run, facts=model.facts)
+    if not isinstance(model, AnyModel):
+        raise InputError(f"a {type(model).__name__} is no model of Weft.", where="model",
+                         remedy="Give what weft.load returned, or a model that a configuration built.")
+    return save_checkpoint(path, model, tokenizer)
 
 
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from weft.api.arguments import one_or_more
-from weft.api.configs import config_path, read_run
+from weft.api.configs import config_path, read_run, run_file
 from weft.api.lawful import require_lawful
-from weft.api.models import require_device
+from weft.api.models import require_device, save
+from weft.checkpoints import Loaded
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
 from weft.core.errors import InputError
 from weft.training import Event, RunConfig, TrainResult
@@ -17,10 +20,17 @@ from weft.training import train as train_run
 from weft.training.parallel import World
 
 
-def train(config: str | Path | RunConfig, overrides: str | Iterable[str] = (), *, out: str | Path = "runs/latest",
-          resume: bool = False, allow_inexact: bool = False, unchecked: bool = False, device: str = "cpu",
+def train(config: str | Path | Mapping[str, Any] | RunConfig, overrides: str | Iterable[str] = (), *,
+          start: str | Path | Loaded | nn.Module | None = None, out: str | Path | None = None, resume: bool = False,
+          allow_inexact: bool = False, unchecked: bool = False, device: str = "cpu",
           on_event: Callable[[Event], None] | None = None) -> TrainResult:
-    """Train a run; see `weft.training.train`. The configuration may be given by a preset's name or a file's path.
+    """Train a run; see `weft.training.train`.
+
+    The configuration is a preset's name, a file's path, plain data or an object. The folder of a run is that run, which
+    goes on there unless ``out`` names another folder, to a larger budget if one is given.
+
+    With ``start`` the run begins with the model and the tokenizer of a checkpoint's folder, or of a model in memory,
+    which is then saved as ``out``/start; of the configuration's own model only its head stays.
 
     A model with parts from outside Weft (from a plugin) is first checked against the laws on a small twin, which takes
     some seconds. A model that breaks a law is refused unless ``unchecked`` is set. A resumed run is not checked again.
@@ -29,11 +39,35 @@ def train(config: str | Path | RunConfig, overrides: str | Iterable[str] = (), *
     """
     require_device(device)
     with World.here(device) as world:
-        run = config if isinstance(config, RunConfig) else read_run(config, one_or_more(overrides))
+        place, resume = _place(config, out, resume)
+        folder = None if start is None else world.lead(lambda: str(_start_folder(start, place)))
+        run = read_run(config, one_or_more(overrides), start=folder)
         require_device(str(world.device))
         if not (unchecked or resume):
             world.lead(lambda: require_lawful(run.model, on_event))
-        return train_run(run, out, resume=resume, allow_inexact=allow_inexact, on_event=on_event, world=world)
+        return train_run(run, place, resume=resume, allow_inexact=allow_inexact, on_event=on_event, world=world)
+
+
+def _place(config: object, out: str | Path | None, resume: bool) -> tuple[Path, bool]:
+    """Return the run's folder, and whether the run in it goes on."""
+    own = run_file(config)
+    if own is not None and (out is None or Path(out).resolve() == own.parent.resolve()):
+        return own.parent, True
+    return Path("runs/latest") if out is None else Path(out), resume
+
+
+def _start_folder(start: str | Path | Loaded | nn.Module, out: Path) -> Path:
+    """Return the folder of a run's start; a model in memory is saved in the run's own, unless it is there already.
+
+    Raises:
+        InputError: it is a module that is no model of Weft.
+    """
+    if isinstance(start, str | Path):
+        return Path(start)
+    folder = out / "start"
+    if not folder.exists():
+        save(start, folder)
+    return folder
 
 
 def compare(models: str | Sequence[str | Path] = (), overrides: str | Iterable[str] = (), *,

@@ -32,6 +32,7 @@ from weft.tasks.answers import classify as answers_of
 from weft.tasks.masked import mask_of
 from weft.tasks.material import HeldOut, held_out_text, text_stream
 from weft.tasks.next_token import NextTokenConfig
+from weft.tasks.prefix_lm import PrefixLMConfig
 from weft.tasks.whole_rows import WholeRow, head_outputs, whole_rows
 from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings, RunConfig
@@ -162,6 +163,9 @@ def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike])
         if each.source is not None:
             raise InputError("the row has a source, and this model takes none.", where=f"rows[{index}]",
                              remedy="Give tokens alone.")
+        if each.prefix:
+            raise InputError("the row has a prefix, and this model reads all tokens in both directions.",
+                             where=f"rows[{index}]", remedy="Leave it out.")
         whole.append(each.tokens if second else WholeRow(each.tokens, each.types, each.globals_))
     return whole_rows(loaded.model, whole, seconds)
 
@@ -252,7 +256,8 @@ def run_of(loaded: Loaded) -> RunConfig:
 
 def prompt_rows(loaded: Loaded, prompts: str | Sequence[str | RowLike], *, open_text: bool = True) -> list[RowLike]:
     """Encode a text or texts, each after the token that begins a document if the tokenizer has one and is not declared
-    to add none; rows of ids stay as they are. With ``open_text`` False no such token is added."""
+    to add none; rows of ids stay as they are. With ``open_text`` False no such token is added. For a model that was
+    trained on `prefix_lm`, texts that it continues are prefixes."""
     rows: list[RowLike] = []
     for prompt in one_or_more(prompts):
         if not isinstance(prompt, str):
@@ -261,7 +266,8 @@ def prompt_rows(loaded: Loaded, prompts: str | Sequence[str | RowLike], *, open_
         tokenizer = require_tokenizer(loaded)
         opens = open_text and tokenizer.conventions.adds_bos is not False
         start = _start(tokenizer) if opens else None
-        rows.append(Row((*([] if start is None else [start]), *tokenizer.encode(prompt))))
+        tokens = (*([] if start is None else [start]), *tokenizer.encode(prompt))
+        rows.append(Row(tokens, prefix=len(tokens) if open_text and task_kind(loaded) == PrefixLMConfig.kind else 0))
     return rows
 
 

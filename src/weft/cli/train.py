@@ -36,7 +36,14 @@ TERMINATED = 143
 def train(config: Config, overrides: Overrides = None,
           data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; default: that of the "
                                                     "configuration, or the source of Python's library.")] = None,
-          out: Annotated[Path, typer.Option("--out", help="The run's folder.")] = Path("runs/latest"),
+          begin: Annotated[str | None, typer.Option("--from", metavar="CHECKPOINT|FOLDER", help="Begin with the "
+                                                    "weights, tokenizer and chat template of this checkpoint, run or "
+                                                    "folder of transformers; of CONFIG's model only its head "
+                                                    "stays.")] = None,
+          steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps in all; CONFIG may be the folder "
+                                                    "of a run, which then goes on.")] = None,
+          out: Annotated[Path | None, typer.Option("--out", help="The run's folder; default runs/latest, or that of a "
+                                                   "run that goes on.")] = None,
           resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")] = False,
           allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even if code, plugins, "
                                                       "processor, torch, device or the number of processes differ, "
@@ -58,14 +65,16 @@ def train(config: Config, overrides: Overrides = None,
     from weft.training.interrupt import Terminated
     from weft.training.parallel import FailedElsewhere, leads
 
-    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype}
+    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype,
+             "training.steps": steps}
+    budgets = () if steps is None else [f"training.{name}=null" for name in ("seconds", "tokens", "flops", "epochs")]
     forms = {f"kernels.{name}": form for name, form in pairs_of(kernels or []).items()}
-    changes = [*(overrides or []), *(f"{key}={text.dumps(value)}" for key, value in {**given, **forms}.items()
+    changes = [*(overrides or []), *budgets, *(f"{key}={text.dumps(value)}" for key, value in {**given, **forms}.items()
                                      if value is not None)]
     leading = leads()
     try:
         with showing(quiet=json or not leading) as listener:
-            result = api.train(config, changes, out=out, resume=resume, allow_inexact=allow_inexact,
+            result = api.train(config, changes, start=begin, out=out, resume=resume, allow_inexact=allow_inexact,
                                unchecked=unchecked, device=device, on_event=listener)
     except FailedElsewhere as error:
         raise typer.Exit(error.exit_code) from None

@@ -172,6 +172,11 @@ class ImageBatches:
         return self.order.rows
 
     @property
+    def steps_per_epoch(self) -> float:
+        """Batches of one pass over the images."""
+        return self.order.size / self.rows
+
+    @property
     def tokens_per_batch(self) -> float:
         """Tokens of a batch, which are patches of images."""
         return float(self.rows * self.tokens)

@@ -131,6 +131,11 @@ class LabelledBatches:
         return self.order.rows
 
     @property
+    def steps_per_epoch(self) -> float:
+        """Batches of one pass over the examples."""
+        return self.order.size / self.rows
+
+    @property
     def tokens_per_batch(self) -> float:
         """Tokens of a batch without padding; the mean over an epoch."""
         return self.rows * len(self.texts) / self.order.size

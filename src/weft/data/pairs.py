@@ -142,6 +142,11 @@ class PairBatches:
         return self._order.rows if self._by_length is None else self._by_length.rows
 
     @property
+    def steps_per_epoch(self) -> float:
+        """Batches of one pass over the pairs."""
+        return self._order.size / self.rows
+
+    @property
     def tokens_per_batch(self) -> float:
         """Tokens that are predicted; the mean over an epoch."""
         return self.rows * len(self.pairs) / self._order.size

@@ -40,6 +40,13 @@ class Ragged:
         """The value for `Span.count`: None if every row has T tokens, so that kernels need no mask."""
         return None if self.level else self.count
 
+    def first(self, prefixes: Sequence[int]) -> Bool[Tensor, "B T"] | None:
+        """The value for `Span.prefix`: the first tokens of each row, as many as ``prefixes`` says; None if none are."""
+        if not any(prefixes):
+            return None
+        lengths = torch.tensor(prefixes, device=self.tokens.device)
+        return torch.arange(self.longest, device=self.tokens.device) < lengths[:, None]
+
 
 def ragged(rows: Sequence[Sequence[int]], device: torch.device | str | None = None) -> Ragged:
     """Return the rows as one batch, padded on the right."""

@@ -2,6 +2,7 @@
 
     [[5, 3, 9], {"tokens": [5]}, {"source": [4, 4], "target": [1]}]
     [{"tokens": [5, 3, 9], "types": [0, 0, 1], "global": [1, 0, 0]}]       for encoders that read them
+    [{"tokens": [5, 3, 9], "prefix": 2}]                                   for masks that have a prefix
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.core.errors import InputError, nearest
+from weft.core.layer import traits_of
 from weft.core.model import LanguageModel
+from weft.core.traits import Trait
 from weft.data.text import read_text
 
-KEYS = ("tokens", "source", "target", "types", "global")
+KEYS = ("tokens", "source", "target", "types", "global", "prefix")
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,14 @@ class Row:
         source: ids of the encoder's input in an encoder-decoder, else None.
         types: the segment id of each token, for an encoder that reads them; None: not given.
         globals_: 1 for each token that is global, else 0, for an encoder whose masks read them; None: not given.
+        prefix: how many of the first tokens attend to one another in both directions, for masks that have a prefix.
     """
 
     tokens: tuple[int, ...]
     source: tuple[int, ...] | None = None
     types: tuple[int, ...] | None = None
     globals_: tuple[int, ...] | None = None
+    prefix: int = 0
 
 
 RowLike: TypeAlias = Row | Sequence[int] | np.ndarray | Mapping[str, Any]
@@ -88,6 +93,8 @@ def check_rows(rows: Sequence[Row], model: LanguageModel, *, where: str = "rows"
         for position, token in enumerate(row.tokens):
             require_token(token, model.vocab_size, f"{name}[{position}]")
         _check_source(row, model, place)
+        if row.prefix:
+            _check_prefix(row, model, place)
 
 
 def require_token(token: int, vocab_size: int, where: str) -> None:
@@ -110,7 +117,17 @@ def with_start(rows: Sequence[Row], start: int | None, model: LanguageModel, *, 
     if start is None:
         return list(rows)
     require_token(start, model.vocab_size, "start")
-    return [row if only_empty and row.tokens else Row((start, *row.tokens), row.source) for row in rows]
+    return [row if only_empty and row.tokens else
+            Row((start, *row.tokens), row.source, prefix=row.prefix + (row.prefix > 0)) for row in rows]
+
+
+def _check_prefix(row: Row, model: LanguageModel, place: str) -> None:
+    if not 0 <= row.prefix <= len(row.tokens):
+        raise InputError(f"a prefix of {row.prefix} in a row of {len(row.tokens)} tokens.", where=f"{place}.prefix",
+                         remedy="Give the number of its first tokens that are read in both directions.")
+    if Trait.PREFIX_FIRST not in traits_of(model):
+        raise InputError("a prefix, and no mask of this model has one.", where=f"{place}.prefix",
+                         remedy="Leave it out, or give a model with mask: causal | prefix.")
 
 
 def _check_source(row: Row, model: LanguageModel, place: str) -> None:
@@ -146,7 +163,7 @@ def _row(data: object, where: str) -> Row:
         if "tokens" in data:
             raise InputError("the row has both 'source' and 'tokens'.", where=where,
                              remedy="Name the ids that follow a source 'target'.")
-        for name in ("types", "global"):
+        for name in ("types", "global", "prefix"):
             if name in data:
                 raise InputError(f"the row has both 'source' and {name!r}.", where=where,
                                  remedy="Leave one of them out.")
@@ -158,7 +175,8 @@ def _row(data: object, where: str) -> Row:
         raise InputError("the row has no ids.", where=where, remedy="Give 'tokens', or 'source' and 'target'.")
     types, marks = (None if data.get(name) is None else _ids(_numbers(data[name]), f"{where}.{name}")
                     for name in ("types", "global"))
-    return Row(_ids(data["tokens"], f"{where}.tokens"), types=types, globals_=marks)
+    prefix, = _ids([data.get("prefix", 0)], f"{where}.prefix")
+    return Row(_ids(data["tokens"], f"{where}.tokens"), types=types, globals_=marks, prefix=prefix)
 
 
 def _numbers(data: object) -> object:

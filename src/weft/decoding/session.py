@@ -173,18 +173,19 @@ class Session:
     def _read_prompts(self, prompts: Sequence[Row], begun: Begun | None, capacity: int) -> tuple[ModelState, Tensor]:
         """Return the state after whole prompts, with room for ``capacity`` tokens, and the hidden vectors of their last
         tokens [B,1,D]."""
-        if begun is not None:
+        if begun is not None and not prompts[0].prefix:
             return self._resume(begun, prompts[0].tokens, capacity)
         memory = encode_sources(self.model, prompts, self.device)
-        return self._prefill([row.tokens for row in prompts], memory, capacity)
+        return self._prefill([row.tokens for row in prompts], [row.prefix for row in prompts], memory, capacity)
 
-    def _prefill(self, rows: Sequence[Sequence[int]], memory: Memory | None,
+    def _prefill(self, rows: Sequence[Sequence[int]], prefixes: Sequence[int], memory: Memory | None,
                  capacity: int) -> tuple[ModelState, Tensor]:
         """Return the state after whole rows, each started with its own length as its horizon, and the hidden vectors of
         their last tokens [B,1,D]."""
         batch = ragged(rows, self.device)
         state = self._started(len(rows), capacity, memory, batch.count)
-        span = Span(count=batch.counts, fresh=True, bound=batch.longest, uniform=batch.level)
+        span = Span(count=batch.counts, prefix=batch.first(prefixes), fresh=True, bound=batch.longest,
+                    uniform=batch.level)
         out = self.model.hidden(batch.tokens, state, span)
         return kept(out.state), out.y[torch.arange(len(rows), device=self.device), batch.count - 1][:, None]
 
@@ -260,7 +261,8 @@ class Session:
         """Prefill the whole rows at ``places`` again; the others do not change."""
         lines = [self._lines[place] for place in places]
         memory = encode_sources(self.model, [line.prompt for line in lines], self.device)
-        state, last = self._prefill([line.tokens for line in lines], memory, self._capacity)
+        prefixes = [line.prompt.prefix for line in lines]
+        state, last = self._prefill([line.tokens for line in lines], prefixes, memory, self._capacity)
         for line in lines:
             line.read = len(line.tokens)
         if len(lines) < len(self._lines):

@@ -77,7 +77,8 @@ class Scored(Record):
 
 def score(model: LanguageModel, rows: Sequence[RowLike], *, start: int | None = None, logits: bool = False,
           batch_size: int = 8) -> Scored:
-    """The log-probability of every token of every row, given the tokens before it and the source, if there is one.
+    """The log-probability of every token of every row, given the tokens before it and the source, if there is one. The
+    tokens of a row's ``prefix`` have none.
 
     Args:
         model: any causal language model; it is scored in evaluation mode.
@@ -142,14 +143,17 @@ def _run(model: LanguageModel, rows: Sequence[Row], started: bool,
          logits: bool) -> list[tuple[ScoredRow, Tensor | None]]:
     device = device_of(model)
     batch = ragged([row.tokens for row in rows], device)
-    span = Span(count=batch.counts, memory=encode_sources(model, rows, device),
+    span = Span(count=batch.counts, prefix=batch.first([row.prefix for row in rows]),
+                memory=encode_sources(model, rows, device),
                 horizon=batch.count if declares_length(model) else None)
     h = model.hidden(batch.tokens, None, span).y
     values = model.readout.log_prob(h[:, :-1], batch.tokens[:, 1:]).double().cpu() if batch.longest else None
     results: list[tuple[ScoredRow, Tensor | None]] = []
     for place, row in enumerate(rows):
         length = len(row.tokens)
-        log_probs: list[float] = [] if values is None else values[place, : max(length - 1, 0)].tolist()
+        log_probs: list[float | None] = [] if values is None else values[place, : max(length - 1, 0)].tolist()
+        known = max(0, row.prefix - 1)  # the tokens of a prefix are read, and no token of it predicts the next
+        log_probs[:known] = [None] * known
         if started:
             scored = ScoredRow(row.tokens[1:], tuple(log_probs))
         else:

@@ -176,6 +176,11 @@ class TaskConfig(PartConfig):
         """How many ids the model needs after the tokenizer's, such as one for the mask."""
         return 0
 
+    @property
+    def n_values(self) -> int | None:
+        """The number of values that a head predicts for a row, for a task on values; None: it is on something else."""
+        return None
+
     def labels(self, data: DataSettings) -> tuple[str, ...]:
         """Names of the classes in the training records, for a head that gives no names; empty for a task without
         classes.

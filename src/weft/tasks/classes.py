@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import final
+from collections.abc import Callable
+from typing import TypeAlias, final
 
 import numpy as np
 from jaxtyping import Int64
+
+Measure: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
+"""A measure of counts by class: of right predictions, of true classes and of predicted ones."""
 
 
 @final
@@ -43,31 +47,44 @@ class ClassCounts:
     @property
     def macro_f1(self) -> float:
         """The mean of F1 = 2 both / (true + predicted) over the classes that occur among the true or predicted ones."""
-        seen = self._true + self._predicted > 0
-        return float((2 * self._both[seen] / (self._true + self._predicted)[seen]).mean())
+        return _macro_f1(self._both, self._true, self._predicted)
+
+    @property
+    def macro_f1_error(self) -> float:
+        """Standard error of `macro_f1`, by the jackknife."""
+        return self._jackknife(_macro_f1)
 
     @property
     def f1(self) -> float:
         """F1 of the last class, which is the positive one of two; 0 where it occurs nowhere."""
-        found = int(self._true[-1] + self._predicted[-1])
-        return float(2 * self._both[-1] / found) if found else 0.0
+        return _f1(self._both, self._true, self._predicted)
+
+    @property
+    def f1_error(self) -> float:
+        """Standard error of `f1`, by the jackknife."""
+        return self._jackknife(_f1)
 
     @property
     def matthews(self) -> float:
         """The correlation of true and predicted classes (Matthews 1975; Gorodkin 2004, equation 8, for more than two
         classes); 0 where all true or all predicted classes are the same."""
-        return _correlation(int(self._both.sum()), self._true, self._predicted)
+        return _correlation(self._both, self._true, self._predicted)
 
     @property
     def matthews_error(self) -> float:
-        """Standard error of `matthews`, by the jackknife: sqrt((n - 1)/n sum (r_i - mean r)^2) over the correlations
-        r_i without example i, which are equal for examples with equal true and predicted classes."""
+        """Standard error of `matthews`, by the jackknife."""
+        return self._jackknife(_correlation)
+
+    def _jackknife(self, measure: Measure) -> float:
+        """sqrt((n - 1)/n sum (m_i - mean m)^2) over the measures m_i without example i, which are equal for examples
+        with equal true and predicted classes."""
         values, weights = [], []
         for (true, predicted), count in self._pairs.items():
-            without = [each.copy() for each in (self._true, self._predicted)]
+            both, *without = (each.copy() for each in (self._both, self._true, self._predicted))
+            both[true] -= true == predicted
             without[0][true] -= 1
             without[1][predicted] -= 1
-            values.append(_correlation(int(self._both.sum()) - (true == predicted), *without))
+            values.append(measure(both, *without))
             weights.append(count)
         n, found, share = sum(weights), np.array(values), np.array(weights, dtype=np.float64)
         mean = (found * share).sum() / n
@@ -75,14 +92,27 @@ class ClassCounts:
 
     def measures(self) -> dict[str, float]:
         """Every measure by its name; F1 of one class only where there are two."""
-        f1 = {"f1": self.f1} if len(self._true) == 2 else {}
+        f1 = {"f1": self.f1, "f1_standard_error": self.f1_error} if len(self._true) == 2 else {}
         return {"accuracy": self.accuracy, "accuracy_standard_error": self.accuracy_error, "macro_f1": self.macro_f1,
-                **f1, "matthews": self.matthews, "matthews_standard_error": self.matthews_error}
+                "macro_f1_standard_error": self.macro_f1_error, **f1, "matthews": self.matthews,
+                "matthews_standard_error": self.matthews_error}
 
 
-def _correlation(both: int, true: Int64[np.ndarray, " C"], predicted: Int64[np.ndarray, " C"]) -> float:
+def _f1(both: Int64[np.ndarray, " C"], true: Int64[np.ndarray, " C"], predicted: Int64[np.ndarray, " C"]) -> float:
+    found = int(true[-1] + predicted[-1])
+    return float(2 * both[-1] / found) if found else 0.0
+
+
+def _macro_f1(both: Int64[np.ndarray, " C"], true: Int64[np.ndarray, " C"],
+              predicted: Int64[np.ndarray, " C"]) -> float:
+    seen = true + predicted > 0
+    return float((2 * both[seen] / (true + predicted)[seen]).mean()) if seen.any() else 0.0
+
+
+def _correlation(both: Int64[np.ndarray, " C"], true: Int64[np.ndarray, " C"],
+                 predicted: Int64[np.ndarray, " C"]) -> float:
     """(both n - sum t p) / sqrt((n^2 - sum t^2) (n^2 - sum p^2)), in whole numbers up to the quotient."""
     n, t, p = int(true.sum()), true.tolist(), predicted.tolist()
-    covariance = both * n - sum(a * b for a, b in zip(t, p, strict=True))
+    covariance = int(both.sum()) * n - sum(a * b for a, b in zip(t, p, strict=True))
     spreads = (n * n - sum(a * a for a in t)) * (n * n - sum(b * b for b in p))
     return covariance / math.sqrt(spreads) if spreads > 0 else 0.0

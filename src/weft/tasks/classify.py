@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self, final
 
@@ -33,7 +34,7 @@ from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.classes import ClassCounts
-from weft.tasks.correlations import pearson, spearman
+from weft.tasks.correlations import jackknife_error, pearson, spearman
 from weft.tasks.material import Material, Texts
 from weft.tasks.records import Reread, held_out_records, read_parts, record_material
 from weft.tasks.validation import Validation
@@ -41,26 +42,20 @@ from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 
 
-@register
-class ClassifyConfig(TaskConfig):
-    """Predict a record's class, or its values, from its text, by a model with a head that pools each row.
+class LabelledConfig(TaskConfig):
+    """Base of the configurations of tasks on records of a text, or a pair of texts, with a class or values.
 
     Attributes:
         text_field: the field that holds the text.
         second_field: the field that holds a second text, which follows the first; None: there is none.
-        label_field: the field that holds the class, a name or a whole number; or the values.
-        values: the number of values to predict in place of a class (regression).
     """
-
-    kind: ClassVar[str] = "classify"
-    also_called: ClassVar[tuple[str, ...]] = ("classification", "sequence_classification", "text_classification",
-                                              "regression")
-    source: ClassVar[str] = "Devlin et al. 2019, section 4.1; Radford et al. 2018, section 3.3 (a pair of texts)"
 
     text_field: str = Field(default="text", min_length=1)
     second_field: str | None = Field(default=None, min_length=1)
-    label_field: str = Field(default="label", min_length=1)
-    values: int | None = Field(default=None, gt=0)
+
+    @abstractmethod
+    def answer(self) -> Fields:
+        """The field of a record that holds the class or the values, by the setting that names it."""
 
     @model_validator(mode="after")
     def _different_fields(self) -> Self:
@@ -76,14 +71,14 @@ class ClassifyConfig(TaskConfig):
     def fields(self) -> Fields:
         """The fields of a record, by the settings that name them."""
         second = {} if self.second_field is None else {"second_field": self.second_field}
-        return {"text_field": self.text_field, **second, "label_field": self.label_field}
+        return {"text_field": self.text_field, **second, **self.answer()}
 
     def texts(self, data: DataSettings) -> Iterable[str]:
         parts = self.parts(data)
         return Reread(lambda: texts_of(parts.parts["train"]))
 
     def labels(self, data: DataSettings) -> tuple[str, ...]:
-        return () if self.values is not None else names_in(self.parts(data).parts["train"])
+        return () if self.n_values is not None else names_in(self.parts(data).parts["train"])
 
     def parts(self, data: DataSettings) -> Texts:
         """The records of a run."""
@@ -93,8 +88,34 @@ class ClassifyConfig(TaskConfig):
         *texts, label = zip(record.values, self.fields().items(), strict=True)
         kept = (text_of(value, setting, field, record.where) for value, (setting, field) in texts)
         value, (_, field) = label
-        return (*kept, label_of(value, field, record.where) if self.values is None else
-                values_from(value, field, record.where, self.values))
+        return (*kept, label_of(value, field, record.where) if self.n_values is None else
+                values_from(value, field, record.where, self.n_values))
+
+
+@register
+class ClassifyConfig(LabelledConfig):
+    """Predict a record's class, or its values, from its text or pair of texts, by a model with a head that pools each
+    row.
+
+    Attributes:
+        label_field: the field that holds the class, a name or a whole number; or the values.
+        values: the number of values to predict in place of a class; of one value see also the task `regression`.
+    """
+
+    kind: ClassVar[str] = "classify"
+    also_called: ClassVar[tuple[str, ...]] = ("classification", "sequence_classification", "text_classification",
+                                              "text_pairs")
+    source: ClassVar[str] = "Devlin et al. 2019, section 4.1; Radford et al. 2018, section 3.3 (a pair of texts)"
+
+    label_field: str = Field(default="label", min_length=1)
+    values: int | None = Field(default=None, gt=0)
+
+    @property
+    def n_values(self) -> int | None:
+        return self.values
+
+    def answer(self) -> Fields:
+        return {"label_field": self.label_field}
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -112,20 +133,20 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
     squared error is.
 
     It measures loss, accuracy, F1 (the mean of the classes; of two classes that of the second, too) and Matthews'
-    correlation, the first and the last with their standard errors; or the mean squared error and the correlations of
-    Pearson and Spearman with the true values.
+    correlation; or the mean squared error and the correlations of Pearson and Spearman with the true values. All but
+    the mean squared error have their standard errors.
     """
 
-    name = ClassifyConfig.kind
     unit = "example"
 
-    def __init__(self, config: ClassifyConfig, settings: TaskSettings) -> None:
+    def __init__(self, config: LabelledConfig, settings: TaskSettings) -> None:
         super().__init__(settings)
         self.config = config
-        self.measured_in = "nats" if config.values is None else "squared error"
+        self.name = config.kind  # type: ignore[misc]
+        self.measured_in = "nats" if config.n_values is None else "squared error"
 
     def problems(self, model: Model) -> list[str]:
-        kind, head, values = model.config.kind, model.head, self.config.values
+        kind, head, values = model.config.kind, model.head, self.config.n_values
         outputs = "n_classes or labels" if values is None else f"n_values: {values}"
         if "tokens" not in model.reads():
             return [f"model: a model of kind {kind!r} reads no tokens. Give a model of tokens."]
@@ -134,7 +155,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
             return [f"model.head: the model has {has}. Give head: {{kind: pooled}} with {outputs}."]
         if head.values != (values is not None) or (values is not None and head.n_outputs != values):
             has = f"{head.n_outputs} {'values' if head.values else 'classes'}"
-            needed = "classes" if values is None else f"{values} values (task.values)"
+            needed = "classes" if values is None else "one value" if values == 1 else f"{values} values"
             return [f"model.head: it gives {has}, while the task needs {needed}. Give head: {{kind: pooled}} with "
                     f"{outputs}."]
         found = super().problems(model)
@@ -150,7 +171,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
         return held_out_records(self.config.parts(data), tokenizer, part, self._encode)
 
     def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> LabelledTexts:
-        names = None if self.config.values is not None else self.settings.labels
+        names = None if self.config.n_values is not None else self.settings.labels
         return encode_labelled(corpus, tokenizer, names, self.settings.context, repeated)
 
     def batches(self, examples: LabelledTexts) -> LabelledBatches:
@@ -187,19 +208,19 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
 
     def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row."""
-        if self.config.values is not None:
+        if self.config.n_values is not None:
             return (scores - labels.to(scores.dtype)).square().mean(-1)
         return -scores.log_softmax(-1).gather(-1, labels[:, None])[:, 0]
 
     def guess(self, model: Model) -> float:
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
-        return 1.0 if self.config.values is not None else math.log(max(2, model.head.n_outputs))
+        return 1.0 if self.config.n_values is not None else math.log(max(2, model.head.n_outputs))
 
     def measure(self, model: Model, examples: LabelledTexts, batches: int | None = None) -> Validation:
         """Measure each example once, in order."""
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
         groups, total, rows = in_batches(len(examples.rows), self.settings.rows), 0.0, 0
-        counts = None if self.config.values is not None else ClassCounts(model.head.n_outputs)
+        counts = None if self.config.n_values is not None else ClassCounts(model.head.n_outputs)
         values: list[tuple[np.ndarray, np.ndarray]] = []
         with evaluating(model) as device:
             for chosen in spread(groups, batches):
@@ -216,8 +237,10 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
         protocol = f"each held-out example once{cut}{part}"
         if counts is None:
             true, predicted = (np.concatenate(each) for each in zip(*values, strict=True))
-            found = {"mean_squared_error": total / rows, "pearson": pearson(true, predicted),
-                     "spearman": spearman(true, predicted)}
+            found = {"mean_squared_error": total / rows}
+            for name, measure in (("pearson", pearson), ("spearman", spearman)):
+                found |= {name: measure(true, predicted),
+                          f"{name}_standard_error": jackknife_error(measure, true, predicted)}
             return Validation(None, total / rows, rows, 0, protocol, found, "loss", unit=self.unit)
         return Validation(None, total / rows, rows, 0, protocol, counts.measures(), "accuracy", rising=True,
                           unit=self.unit)

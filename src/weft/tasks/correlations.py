@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 from jaxtyping import Float
+
+Correlation: TypeAlias = Callable[[np.ndarray, np.ndarray], float]
+GROUPS = 200
+"""Groups of examples that the jackknife leaves out one after the other. With more of them the ranks of many examples
+take long to sort anew, and the error is hardly known better."""
 
 
 def pearson(true: Float[np.ndarray, "n C"], predicted: Float[np.ndarray, "n C"]) -> float:
@@ -17,6 +26,20 @@ def pearson(true: Float[np.ndarray, "n C"], predicted: Float[np.ndarray, "n C"])
 def spearman(true: Float[np.ndarray, "n C"], predicted: Float[np.ndarray, "n C"]) -> float:
     """`pearson` of the ranks of each value, equal values sharing the mean of their ranks (Spearman 1904)."""
     return pearson(_ranks(true), _ranks(predicted))
+
+
+def jackknife_error(correlation: Correlation, true: Float[np.ndarray, "n C"],
+                    predicted: Float[np.ndarray, "n C"]) -> float:
+    """The standard error of a correlation: sqrt((g - 1)/g sum (r_i - mean r)^2) over the correlations r_i without the
+    i-th of g groups of examples (Efron and Tibshirani 1993, equation 11.5; Shao and Tu 1995, section 2.3): each example
+    is a group of its own up to `GROUPS` examples; of more, group i has every `GROUPS`-th from the i-th on. 0 for fewer
+    than three examples."""
+    groups = min(len(true), GROUPS)
+    if groups < 3:
+        return 0.0
+    group = np.arange(len(true)) % groups
+    found = np.array([correlation(true[group != i], predicted[group != i]) for i in range(groups)])
+    return math.sqrt((groups - 1) / groups * float(((found - found.mean()) ** 2).sum()))
 
 
 def _ranks(values: Float[np.ndarray, "n C"]) -> Float[np.ndarray, "n C"]:

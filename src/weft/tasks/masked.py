@@ -151,6 +151,11 @@ class MaskedBatches:
         return self.text.rows
 
     @property
+    def steps_per_epoch(self) -> float:
+        """Batches of one pass over the text."""
+        return self.text.steps_per_epoch
+
+    @property
     def tokens_per_batch(self) -> float:
         """Tokens of a batch."""
         return self.text.tokens_per_batch

@@ -150,6 +150,31 @@ class Tokenizer(ABC):
         """Further files that belong to this tokenizer: name and content."""
         return {}
 
+    def extended(self, tokens: Sequence[str]) -> Tokenizer:
+        """This tokenizer with further special tokens, whose ids follow its last; text is encoded as before.
+
+        Args:
+            tokens: their spellings.
+
+        Raises:
+            TokenizerError: a spelling is empty, given twice or in the vocabulary already, or this kind of tokenizer
+                takes no further tokens.
+        """
+        known = {*self.special_tokens, *self.pieces}
+        for place, token in enumerate(tokens):
+            if not token or token in known or token in tokens[:place]:
+                said = "is empty" if not token else "is given twice" if token in tokens[:place] else (
+                    f"is in the vocabulary of {self.name} already")
+                raise TokenizerError(f"the token {token!r} {said}.", where=f"tokenizer.tokens.{place}",
+                                     remedy="Give every new token a spelling of its own.")
+        return self._with_tokens(tuple(tokens)) if tokens else self
+
+    def _with_tokens(self, tokens: tuple[str, ...]) -> Tokenizer:
+        """This tokenizer with further special tokens, which have been checked."""
+        raise TokenizerError(f"a tokenizer of kind {self.kind!r} takes no further tokens.", where="tokenizer.of",
+                             remedy="Give bytes, or one that has a tokenizer.json (bpe, wordpiece, unigram, or a file "
+                                    "of any published one).")
+
     def measure(self, text: str) -> Encoded:
         """The ids of ``text`` with the bytes that each stands for."""
         ids = self.encode_array(text)

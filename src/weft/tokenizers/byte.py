@@ -23,17 +23,22 @@ class ByteTokenizer(Tokenizer):
 
     ``vocab_size`` is 257; ``bos_id`` and ``eos_id`` are both 256: the token that ends a document opens the next. ByT5
     (Xue et al. 2022, section 3.1) shifts its bytes by three special ids instead; here a byte's id is its value.
+
+    Args:
+        added: spellings of further special tokens, with the ids from 257 on.
     """
 
     kind: ClassVar[str] = "bytes"
 
-    def __init__(self) -> None:
+    def __init__(self, added: tuple[str, ...] = ()) -> None:
         pieces = [bytes([byte]) for byte in range(256)]
-        self._table = PieceTable([*pieces, b""], {END_ID: END_OF_DOCUMENT.encode()})
+        self._added = added
+        self._table = PieceTable([*pieces, b"", *(b"" for _ in added)],
+                                 {place: token.encode() for token, place in self.special_tokens.items()})
 
     @property
     def vocab_size(self) -> int:
-        return END_ID + 1
+        return END_ID + 1 + len(self._added)
 
     @property
     def bos_id(self) -> int:
@@ -45,7 +50,7 @@ class ByteTokenizer(Tokenizer):
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
-        return {END_OF_DOCUMENT: END_ID}
+        return {token: END_ID + place for place, token in enumerate((END_OF_DOCUMENT, *self._added))}
 
     def encode_array(self, text: str) -> Ids:
         return np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int32)
@@ -54,11 +59,11 @@ class ByteTokenizer(Tokenizer):
         if specials:
             return self._table.decode(ids, specials=True)
         array = check_ids(ids, self.vocab_size)
-        content: bytes = array[array != END_ID].astype(np.uint8).tobytes()
+        content: bytes = array[array < END_ID].astype(np.uint8).tobytes()
         return content.decode("utf-8", errors="replace")
 
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
-        return np.not_equal(check_ids(ids, self.vocab_size), END_ID).astype(np.int32)
+        return np.less(check_ids(ids, self.vocab_size), END_ID).astype(np.int32)
 
     def measure(self, text: str) -> Encoded:
         ids = self.encode_array(text)
@@ -70,9 +75,12 @@ class ByteTokenizer(Tokenizer):
     def may_join(self, before: str, separator: str) -> bool:
         return False
 
+    def _with_tokens(self, tokens: tuple[str, ...]) -> ByteTokenizer:
+        return ByteTokenizer((*self._added, *tokens))
+
     def settings(self) -> dict[str, Any]:
-        return {}
+        return {"added": list(self._added)} if self._added else {}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> ByteTokenizer:
-        return cls()
+        return cls(tuple(settings.get("added", ())))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from weft.core.config import PartField
 from weft.core.errors import TokenizerError
 from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY, register
@@ -256,6 +257,38 @@ class TokenizerFileConfig(TokenizerConfig):
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(path="tokenizer.json")]
+
+
+@register
+class ExtendedTokenizerConfig(TokenizerConfig):
+    """Another tokenizer with further special tokens, such as those of a conversation's turns, with the ids after its
+    last. Text is encoded as before: special tokens are recognised where a chat template writes them.
+
+    Attributes:
+        of: the tokenizer: bytes, or one that has a ``tokenizer.json``.
+        tokens: spellings of the new tokens, in the order of their ids.
+    """
+
+    kind: ClassVar[str] = "extended"
+    source: ClassVar[str] = "the field added_tokens of tokenizer.json"
+    tokenizer: ClassVar[type[Tokenizer]] = FileTokenizer
+    of: Annotated[TokenizerConfig, PartField("tokenizer")]
+    tokens: list[str] = Field(min_length=1)
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        return self.of.fit(texts).extended(self.tokens)
+
+    def from_file(self) -> Tokenizer | None:
+        found = self.of.from_file()
+        return None if found is None else found.extended(self.tokens)
+
+    def known_vocab_size(self) -> int | None:
+        known = self.of.known_vocab_size()
+        return None if known is None else known + len(self.tokens)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(of=ByteTokenizerConfig(), tokens=["<|user|>", "<|assistant|>"])]
 
 
 def known_tokenizers() -> Mapping[str, type[Tokenizer]]:

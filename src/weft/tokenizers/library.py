@@ -153,6 +153,14 @@ class LibraryTokenizer(Tokenizer):
     def _within_ids(self) -> Joined:
         return joined(spelled(self._library, self._table))
 
+    def _with_tokens(self, tokens: tuple[str, ...]) -> Tokenizer:
+        declared = json.loads(self._source)
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        declared["added_tokens"] = [*(declared.get("added_tokens") or ()), *(
+            {"id": self._vocab_size + place, "content": token, **plain} for place, token in enumerate(tokens))]
+        return FileTokenizer(json.dumps(declared, ensure_ascii=False), bos=self._bos, eos=self._eos,
+                             conventions=self._conventions)
+
     def settings(self) -> dict[str, Any]:
         plain = self._conventions.to_json()
         return {"bos": self._bos, "eos": self._eos, **({"conventions": plain} if plain else {})}

@@ -1,10 +1,12 @@
-"""A budget in seconds, tokens or operations as a number of steps, settled once, before the first step."""
+"""A budget in seconds, tokens, epochs or operations as a number of steps, settled once, before the first step."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from copy import deepcopy
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -45,11 +47,31 @@ def settle_steps(config: RunConfig, model: Model, examples: Examples, device: to
     task = config.made_task()
     if settings.tokens is not None:
         return _whole(settings.tokens, task.batches(examples).tokens_per_batch * settings.accumulation, "tokens")
+    if settings.epochs is not None:
+        return _steps_of_epochs(settings.epochs, task.batches(examples), settings.accumulation, task.name)
     if settings.flops is not None:
         batches = task.batches(examples)
         row = flops_per_row(model, task.lengths(batches))
         return _whole(settings.flops, batches.rows * settings.accumulation * row, "flops")
     return settings.steps or DEFAULT_STEPS
+
+
+@runtime_checkable
+class WithEpochs(Protocol):
+    """Batches of which it is known how many make a pass over the data."""
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Batches of one pass; not always a whole number."""
+
+
+def _steps_of_epochs(epochs: float, batches: object, accumulation: int, task: str) -> int:
+    """Steps after which every row has been read ``epochs`` times, or a part of the rows once more."""
+    if not isinstance(batches, WithEpochs):
+        raise ConfigError([f"training.epochs: the batches of the task {task!r} do not say how many make an epoch. Give "
+                           "training.steps, or its batches a property steps_per_epoch."])
+    # Rounded first, since 3 epochs of 10/3 steps are 10 steps and not 11.
+    return max(1, math.ceil(round(epochs * batches.steps_per_epoch / accumulation, 6)))
 
 
 def tokens_per_step(config: RunConfig) -> int:

@@ -23,9 +23,10 @@ from weft.training.compute import ComputeSettings
 from weft.training.optimizers import AdamWConfig, OptimizerConfig
 from weft.training.schedules import CosineConfig, ScheduleConfig
 from weft.training.unfreezing import UnfreezeSettings
+from weft.training.vocabulary import VocabularySettings
 
 DEFAULT_STEPS = 1000
-BUDGETS = ("steps", "seconds", "tokens", "flops")
+BUDGETS = ("steps", "seconds", "tokens", "flops", "epochs")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 POINTS = 50
 """Default number of progress lines in a run."""
@@ -44,6 +45,7 @@ class TrainingSettings(Settings):
         tokens: a budget of training tokens; every pass over a token counts.
         flops: a budget of operations of the forward and backward pass, padding not counted, see
             `weft.training.flops`.
+        epochs: a budget of passes over the training data, rounded up to whole steps.
         batch_size: rows of a batch.
         context: tokens of a row; None: the model's.
         accumulation: batches whose gradients one step sums, with the same weight for every token.
@@ -52,6 +54,8 @@ class TrainingSettings(Settings):
         reshuffle: every epoch has its own order of rows; False: all have the first one's.
         optimizer: its kind may be left out (adamw).
         schedule: its kind may be left out (cosine).
+        train: what trains, by kind or name, see `weft.training.partial`; everything else is frozen. None: everything
+            trains.
         unfreeze: gradual unfreezing, see `weft.training.unfreezing`; None: everything trains from the first step.
         average: moving averages of the weights, which are evaluated and saved in their place, see
             `weft.training.averages`; None: none are kept.
@@ -67,6 +71,7 @@ class TrainingSettings(Settings):
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     batch_size: int = Field(default=16, gt=0)
     context: int | None = Field(default=None, gt=0)
     accumulation: int = Field(default=1, gt=0)
@@ -74,6 +79,7 @@ class TrainingSettings(Settings):
     reshuffle: bool = True
     optimizer: Annotated[OptimizerConfig, PartField("optimizer")] = AdamWConfig()
     schedule: Annotated[ScheduleConfig, PartField("schedule")] = CosineConfig()
+    train: list[str] | None = Field(default=None, min_length=1)
     unfreeze: UnfreezeSettings | None = None
     average: AverageSettings | None = None
     clip: float | None = Field(default=1.0, gt=0)
@@ -144,6 +150,7 @@ class RunConfig(Settings):
     """Everything that determines what a run computes.
 
     Attributes:
+        vocabulary: how the vocabulary of ``start`` is resized, see `weft.training.vocabulary`; None: it is not.
         start: folder of the checkpoint, Weft's or one that `transformers` wrote, whose weights the model begins with,
             see `weft.training.starting`; None: it begins with random ones.
         task: what the model is trained and measured on.
@@ -154,6 +161,7 @@ class RunConfig(Settings):
     model: Annotated[ModelConfig, PartField(*MODELS)]
     task: Annotated[TaskConfig, PartField("task")] = NextTokenConfig()
     start: str | None = None
+    vocabulary: VocabularySettings | None = None
     tokenizer: Annotated[TokenizerConfig, PartField("tokenizer")] = ByteTokenizerConfig()
     data: DataSettings = DataSettings()
     training: TrainingSettings = TrainingSettings()
@@ -170,6 +178,13 @@ class RunConfig(Settings):
                 "what": "; ".join(what for _, what in problems),
                 "problems": [((name,), what) for name, what in problems]})
         return value
+
+    @model_validator(mode="after")
+    def _resizes_what_it_starts_from(self) -> Self:
+        if self.vocabulary is not None and self.start is None:
+            raise rule("vocabulary", "there is no start whose vocabulary it could resize.",
+                       "Leave it out, or name a checkpoint as start.")
+        return self
 
     @model_validator(mode="after")
     def _documents_start_afresh(self) -> Self:

@@ -16,23 +16,26 @@ from weft.training.config import RunConfig
 from weft.training.filling import task_of, tokenizer_of, vocab_size_of, with_labels
 from weft.training.material import with_prepared
 from weft.training.overrides import apply_overrides, run_overrides
-from weft.training.starting import with_start
+from weft.training.starting import begun_from, with_start
 
 SIZES = (7, 10**9)
 """Two implausible vocabulary sizes, for which no rule about sizes gives the same message."""
 
 
-def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+def load_run(path: str | Path, overrides: Iterable[str] = (), *, start: str | Path | None = None) -> RunConfig:
     """The run that a YAML or JSON file describes; a file that holds only a model is a run with defaults for the rest.
 
     Args:
         path: the file.
         overrides: ``key.path=value``, see `apply_overrides`.
+        start: the folder of a checkpoint, whose model and tokenizer take the place of the file's, see
+            `weft.training.starting.begun_from`; None: the file's own.
 
     Raises:
         ConfigError: the file is missing or no YAML, or the configuration is wrong.
     """
-    return parse_run(read_plain(path), overrides, where=str(path))
+    plain = read_plain(path)
+    return parse_run(plain if start is None else begun_from(plain, start), overrides, where=str(path))
 
 
 def load_model_config(path: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:

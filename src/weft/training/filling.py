@@ -72,8 +72,8 @@ def vocab_size_of(plain: Mapping[str, Any]) -> int:
 
 
 def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the class names of the model's head from the training records, where the head gives neither names nor a
-    number of outputs. Other problems are left for parsing to report.
+    """Fill in the class names of the model's head from the training records, or the number of values from the task,
+    where the head gives neither names nor a number of outputs. Other problems are left for parsing to report.
 
     Raises:
         DataError: records that cannot be read.
@@ -86,10 +86,12 @@ def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
     if head.get("kind") not in _kinds_with_classes():
         return plain
     try:
-        labels = task_of(plain).labels(parse(DataSettings, plain.get("data", {})))
+        task = task_of(plain)
+        labels = task.labels(parse(DataSettings, plain.get("data", {})))
     except ConfigError:
         return plain
-    return {**plain, "model": {**model, "head": {**head, "labels": list(labels)}}} if labels else plain
+    found = {"n_values": task.n_values} if task.n_values is not None else {"labels": list(labels)} if labels else {}
+    return {**plain, "model": {**model, "head": {**head, **found}}} if found else plain
 
 
 def _kinds_with_classes() -> set[str]:

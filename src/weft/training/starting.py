@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from weft.checkpoints.load import Loaded, load_checkpoint, read_model_config
 from weft.checkpoints.locate import find_checkpoint
 from weft.checkpoints.tensors import own_tensors
+from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.model import Model, ModelConfig
@@ -37,6 +38,8 @@ from weft.linear.merging import merged
 from weft.linear.rewrite import drawn_by_rewrites, rewritten
 from weft.tokenizers.base import SETTINGS_FILE
 from weft.training.config import RunConfig
+from weft.training.filling import task_of, tokenizer_of, vocab_size_of
+from weft.training.vocabulary import VocabularySettings, resized
 
 HEAD = "head"
 MAY_DIFFER = (HEAD, "context", "rewrites")
@@ -88,7 +91,48 @@ def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
         filled["model"] = _laid_over(_config_of(folder).dump(), given)
     if any((folder / name).is_file() for name in (SETTINGS_FILE, *VOCABULARIES)):
         filled.setdefault("tokenizer", {"kind": "file", "path": str(folder)})
-    return filled
+    return _with_vocabulary(filled, given)
+
+
+def begun_from(plain: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
+    """A run's plain configuration that starts from ``folder``, whose model and tokenizer take the place of its own. Of
+    its model a head stays, and all fields if it has no kind."""
+    model = plain if "kind" in plain else plain.get("model", {})
+    rest = {} if "kind" in plain else {key: value for key, value in plain.items() if key not in ("model", "tokenizer")}
+    if not isinstance(model, Mapping):
+        model = {}
+    kept = {key: value for key, value in model.items() if key == HEAD} if "kind" in model else dict(model)
+    return {**rest, "start": str(folder), "model": kept}
+
+
+def _with_vocabulary(filled: dict[str, Any], given: Any) -> dict[str, Any]:
+    """Fill in the tokenizer with the new tokens and the size of its model, where a run resizes its vocabulary.
+
+    Args:
+        filled: the run's plain configuration, with the model and the tokenizer of its ``start``.
+        given: the model that it gives itself.
+
+    Raises:
+        ConfigError: the section ``vocabulary`` or ``tokenizer`` cannot be parsed.
+        TokenizerError: the tokenizer cannot be read, or takes no such tokens.
+    """
+    if not isinstance(filled.get("vocabulary"), Mapping):
+        return filled
+    settings, base = parse(VocabularySettings, filled["vocabulary"], where="vocabulary"), filled.get("tokenizer")
+    if settings.add and not (isinstance(base, Mapping) and base.get("tokens") == settings.add):
+        if base is None:
+            raise ConfigError([f"vocabulary.add: {filled['start']} has no tokenizer that could take new tokens. Name "
+                               "one as tokenizer, or leave it out."])
+        filled = {**filled, "tokenizer": {"kind": "extended", "of": base, "tokens": settings.add}}
+    if not isinstance(given, Mapping) or "kind" in given:
+        return filled
+    made = tokenizer_of(filled).from_file()
+    known = vocab_size_of(filled) if made is None else made.vocab_size + task_of(filled).extra_ids(tokenizer_of(filled))
+    model, size = filled["model"], settings.rounded(known)
+    encoder = model.get("encoder")
+    if isinstance(encoder, Mapping) and "vocab_size" in encoder:
+        model = {**model, "encoder": {**encoder, "vocab_size": given.get("vocab_size", size)}}
+    return {**filled, "model": {**model, "vocab_size": given.get("vocab_size", size)}}
 
 
 def _config_of(folder: Path) -> ModelConfig:
@@ -117,6 +161,7 @@ class Taken(Record):
         numbers: entries of these tensors.
         fresh: names of the model's tensors that are not in the checkpoint and keep their random values.
         left: names of the checkpoint's tensors that the model does not have.
+        grown: new rows of the tensors of a resized vocabulary, by name.
     """
 
     path: str
@@ -125,12 +170,15 @@ class Taken(Record):
     numbers: int
     fresh: tuple[str, ...]
     left: tuple[str, ...]
+    grown: Mapping[str, int] = field(default_factory=dict)
 
     def line(self) -> str:
         """All of it in one line."""
         fresh = f"; fresh: {', '.join(self.fresh)}" if self.fresh else "; nothing is fresh"
         left = f"; left there: {', '.join(self.left)}" if self.left else ""
-        return f"starting from {self.path}: {self.tensors:,} tensors ({self.numbers:,} numbers) taken{fresh}{left}"
+        grown = "".join(f"; {rows:,} new rows in {name}" for name, rows in self.grown.items())
+        return (f"starting from {self.path}: {self.tensors:,} tensors ({self.numbers:,} numbers) taken{fresh}{left}"
+                f"{grown}")
 
 
 def require_startable(config: RunConfig, model: Model) -> None:
@@ -144,7 +192,8 @@ def require_startable(config: RunConfig, model: Model) -> None:
     if Trait.NOT_DIFFERENTIABLE in traits_of(model):
         raise ConfigError([f"start: {config.start}, and a model of kind {config.model.kind!r} is fitted by counting, "
                            "which starts from no weights. Leave it out."])
-    before, now = _config_of(find_checkpoint(config.start)).dump(), config.model.dump()
+    before, now = (_sized(each, config) for each in (_config_of(find_checkpoint(config.start)).dump(),
+                                                     config.model.dump()))
     given = [name for name in MAY_DIFFER if name in now or name in before]
     problems = [f"model.{path}: {new!r}, and the model of {config.start} has {old!r}. Leave it out, or start afresh."
                 for path, old, new in _disagreements(_without(before, given), _without(now, given), ())]
@@ -170,12 +219,12 @@ def begin_from(config: RunConfig, model: Model) -> Taken:
     if rewrites[: len(kept)] != kept:
         source, kept = merged(source), []
     if kept == rewrites:
-        return _taken(config, checkpoint.config, source, model)
+        return _taken(config, checkpoint, source, model)
     with torch.random.fork_rng(devices=[]):
         before = config.model.model_copy(update={"rewrites": kept}).build()
         if next(source.parameters()).dtype == torch.float64:
             before.to(torch.float64)  # so that nothing is rounded on the way to the model
-        taken = _taken(config, checkpoint.config, source, before)
+        taken = _taken(config, checkpoint, source, before)
         drawn = drawn_by_rewrites(model) - drawn_by_rewrites(before)
         after = own_tensors(rewritten(before, rewrites[len(kept):]))
     with torch.no_grad():
@@ -185,9 +234,13 @@ def begin_from(config: RunConfig, model: Model) -> Taken:
     return replace(taken, fresh=tuple(sorted({*taken.fresh, *drawn})))
 
 
-def _taken(config: RunConfig, saved_as: ModelConfig, source: Model, model: Model) -> Taken:
-    """Copy the tensors of ``source`` into ``model``, whose rewrites are the same."""
-    saved, own = own_tensors(source), own_tensors(model)
+def _taken(config: RunConfig, checkpoint: Loaded, source: Model, model: Model) -> Taken:
+    """Copy the tensors of ``source``, the checkpoint's model, into ``model``, whose rewrites are the same."""
+    saved_as, used = checkpoint.config, None if checkpoint.tokenizer is None else checkpoint.tokenizer.vocab_size
+    saved, own, grown = own_tensors(source), own_tensors(model), dict[str, int]()
+    if config.vocabulary is not None:
+        kept = saved_as.vocab_size if used is None else min(used, saved_as.vocab_size)
+        saved, grown = resized(saved, model.config, kept, config.vocabulary, config.seed)
     if saved_as.dump().get(HEAD) != config.model.dump().get(HEAD):
         saved_here = {name: tensor for name, tensor in saved.items() if not _in_head(name)}
     else:
@@ -207,7 +260,7 @@ def _taken(config: RunConfig, saved_as: ModelConfig, source: Model, model: Model
         for name, tensor in shared.items():
             own[name].copy_(tensor)
     return Taken(str(config.start), _digest(shared), len(shared), sum(map(torch.numel, shared.values())), tuple(fresh),
-                 tuple(left))
+                 tuple(left), {name: rows for name, rows in grown.items() if name in shared})
 
 
 def _in_head(name: str) -> bool:
@@ -220,6 +273,14 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
         found.update(name.encode())
         found.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
+
+
+def _sized(plain: dict[str, Any], config: RunConfig) -> dict[str, Any]:
+    """A model's configuration, without its number of ids if the run resizes the vocabulary."""
+    if config.vocabulary is None:
+        return plain
+    return {key: _sized(value, config) if key == "encoder" and isinstance(value, dict) else value
+            for key, value in plain.items() if key != "vocab_size"}
 
 
 def _without(plain: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

@@ -22,9 +22,10 @@ from weft.tasks import Material, Validation
 from weft.tokenizers import Tokenizer
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
+from weft.training.continuing import difference, require_ahead, require_same_mathematics, same_budget
 from weft.training.events import Listener, Notice, Started
 from weft.training.exchange import broadcast
-from weft.training.folder import RunFolder, require_same_run
+from weft.training.folder import RunFolder
 from weft.training.loop import Begun, Finish, Interval, Run, descend
 from weft.training.material import prepare
 from weft.training.parallel import World
@@ -34,6 +35,7 @@ from weft.training.parallel_checks import (
     require_same_config,
     require_same_text,
 )
+from weft.training.partial import only_trained
 from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
 from weft.training.starting import Taken, begin_from, require_startable
@@ -77,7 +79,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     Args:
         config: the run.
         out: its folder, see `RunFolder`.
-        resume: go on from the last checkpoint in ``out``, to the weights of an uninterrupted run, bit for bit.
+        resume: go on from the last checkpoint in ``out``, to the weights of an uninterrupted run, bit for bit. What is
+            reported and the budget may be others than before; a run that has ended goes on to a larger one.
         allow_inexact: resume even where the weights will differ, as on another processor; run.json records why.
         device: where to compute.
         on_event: called with every event, on rank 0.
@@ -98,7 +101,7 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     require_divisible(config, world.arrange(config.training.mesh).data_size)
     require_sinks(config.report)
     # Checks that need a built model come before the folder is created.
-    require_possible(config, config.made_task(), built_empty(config.model))
+    require_possible(config, config.made_task(), only_trained(built_empty(config.model), config.training.train))
     # fork_rng always covers the CPU's generator, and with the argument that of the GPU in use.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
@@ -111,14 +114,14 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
 
 
 def build_model(config: RunConfig) -> Model:
-    """The model of a run, with random weights.
+    """The model of a run, with random weights, and what does not train frozen.
 
     Raises:
-        ConfigError: it cannot be built.
+        ConfigError: it cannot be built, or ``training.train`` reaches nothing.
     """
     model = built_model(config.model)
     require_rewritten(model)
-    return model
+    return only_trained(model, config.training.train)
 
 
 def _prepared(config: RunConfig, folder: RunFolder, world: World, record: dict[str, Any] | None,
@@ -137,7 +140,8 @@ def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any
         where = str(folder.path)
         # Parsed, so that a key that is newer than the record has its default.
         before = parse(RunConfig, record["config"], where=where)
-        require_same_run(_anywhere(before), _anywhere(config), where=where)
+        record = {**record, "config": before.dump()}
+        require_same_mathematics(_anywhere(before), _anywhere(config), where=where)
     return record
 
 
@@ -205,13 +209,14 @@ def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
     examples = run.material.train
     if run.taken is None:
         run.task.begin(run.model, examples)
-    if record is None:
+    if record is None or not same_budget(record["config"], run.config.dump()):
         steps = settle_steps(run.config, run.model, examples, run.world.device, terms.compute, run.world)
     else:
         steps = int(record["steps"])
     trainer = Trainer(run.config, run.model, examples, steps=steps, device=run.world.device, compute=terms.compute,
                       world=run.world)
     begun = Begun(None, Interval(0.0)) if record is None else restore(run, trainer)
+    require_ahead(trainer.step, steps)
     run.world.lead(lambda: _begin(run, terms, record, step=trainer.step, steps=steps))
     run.emit(_started(run, trainer.step, steps, tokens_per_step(run.config)))
     if (notice := trainer.task.notice(trainer.batches)) is not None:
@@ -235,7 +240,9 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     run_id = secrets.token_hex(8) if record is None else str(record["id"])
     if terms.inexact is not None:
         inexact.append({"step": step, "reason": terms.inexact})
-    if record is None or terms.inexact is not None:
+    if record is not None and record["steps"] != steps:
+        inexact += _going_on(run, step, int(record["steps"]), steps)
+    if record is None or terms.inexact is not None or record["config"] != run.config.dump():
         run.folder.describe(description(run.config, run.material, terms, steps=steps, run_id=run_id,
                                         mesh=run.world.mesh.settings, inexact=inexact, taken=run.taken))
     else:
@@ -256,6 +263,15 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     if run.taken is not None and step == 0:
         run.emit(Notice(step, run.taken.line()))
     run.sinks.start(run_id, run.folder.metrics())
+
+
+def _going_on(run: Run, step: int, before: int, steps: int) -> list[dict[str, Any]]:
+    """Say that the run goes on to another number of steps; returns what makes it inexact, for the record."""
+    differs = difference(run.config, step, before, steps)
+    exact = "as a run of that many from its first step would"
+    run.emit(Notice(step, f"going on after {step:,} steps to {steps:,} in place of {before:,}, " + (
+        f"{exact}." if differs is None else f"not {exact}: {differs}")))
+    return [] if differs is None else [{"step": step, "reason": f"{before:,} steps became {steps:,}: {differs}"}]
 
 
 def _started(run: Run, step: int, steps: int, per_step: int) -> Started:

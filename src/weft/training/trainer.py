@@ -36,6 +36,7 @@ from weft.training.optimizer_state import optimizer_tensors, parameter_of, resto
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World
 from weft.training.parallel_checks import require_divisible, require_parallel
+from weft.training.partial import only_trained
 from weft.training.products import products_of
 from weft.training.unfreezing import Unfreezing
 
@@ -84,7 +85,7 @@ class Trainer:
         require_divisible(config, mesh.data_size)
         require_parallel(model, self.world.size)
         self.task = config.made_task()
-        require_possible(config, self.task, model)
+        require_possible(config, self.task, only_trained(model, settings.train))
         self.compute = Compute.choose(settings.compute, dtype=dtype, device=device,
                                       products=partial(products_of, config)) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)

@@ -99,6 +99,11 @@ class RowBatches:
         return self.order.rows
 
     @property
+    def steps_per_epoch(self) -> float:
+        """Batches of one pass over the rows."""
+        return self.order.size / self.rows
+
+    @property
     def tokens_per_batch(self) -> float:
         """Expected tokens of a batch without padding."""
         return self.rows * self.examples.mean_length
