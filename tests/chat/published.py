@@ -143,7 +143,8 @@ def tokenizer_of(name: str) -> FileTokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         found.decoder = decoders.ByteLevel()
         alphabet = []
-    texts = [" What is it? A cat. And now? Two cats. ", "" if published.metaspace else ".\n\n", "USER: user\n assistant\n ASSISTANT: system Today A chat."]
+    texts = [" What is it? A cat. And now? Two cats. ", "" if published.metaspace else ".\n\n",
+             "USER: user\n assistant\n ASSISTANT: system Today A chat."]
     found.train_from_iterator(texts * 3, trainers.BpeTrainer(
         vocab_size=700, min_frequency=2, special_tokens=alphabet, show_progress=False,
         initial_alphabet=[] if published.metaspace else pre_tokenizers.ByteLevel.alphabet()))

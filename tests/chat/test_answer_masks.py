@@ -120,7 +120,8 @@ def test_what_a_template_declares_is_scored_to_the_end_of_the_answer() -> None:
 
 
 def test_a_template_that_drops_thoughts_is_refused_unless_the_last_answer_is_scored_alone() -> None:
-    talk = [ASK, {"role": "assistant", "content": "hm</think>Yes."}, ASK, {"role": "assistant", "content": "so</think>No."}]
+    talk = [ASK, {"role": "assistant", "content": "hm</think>Yes."}, ASK,
+            {"role": "assistant", "content": "so</think>No."}]
     with pytest.raises(InputError, match=r"the template writes answer 2 otherwise once messages follow it\. .*"
                                          r"answers: last"):
         mark(THINKING, talk)
@@ -151,7 +152,8 @@ def test_a_template_that_writes_some_answers_is_refused() -> None:
 def test_calls_of_functions_are_scored_to_the_end_of_the_turn() -> None:
     source = ("{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
               "{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif %}"
-              "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+              "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+              "{% endif %}")
     call = {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}
     talk = [ASK, call, {"role": "tool", "content": "3"}, SAY]
     template = ChatTemplate(tokenizer_of("Qwen2.5"), source)

@@ -84,7 +84,7 @@ class AnswerMarker:
         """Where the blocks of ``{% generation %}`` are, each to the end of its answer."""
         guard = form.guard
         marked = form.text(form.messages, marks=(guard.opens, guard.closes))
-        places, borders = [], list[Border]()
+        places, borders = list[int](), list[Border]()
         for found in re.finditer(f"[{guard.opens}{guard.closes}]", marked):
             places.append(found.start() - len(places))
         if marked.replace(guard.opens, "").replace(guard.closes, "") != whole:
@@ -97,9 +97,7 @@ class AnswerMarker:
     def _end_of_block(self, whole: str, start: int, end: int) -> int:
         """The end of the token that ends the answer in a block: the last special one in it, with nothing but white
         space behind it, or the one that follows the block."""
-        last = None
-        for last in self._special.finditer(whole, start, end):
-            pass
+        last = next(iter(reversed(list(self._special.finditer(whole, start, end)))), None)
         if last is not None and not whole[last.end():end].strip():
             return self._ended(last[0], last.end())
         found = self._special.match(whole, end + _space(whole, end))
@@ -120,8 +118,8 @@ class AnswerMarker:
         number = place + 1
         prompt = form.text(form.messages[:place], prompt=True)
         if not whole.startswith(prompt):
-            raise self._refused(f"writes the messages before answer {number} otherwise when it asks for the answer than "
-                                "when the answer stands there.", ONLY_LAST)
+            raise self._refused(f"writes the messages before answer {number} otherwise when it asks for the answer "
+                                "than when the answer stands there.", ONLY_LAST)
         start = len(prompt)
         stops = self._known | self.ends if end is None else {end}
         found = next((each for each in self._special.finditer(whole, start) if each[0] in stops), None)
@@ -173,7 +171,7 @@ class AnswerMarker:
         pieces = [encode(tokenizer, whole[first:last], guard) for first, last in pairwise((0, *cuts, len(whole)))]
         ids = [token for piece in pieces for token in piece]
         if tokenizer.decode(ids, specials=True) != tokenizer.decode(joined, specials=True):
-            raise self._refused("joins a prompt and its answer in one token of the vocabulary, which cannot be divided.",
+            raise self._refused("joins a prompt and its answer in one token, which this vocabulary cannot divide.",
                                 "Remove white space at the beginning of the answer, or give another template.")
         return ids, np.cumsum([len(piece) for piece in pieces])[:-1].tolist()
 

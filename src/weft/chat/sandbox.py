@@ -182,8 +182,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 @final
 class _Generation(Extension):
-    """``{% generation %} ... {% endgeneration %}`` marks text of the model, and is rendered like other text, between the
-    marks of the rendering."""
+    """``{% generation %} ... {% endgeneration %}`` marks text of the model, and is rendered like other text, between
+    the marks of the rendering."""
 
     tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]
 

@@ -86,10 +86,10 @@ def pair_of(record: Any, where: str, shape: Shape | None = None) -> Pair:
         if name not in found:
             raise DataError(f"no field {name!r}; the fields are: {_listed(found)}.", where=where,
                             remedy="Give preference pairs, with chosen and rejected, or task: answers.")
-    sides = [_side(found[name], f"{where}, {name}") for name in ("chosen", "rejected")]
+    better, worse = (_side(found[name], f"{where}, {name}") for name in ("chosen", "rejected"))
     known = shape is not None or any(_any(found, names) for names in MARKS.values())
-    prompt = _before(found, where, shape) if known else _shared(*sides, where)
-    chosen, rejected = (side[len(prompt):] if side[:len(prompt)] == prompt else side for side in sides)
+    prompt = _before(found, where, shape) if known else _shared(better, worse, where)
+    chosen, rejected = (side[len(prompt):] if side[:len(prompt)] == prompt else side for side in (better, worse))
     for name, side in (("chosen", chosen), ("rejected", rejected)):
         _require_talk([*prompt, *side], f"{where}, {name}")
         if not side or side[0]["role"] != ASSISTANT or side[-1]["role"] != ASSISTANT:

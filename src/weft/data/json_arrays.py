@@ -44,8 +44,9 @@ def array_records(path: Path) -> Iterator[tuple[int, Any]]:
                          "put a comma between its items.")
         if follows == ",":
             place = _after_space(text, place + 1)
-    if _after_space(text, place + 1) < len(text):
-        raise _wrong(path, text, place + 1, "text follows the array", "Remove it.")
+    rest = _after_space(text, place + 1)
+    if rest < len(text):
+        raise _wrong(path, text, rest, "text follows the array", "Remove it.")
 
 
 def _text(path: Path) -> str:

@@ -16,6 +16,9 @@ from pydantic import Field
 from weft.chat.answers import AnswerMarker, Marked, Which, spans
 from weft.chat.template import DEFAULT, Extras, chat_template
 from weft.core.errors import ConfigError, DataError, InputError, TokenizerError
+from weft.core.layer import traits_of
+from weft.core.model import LanguageModel, Model
+from weft.core.traits import Trait
 from weft.data.conversation import Shape
 from weft.data.conversations import preference_of, read_conversations, talk_of, texts_in
 from weft.data.corpus import Corpus
@@ -26,9 +29,6 @@ from weft.data.manifest import is_prepared
 from weft.data.records import TEXT_FIELD
 from weft.data.settings import DataSettings
 from weft.data.stream import TokenStream, flags_of
-from weft.core.layer import traits_of
-from weft.core.model import LanguageModel, Model
-from weft.core.traits import Trait
 from weft.tasks.base import HeldOut, TaskConfig
 from weft.tasks.material import Material, Texts, split_texts
 from weft.tasks.records import Reread
@@ -82,8 +82,8 @@ class ConversationConfig(TaskConfig):
                             remedy="Give a file or folder of JSONL, JSON or Parquet.")
         given = {"text_field": data.text_field != TEXT_FIELD, "prompt_field": data.prompt_field is not None,
                  "documents": data.documents != "file"}
-        problems = [f"data.{name}: {getattr(data, name)!r}, while conversations have fields of their own. Leave it out, "
-                    "and see task.shape." for name, is_given in given.items() if is_given]
+        problems = [f"data.{name}: {getattr(data, name)!r}, while conversations have fields of their own. Leave it "
+                    "out, and see task.shape." for name, is_given in given.items() if is_given]
         if problems:
             raise ConfigError(problems)
         corpus = self._read(data.path)

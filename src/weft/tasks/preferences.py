@@ -210,8 +210,8 @@ class Preferences(Task[PreferencePairs, PreferenceBatch]):
         means = {"accuracy": (1 + np.sign(h)) / 2, "margin": self.config.beta * h, "chosen": chosen,
                  "rejected": rejected}
         part = "" if len(h) == examples.size else f"; {len(h):,} of {examples.size:,} pairs"
-        protocol = (f"each held-out pair once{part}; {_described(examples, self.config.too_long)}; log-probabilities of "
-                    "whole answers in nats, summed over their tokens")
+        protocol = (f"each held-out pair once{part}; {_described(examples, self.config.too_long)}; log-probabilities "
+                    "of whole answers in nats, summed over their tokens")
         found = {name: value for key, each in means.items() for name, value in _with_error(key, each)}
         return Validation(None, total / len(h), len(h), 0, protocol, found, LOSS, unit=self.unit)
 
