@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-gguf test-processors mutants table lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-trl test-gguf test-processors mutants table lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -13,6 +13,7 @@ help:
 	@echo "make install  the environment alone; '. .venv/bin/activate' then finds weft"
 	@echo "make test   the tests"
 	@echo "make test-interop  the tests against transformers"
+	@echo "make test-trl  the tests against trl"
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
 	@echo "make test-processors  the tests as other processors and other numbers of threads run them: more than half an hour"
@@ -53,6 +54,11 @@ hybrids: $(STAMP)
 test-interop: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
 	$(PYTEST) tests/against_transformers
+
+# Against trl, its losses and its templates.
+test-trl: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop,trl]'
+	$(PYTEST) tests/against_trl
 
 # Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
 test-gguf: $(STAMP)

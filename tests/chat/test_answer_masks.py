@@ -123,7 +123,7 @@ def test_a_template_that_drops_thoughts_is_refused_unless_the_last_answer_is_sco
     talk = [ASK, {"role": "assistant", "content": "hm</think>Yes."}, ASK,
             {"role": "assistant", "content": "so</think>No."}]
     with pytest.raises(InputError, match=r"the template writes answer 2 otherwise once messages follow it\. .*"
-                                         r"answers: last"):
+                                         r"scored: last"):
         mark(THINKING, talk)
     assert scored_text(mark(THINKING, talk, "last")) == ["so</think>No.<|im_end|>"]
 

@@ -28,7 +28,7 @@ from weft.core.errors import InputError
 ASSISTANT = "assistant"
 Which: TypeAlias = Literal["all", "last"]
 Border: TypeAlias = tuple[int, int]
-ONLY_LAST = "Score the last answer alone (answers: last), or give a template with {% generation %}."
+ONLY_LAST = "Score the last answer alone (scored: last), or give a template with {% generation %}."
 
 
 @final
