@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-lm-eval test-peft test-gguf test-processors mutants table table-parallel lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-trl test-lm-eval test-peft test-gguf test-processors mutants table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-interop  the tests against transformers"
 	@echo "make test-peft  the tests against peft"
 	@echo "make test-lm-eval  the tests against lm-eval"
+	@echo "make test-trl  the tests against trl"
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make table-parallel  docs/parallel_table.md: every way to train against one process, for every mixer"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
@@ -65,6 +66,10 @@ test-peft: $(STAMP)
 test-lm-eval: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]' 'lm_eval[hf]>=0.4.9'
 	TQDM_DISABLE=1 $(PYTEST) tests/against_lm_eval
+# Against trl, its losses and its templates.
+test-trl: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop,trl]'
+	$(PYTEST) tests/against_trl
 
 # Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
 test-gguf: $(STAMP)

@@ -27,6 +27,7 @@ TEXT: dict[str, frozenset[str]] = {"disk": frozenset({"core"}), "tokenizers": fr
 
 SIDEWAYS: dict[tuple[str, str], str] = {
     ("training", "tasks"): "a run trains and measures a model on its task",
+    ("tasks", "chat"): "which tokens of a conversation are an answer's is said by its chat template",
     ("tasks", "evaluation"): "what is measured of the next token is the evaluation of the text held out",
     ("training", "analysis"): "budgets, utilisation and the matmul route measure and count as analysis does",
     ("evaluation", "decoding"): "scoring reads rows and prompts and sets evaluation mode as decoding does",

@@ -36,6 +36,7 @@ from weft.tasks.prefix_lm import PrefixLMConfig
 from weft.tasks.whole_rows import WholeRow, head_outputs, whole_rows
 from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings, RunConfig
+from weft.training.starting import opened
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,10 @@ def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "va
         settings = settings.model_copy(update={"validation_path": str(data), "validation": None})
     made = run.made_task()
     made.require(loaded.model)
-    return made.measure(loaded.model, made.held_out(settings, tokenizer, part))
+    held = made.held_out(settings, tokenizer, part)
+    if made.compares:
+        held = made.compared(held, opened(Path(str(run.start))).model)
+    return made.measure(loaded.model, held)
 
 
 def run_of(loaded: Loaded) -> RunConfig:

@@ -39,7 +39,7 @@ class Guard:
         self._specials = sorted(filter(None, specials), key=len, reverse=True)
         firsts = sorted({special[0] for special in self._specials})
         free = unused(texts)
-        self.mark = next(free)
+        self.mark, self.opens, self.closes = next(free), next(free), next(free)
         self._standing = {first: next(free) for first in firsts}
         self._back = str.maketrans({stand_in: first for first, stand_in in self._standing.items()})
         # By look-ahead, since occurrences that overlap count as well.
@@ -47,8 +47,8 @@ class Guard:
 
     @property
     def stand_ins(self) -> str:
-        """The private characters in use, the mark among them."""
-        return self.mark + "".join(self._standing.values())
+        """The private characters in use, the marks among them."""
+        return self.mark + self.opens + self.closes + "".join(self._standing.values())
 
     def cover(self, value: Any) -> Any:
         """Replace the first characters of special tokens in all texts of plain data by stand-ins."""

@@ -55,19 +55,26 @@ class SandboxedTemplate:
         except RecursionError:
             raise InputError("not a Jinja template: nested too deeply.", where=self._where, remedy=ANOTHER) from None
 
-    def render(self, variables: Mapping[str, Any], now: datetime, kept: str = "") -> str:
+    @property
+    def declares_answers(self) -> bool:
+        """Whether it says with ``{% generation %}`` which text is the model's."""
+        return self._environment.declares_answers
+
+    def render(self, variables: Mapping[str, Any], now: datetime, kept: str = "",
+               marks: tuple[str, str] = ("", "")) -> str:
         """Render the template with ``variables``.
 
         Args:
             variables: plain data.
             now: the time that ``strftime_now`` gives.
             kept: characters that ``tojson`` does not escape even where it writes ASCII.
+            marks: texts that are written before and after each block of ``{% generation %}``.
 
         Raises:
             InputError: the template rejects its input, fails, leaves the sandbox or exceeds its bounds; the message has
                 the template's own message and line.
         """
-        self._environment.begin(now, kept)
+        self._environment.begin(now, kept, marks)
         try:
             return _bounded_text(self._template.generate(dict(variables)))
         except Exception as error:  # expressions in a template can raise anything
@@ -119,15 +126,16 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension])
-        self._steps, self._now, self._kept = 0, datetime.min, ""
+        self._steps, self._now, self._kept, self.marks = 0, datetime.min, "", ("", "")
+        self.declares_answers = False
         self.filters["tojson"] = self._tojson
         self.filters["_counted"], self.filters["_bounded"] = self._counted, _bounded
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = lambda form: self._now.strftime(form)
 
-    def begin(self, now: datetime, kept: str) -> None:
+    def begin(self, now: datetime, kept: str, marks: tuple[str, str]) -> None:
         """Reset the budget for a rendering."""
-        self._steps, self._now, self._kept = 0, now, kept
+        self._steps, self._now, self._kept, self.marks = 0, now, kept, marks
 
     def compiled(self, source: str) -> Template:
         """The syntax tree, with loops counted and concatenations bounded."""
@@ -174,7 +182,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 @final
 class _Generation(Extension):
-    """``{% generation %} ... {% endgeneration %}`` marks text of the model, and is rendered like other text."""
+    """``{% generation %} ... {% endgeneration %}`` marks text of the model, and is rendered like other text, between
+    the marks of the rendering."""
 
     tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]
 
@@ -182,7 +191,13 @@ class _Generation(Extension):
         """Parse the block, which has its own scope."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
+        cast(_Environment, self.environment).declares_answers = True
+        ends = (nodes.Output([self.call_method("mark", [nodes.Const(place)])], lineno=line) for place in (0, 1))
+        return nodes.Scope([next(ends), *body, next(ends)], lineno=line)
+
+    def mark(self, place: int) -> str:
+        """The mark before a block (0) or after it (1)."""
+        return cast(_Environment, self.environment).marks[place]
 
 
 def _filtered(expression: nodes.Expr, name: str) -> nodes.Filter:

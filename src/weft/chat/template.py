@@ -52,6 +52,40 @@ NO_EXTRAS = Extras()
 
 
 @final
+@dataclass(frozen=True)
+class Rendering:
+    """A conversation that is ready to be rendered.
+
+    Attributes:
+        template: that renders it.
+        guard: which has covered the special tokens that the messages spell.
+        messages: covered.
+        variables: of the template besides the messages.
+        now: the time that the template gets.
+    """
+
+    template: SandboxedTemplate
+    guard: Guard
+    messages: list[dict[str, Any]]
+    variables: Mapping[str, Any]
+    now: datetime
+
+    def text(self, messages: Sequence[Message], *, prompt: bool = False, marks: tuple[str, str] = ("", "")) -> str:
+        """The text of some of the messages, special tokens still covered.
+
+        Args:
+            messages: covered ones.
+            prompt: end with the beginning of an answer.
+            marks: see `SandboxedTemplate.render`.
+
+        Raises:
+            InputError: the template rejects the messages or fails.
+        """
+        variables = {**self.variables, "messages": list(messages), "add_generation_prompt": prompt}
+        return self.template.render(variables, self.now, self.guard.stand_ins, marks)
+
+
+@final
 class ChatTemplate:
     """A template and the tokenizer whose special tokens it writes.
 
@@ -71,6 +105,16 @@ class ChatTemplate:
         self._names = {place: content for content, place in tokenizer.special_tokens.items()}
 
     @property
+    def source(self) -> str:
+        """The template in Jinja."""
+        return self._source
+
+    @property
+    def declares_answers(self) -> bool:
+        """Whether it says with ``{% generation %}`` which text is the model's."""
+        return self._template.declares_answers
+
+    @property
     def end_ids(self) -> tuple[int, ...]:
         """The ids that end an answer."""
         specials = self.tokenizer.special_tokens
@@ -80,7 +124,8 @@ class ChatTemplate:
     @property
     def stops(self) -> tuple[str, ...]:
         """The texts that end an answer."""
-        return tuple(end for end in self._ends if end not in self.tokenizer.special_tokens)
+        texts = (*self._ends, *self.tokenizer.conventions.stops)
+        return tuple(dict.fromkeys(end for end in texts if end not in self.tokenizer.special_tokens))
 
     def text(self, messages: Sequence[Message], *, add_generation_prompt: bool = False,
              continue_final: bool = False, extras: Extras = NO_EXTRAS) -> str:
@@ -113,20 +158,29 @@ class ChatTemplate:
 
     def _rendered(self, messages: Sequence[Message], add_generation_prompt: bool, continue_final: bool,
                   extras: Extras) -> tuple[Guard, str]:
-        parsed = parse_messages(messages)
-        given = self._given(extras)
-        guard = Guard(self.tokenizer.special_tokens, [self._source, *all_texts(parsed), *all_texts(given)])
-        covered = [{**guard.cover(message), "role": message["role"]} for message in parsed]
+        form = self.rendering(messages, extras)
         final_text = None
         if continue_final:
             if add_generation_prompt:
                 raise InputError("an answer cannot both be begun and be continued.", where="continue_final",
                                  remedy="Give one of continue_final and add_generation_prompt.")
-            final_text = _mark_final(covered, guard.mark)
-        variables = {**self._special_variables(), **{key: guard.cover(value) for key, value in given.items()},
-                     "messages": covered, "add_generation_prompt": add_generation_prompt}
-        text = self._template.render(variables, extras.now or datetime.now(), guard.stand_ins)
-        return guard, text if final_text is None else _cut(text, final_text, guard.mark, self.name)
+            final_text = _mark_final(form.messages, form.guard.mark)
+        text = form.text(form.messages, prompt=add_generation_prompt)
+        return form.guard, text if final_text is None else _cut(text, final_text, form.guard.mark, self.name)
+
+    def rendering(self, messages: Sequence[Message], extras: Extras = NO_EXTRAS) -> Rendering:
+        """A conversation whose special tokens are covered, so that parts of it can be rendered.
+
+        Raises:
+            InputError: a message is malformed.
+        """
+        parsed = parse_messages(messages)
+        given = self._given(extras)
+        guard = Guard((*self.tokenizer.special_tokens, *self.stops),
+                      [self._source, *all_texts(parsed), *all_texts(given)])
+        covered = [{**guard.cover(message), "role": message["role"]} for message in parsed]
+        variables = {**self._special_variables(), **{key: guard.cover(value) for key, value in given.items()}}
+        return Rendering(self._template, guard, covered, variables, extras.now or datetime.now())
 
     def _given(self, extras: Extras) -> dict[str, Any]:
         variables = dict(extras.variables or {})

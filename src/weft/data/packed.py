@@ -10,8 +10,9 @@ from jaxtyping import Int64
 from weft.core.errors import DataError
 from weft.data.batch import Batch
 from weft.data.batches import Batches
-from weft.data.packing import best_fit, pieces_of
+from weft.data.packing import Long, best_fit, pieces_of
 from weft.data.permutation import permute
+from weft.data.sequences import WIDTHS
 from weft.data.stream import TokenStream
 
 
@@ -30,18 +31,26 @@ class PackedBatches(Batches):
         length: T, inputs of a row at most.
         seed: any integer.
         reshuffle: every epoch has its own order; False: all have the order of the first.
+        long: what becomes of longer documents; those that are cut or left out are counted in ``cut_documents``.
+        alone: every piece has a row to itself, and batches are as wide as their longest row, rounded up to quarters of
+            the longest of all.
 
     Raises:
-        DataError: ``rows`` or ``length`` is below 1, or no document has a token to predict.
+        DataError: ``rows`` or ``length`` is below 1, no document has a token to predict, or every one is left out.
     """
 
-    def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
+    def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True,
+                 long: Long = "split", alone: bool = False) -> None:
         super().__init__(stream, rows=rows, length=length, seed=seed, reshuffle=reshuffle)
-        pieces = pieces_of(stream, length)
+        pieces = pieces_of(stream, length, long)
         if not pieces.documents:
             raise DataError("no document has two tokens, so there is nothing to predict.", where=stream.corpus,
                             remedy="Give more text.")
-        row = best_fit(pieces.lengths, length)
+        if not len(pieces.lengths):
+            raise DataError(f"nothing is left to train on: {pieces.cut:,} of {pieces.documents:,} documents are longer "
+                            f"than {length} tokens.", where=stream.corpus, remedy="Raise training.context.")
+        self._alone, self._long, self.unscored_documents = alone, long, pieces.unscored
+        row = np.arange(len(pieces.lengths)) if alone else best_fit(pieces.lengths, length)
         order = np.lexsort((pieces.starts, row))
         self._starts, self._lengths = pieces.starts[order], pieces.lengths[order]
         self._first = np.searchsorted(row[order], np.arange(row.max() + 2))
@@ -59,8 +68,12 @@ class PackedBatches(Batches):
     def describe(self) -> str:
         """The result of packing in one line."""
         share = 1 - self.tokens_per_batch / (self.rows * self.length)
-        return (f"{self.documents:,} documents packed into {self.windows:,} windows of {self.length:,} tokens; "
-                f"{self.cut_documents:,} longer than a window cut; padding {share:.2%}")
+        longer = {"split": "cut", "cut": "cut at their ends", "drop": "left out"}[self._long]
+        packed = "documents, each in a row of its own" if self._alone else (
+            f"documents packed into {self.windows:,} windows of {self.length:,} tokens")
+        silent = f"; {self.unscored_documents:,} without a scored token left out" if self.unscored_documents else ""
+        return (f"{self.documents:,} {packed}; {self.cut_documents:,} longer than a window {longer}{silent}"
+                + ("" if self._alone else f"; padding {share:.2%}"))
 
     def in_order(self, place: int) -> Batch:
         """Batch ``place`` of an evaluation, in which each row comes once, in order; the last one may have fewer."""
@@ -68,34 +81,63 @@ class PackedBatches(Batches):
         return self._filled(chosen, np.zeros_like(chosen))
 
     def _batch(self, step: int, share: slice) -> Batch:
-        sample = step * self.rows + np.arange(self.rows, dtype=np.int64)[share]
+        sample = step * self.rows + np.arange(self.rows, dtype=np.int64)
         epoch, place = np.divmod(sample, self.windows)
         order = epoch if self.reshuffle else np.zeros_like(epoch)
-        return self._filled(permute(place, self.windows, seed=self.seed, epoch=order), epoch)
+        chosen = permute(place, self.windows, seed=self.seed, epoch=order)
+        return self.of(chosen[share], self._width(chosen), epoch[share])
 
-    def _filled(self, chosen: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
-        """The rows with the numbers ``chosen``, in their epochs."""
+    def _width(self, chosen: Int64[np.ndarray, " B"]) -> int:
+        """Inputs of the rows of a batch, padding included."""
+        if not self._alone:
+            return self.length
+        quarters = -(-WIDTHS * int(self._lengths[chosen].max()) // int(self._lengths.max()))
+        return -(-int(self._lengths.max()) * quarters // WIDTHS)
+
+    def of(self, chosen: Int64[np.ndarray, " B"], width: int | None = None,
+           epoch: Int64[np.ndarray, " B"] | None = None) -> Batch:
+        """The rows with the numbers ``chosen``, from 0, in the order of their first documents where each has one alone.
+
+        Args:
+            chosen: numbers below ``windows``.
+            width: inputs of a row, padding included; None: as many as a batch of these rows has.
+            epoch: of each row.
+        """
         held = self._first[chosen + 1] - self._first[chosen]
         piece = np.repeat(self._first[chosen], held) + _within(held)
-        lengths = self._lengths[piece]
-        row = np.repeat(np.repeat(np.arange(len(chosen)), held), lengths)
-        count = np.bincount(row, minlength=len(chosen)).astype(np.int64)
-        here, inside = (row, _within(count)), _within(lengths)
-        places = np.repeat(self._starts[piece], lengths) + inside
+        return filled(self.stream, held, self._starts[piece], self._lengths[piece],
+                      self._width(chosen) if width is None else width, epoch)
 
-        def laid(values: np.ndarray) -> np.ndarray:
-            out = np.zeros((len(chosen), self.length), dtype=values.dtype)
-            out[here] = values
-            return out
 
-        stream = self.stream
-        return Batch(
-            inputs=laid(stream.tokens[places].astype(np.int64)),
-            targets=laid(stream.tokens[places + 1].astype(np.int64)),
-            begins=laid(inside == 0),
-            scored=laid(stream.scored(places + 1)),
-            target_bytes=laid(stream.byte_lengths[places + 1].astype(np.int64)),
-            count=None if (count == self.length).all() else count, places=laid(places), epoch=epoch)
+def filled(stream: TokenStream, held: Int64[np.ndarray, " B"], starts: Int64[np.ndarray, " P"],
+           lengths: Int64[np.ndarray, " P"], width: int, epoch: Int64[np.ndarray, " B"] | None = None) -> Batch:
+    """Rows of pieces of a stream, each piece a document in its row.
+
+    Args:
+        stream: the tokens.
+        held: pieces of each row.
+        starts: position in the stream of each piece's first input, those of one row together.
+        lengths: inputs of each piece.
+        width: inputs of a row, padding included.
+        epoch: of each row.
+    """
+    row = np.repeat(np.repeat(np.arange(len(held)), held), lengths)
+    count = np.bincount(row, minlength=len(held)).astype(np.int64)
+    here, inside = (row, _within(count)), _within(lengths)
+    places = np.repeat(starts, lengths) + inside
+
+    def laid(values: np.ndarray) -> np.ndarray:
+        out = np.zeros((len(held), width), dtype=values.dtype)
+        out[here] = values
+        return out
+
+    return Batch(
+        inputs=laid(stream.tokens[places].astype(np.int64)),
+        targets=laid(stream.tokens[places + 1].astype(np.int64)),
+        begins=laid(inside == 0),
+        scored=laid(stream.scored(places + 1)),
+        target_bytes=laid(stream.byte_lengths[places + 1].astype(np.int64)),
+        count=None if (count == width).all() else count, places=laid(places), epoch=epoch)
 
 
 def _within(sizes: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " m"]:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, TypeAlias, final
 
 import numpy as np
 from jaxtyping import Int64
 
 from weft.data.stream import TokenStream
+
+Long: TypeAlias = Literal["split", "cut", "drop"]
+"""What becomes of a document that is longer than a window: it is split into full windows and a rest, its end is cut
+off, or it is left out."""
 
 READ_AT_ONCE = 1 << 24
 """Marks of document starts that are read at a time, for streams on disk."""
@@ -28,31 +32,59 @@ class Pieces:
         lengths: inputs of each piece; its targets are one position later.
         documents: number of documents with a token to predict.
         cut: number of these that are longer than a window.
+        unscored: number of these of which nothing is scored, so that they have no piece.
     """
 
     starts: Int64[np.ndarray, " P"]
     lengths: Int64[np.ndarray, " P"]
     documents: int
     cut: int
+    unscored: int = 0
 
 
-def pieces_of(stream: TokenStream, window: int) -> Pieces:
-    """Every document of the stream as one piece, or, if it is longer than a window, as full windows and a last piece.
-    Every scored target is in one piece.
+def pieces_of(stream: TokenStream, window: int, long: Long = "split") -> Pieces:
+    """Every document of the stream as one piece, or, if it is longer than a window, as full windows and a last piece,
+    so that every scored target is in one piece. Under the other rules for long documents each has one piece or none;
+    those without a scored target then have none either.
 
     A document's last token is an input only where it predicts the next document's first one (see
     `TokenStream.begins_scored`); documents without a token to predict have no piece.
     """
-    starts = np.concatenate([first + np.flatnonzero(stream.begins[first:first + READ_AT_ONCE])
-                             for first in range(0, len(stream), READ_AT_ONCE)]).astype(np.int64)
-    starts = np.union1d(starts, [0])
-    last_target = np.append(starts[1:] - (0 if stream.begins_scored else 1), len(stream) - 1)
-    inputs = last_target - starts
+    starts, inputs = documents_in(stream)
     starts, inputs = starts[inputs > 0], inputs[inputs > 0]
+    if long != "split":
+        return _at_most_one(stream, starts, inputs, window, long)
     parts = -(-inputs // window)
     place = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     lengths = np.minimum(np.repeat(inputs, parts) - place * window, window)
     return Pieces(np.repeat(starts, parts) + place * window, lengths, len(starts), int((parts > 1).sum()))
+
+
+def documents_in(stream: TokenStream) -> tuple[Int64[np.ndarray, " D"], Int64[np.ndarray, " D"]]:
+    """The position of each document's first token, and how many of its tokens are inputs."""
+    starts = np.concatenate([first + np.flatnonzero(stream.begins[first:first + READ_AT_ONCE])
+                             for first in range(0, len(stream), READ_AT_ONCE)]).astype(np.int64)
+    starts = np.union1d(starts, [0])
+    last_target = np.append(starts[1:] - (0 if stream.begins_scored else 1), len(stream) - 1)
+    return starts, last_target - starts
+
+
+def _at_most_one(stream: TokenStream, starts: Int64[np.ndarray, " D"], inputs: Int64[np.ndarray, " D"], window: int,
+                 long: Long) -> Pieces:
+    """One piece for each document that fits, and for each longer one its beginning or nothing."""
+    longer = inputs > window
+    lengths = np.minimum(inputs, window)
+    kept = scored_in(stream, starts, lengths) > 0
+    unscored = int((~kept & ~longer).sum())
+    kept &= ~longer | (long == "cut")
+    return Pieces(starts[kept], lengths[kept], len(starts), int(longer.sum()), unscored)
+
+
+def scored_in(stream: TokenStream, starts: Int64[np.ndarray, " P"],
+              lengths: Int64[np.ndarray, " P"]) -> Int64[np.ndarray, " P"]:
+    """How many targets of each piece are scored."""
+    return np.array([int(stream.scored(slice(first + 1, first + length + 1)).sum())
+                     for first, length in zip(starts.tolist(), lengths.tolist(), strict=True)], dtype=np.int64)
 
 
 def best_fit(lengths: Int64[np.ndarray, " P"], window: int) -> Int64[np.ndarray, " P"]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 from weft.core.errors import DataError, MissingExtra, nearest
 from weft.data.compression import RELEASED, Content, mark_bytes, read_content, release
+from weft.data.json_arrays import ARRAY_SUFFIXES, array_records
 from weft.data.tables import TABLE_SUFFIXES, table_rows
 
 JSONL_SUFFIXES = frozenset({".jsonl", ".ndjson"})
@@ -94,12 +95,38 @@ def text_of(value: Any, setting: str, field: str, where: str) -> str:
     return value
 
 
+def whole_records(path: Path, suffix: str) -> Iterator[tuple[int, str, Any]]:
+    """The records of a file with all their fields: the number of each, its place for messages, and its content, which
+    should be an object.
+
+    Args:
+        path: the file, compressed or not.
+        suffix: of its format: one of ``RECORD_SUFFIXES`` or ``ARRAY_SUFFIXES``.
+
+    Raises:
+        DataError: a record is broken; ``where`` has its line or row.
+        MissingExtra: a Parquet file, and the package ``pyarrow`` is not installed.
+    """
+    if suffix in ARRAY_SUFFIXES:
+        yield from ((number, f"{path}, line {number}", item) for number, item in array_records(path))
+    elif suffix in JSONL_SUFFIXES:
+        yield from _objects(path)
+    else:
+        yield from ((number, f"{path}, row {number}", row) for number, row in _parquet_rows(path, None))
+
+
 def _jsonl(path: Path, fields: Fields) -> Iterator[Record]:
+    for number, where, found in _objects(path):
+        yield Record(number, where, _values(found, fields, where))
+
+
+def _objects(path: Path) -> Iterator[tuple[int, str, Any]]:
+    """What each line that is not blank holds, with its number and its place for messages."""
     content = read_content(path)
     for number, (line, last) in enumerate(_lines(content), 1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield Record(number, where, _values(_json(line, where, last=last), fields, where))
+            yield number, where, _json(line, where, last=last)
 
 
 def _lines(content: Content) -> Iterator[tuple[bytes, bool]]:
@@ -115,6 +142,12 @@ def _lines(content: Content) -> Iterator[tuple[bytes, bool]]:
 
 
 def _parquet(path: Path, fields: Fields) -> Iterator[Record]:
+    for number, row in _parquet_rows(path, fields):
+        yield Record(number, f"{path}, row {number}", tuple(row[field] for field in fields.values()))
+
+
+def _parquet_rows(path: Path, fields: Fields | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a Parquet file, numbered from 1; ``fields``: those that are read; None: all."""
     try:
         import pyarrow as arrow  # type: ignore[import-untyped]
         from pyarrow import parquet
@@ -122,11 +155,9 @@ def _parquet(path: Path, fields: Fields) -> Iterator[Record]:
         raise MissingExtra("pyarrow", "data", "reading Parquet files") from None
     try:
         file = parquet.ParquetFile(arrow.BufferReader(read_content(path)))
-        _require_fields(fields, file.schema_arrow.names, str(path))
-        wanted = list(dict.fromkeys(fields.values()))
-        rows = (row for batch in file.iter_batches(columns=wanted) for row in batch.to_pylist())
-        for number, row in enumerate(rows, 1):
-            yield Record(number, f"{path}, row {number}", tuple(row[field] for field in fields.values()))
+        _require_fields(fields or {}, file.schema_arrow.names, str(path))
+        wanted = None if fields is None else list(dict.fromkeys(fields.values()))
+        yield from enumerate((row for batch in file.iter_batches(columns=wanted) for row in batch.to_pylist()), 1)
     except (arrow.ArrowException, OSError) as error:
         what = f"the file is not Parquet, or is truncated or damaged ({' '.join(str(error).split())})."
         raise DataError(what, where=str(path), remedy="Copy or download it again, whole.") from None

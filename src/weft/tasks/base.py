@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -202,6 +203,7 @@ class Task(ABC, Generic[E, B]):
         cuts: whether its loss is a sum over tokens that see earlier ones alone, and `given` returns a span and tensors
             [B,T], so that processes can compute pieces of the rows (``training.mesh.context``).
         unit: name of a prediction: the loss is per token, or per example.
+        compares: whether its loss compares the model with the one that the run starts from, which `compared` asks once.
 
     Attributes:
         measured_in: the unit of the loss itself.
@@ -213,6 +215,7 @@ class Task(ABC, Generic[E, B]):
     smooths: ClassVar[bool] = False
     cuts: ClassVar[bool] = False
     unit: ClassVar[str] = "token"
+    compares: ClassVar[bool] = False
     measured_in: str = "nats"
 
     def __init__(self, settings: TaskSettings) -> None:
@@ -263,6 +266,22 @@ class Task(ABC, Generic[E, B]):
         Raises:
             DataError: they cannot be read, there are none, or another tokenizer encoded them.
         """
+
+    def compared(self, examples: E, reference: Model) -> E:
+        """The examples, completed by what the reference, the model that the run starts from, says of them."""
+        return examples
+
+    def with_reference(self, examples: E, values: np.ndarray) -> E:
+        """The examples, completed by the numbers that `reference_of` returned for the same ones.
+
+        Raises:
+            DataError: they are not as many as needed, or not finite.
+        """
+        return examples
+
+    def reference_of(self, examples: E) -> np.ndarray:
+        """What the reference says of examples that `compared` returned, as numbers in float64."""
+        return np.array([], dtype=np.float64)
 
     def begin(self, model: Model, examples: E) -> None:
         """Prepare a model with random weights for its first step, from the examples to train on alone: measure how its

@@ -6,9 +6,10 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ class Tokenizer(ABC):
     """
 
     kind: ClassVar[str]
+    _conventions: Conventions = NO_CONVENTIONS
 
     @property
     @abstractmethod
@@ -84,8 +86,14 @@ class Tokenizer(ABC):
 
     @property
     def conventions(self) -> Conventions:
-        """How the vocabulary is meant to be used; empty for one that was trained here."""
-        return NO_CONVENTIONS
+        """How the vocabulary is meant to be used; empty for one that was trained here, unless a task gave it some."""
+        return self._conventions
+
+    def with_conventions(self, conventions: Conventions) -> Self:
+        """The same tokenizer, to be used in another way: with a chat template, for instance. They are saved with it."""
+        found = copy(self)
+        found._conventions = conventions
+        return found
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -198,12 +206,15 @@ class Tokenizer(ABC):
 
     def saved(self) -> dict[str, bytes]:
         """The files that ``save`` writes: name and content."""
-        content = {
+        content: dict[str, Any] = {
             "format": FORMAT_VERSION,
             "kind": self.kind,
             "fingerprint": self.fingerprint(),
             "settings": self.settings(),
         }
+        # Some kinds have their conventions among their settings, as their published files do.
+        if self._conventions != NO_CONVENTIONS and "conventions" not in content["settings"]:
+            content["conventions"] = self._conventions.to_json()
         settings = json.dumps(content, indent=1, sort_keys=True) + "\n"
         return {SETTINGS_FILE: settings.encode("utf-8"), **self.files()}
 

@@ -19,12 +19,14 @@ class Conventions(Record):
         adds_eos: whether it expects the closing token after one; likewise.
         end_ids: ids besides ``eos_id`` that end a generation (a chat model's end of turn).
         chat_templates: Jinja source by name; the only or usual one is called ``default``.
+        stops: texts that end an answer, where the vocabulary has no id for its end.
     """
 
     adds_bos: bool | None = None
     adds_eos: bool | None = None
     end_ids: tuple[int, ...] = ()
     chat_templates: Mapping[str, str] = field(default_factory=dict)
+    stops: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; empty fields are left out."""

@@ -13,6 +13,7 @@ from weft.tokenizers.base import FORMAT_VERSION, SETTINGS_FILE, Tokenizer
 from weft.tokenizers.bpe import BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
+from weft.tokenizers.conventions import Conventions
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.none import NoTokenizer
 from weft.tokenizers.rwkv_world import RWKVWorldTokenizer
@@ -60,6 +61,8 @@ def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] =
         raise CheckpointError(f"unknown kind of tokenizer {kind!r}.", where=str(path), remedy=nearest(kind, kinds))
     try:
         tokenizer = kinds[kind].from_settings(content["settings"], Path(folder))
+        if "conventions" in content:
+            tokenizer = tokenizer.with_conventions(Conventions.from_json(content["conventions"]))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"the tokenizer's files are damaged ({error!r}).", where=str(folder), remedy="Copy the folder again, whole."

@@ -97,10 +97,6 @@ class LibraryTokenizer(Tokenizer):
             model.continuing_subword_prefix) and piece != model.continuing_subword_prefix)
 
     @property
-    def conventions(self) -> Conventions:
-        return self._conventions
-
-    @property
     def name(self) -> str:
         return f"{type(self._library.model).__name__}-{self.vocab_size}"
 

@@ -66,10 +66,6 @@ class RWKVWorldTokenizer(Tokenizer):
     def special_tokens(self) -> Mapping[str, int]:
         return {self._end: END_ID}
 
-    @property
-    def conventions(self) -> Conventions:
-        return self._conventions
-
     def encode_array(self, text: str) -> Ids:
         content = utf8(text)
         step, tokens, size = self._next.get, self._token, len(content)

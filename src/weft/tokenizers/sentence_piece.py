@@ -103,10 +103,6 @@ class SentencePieceTokenizer(Tokenizer):
         """The piece for characters that the vocabulary lacks."""
         return str(self._library.id_to_piece(self._library.unk_id()))
 
-    @property
-    def conventions(self) -> Conventions:
-        return self._conventions
-
     def encode_array(self, text: str) -> Ids:
         return self._joined(text, self._plain)
 

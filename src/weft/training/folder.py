@@ -3,6 +3,7 @@
     run.json               the resolved configuration, the number of steps, hashes of text and tokenizer, the machine
     config.yaml            the resolved configuration, to read and to run again
     metrics.jsonl          one JSON object per event, see `weft.core.strict_json` for what is not finite
+    reference.json         of a run on preferences, see `weft.training.reference`
     checkpoints/<step>/    the last, the best, and as many more as ``report.keep`` sets
 """
 
@@ -37,9 +38,10 @@ from weft.training.saving import Describe, described
 
 CONFIG_YAML = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
+REFERENCE_FILE = "reference.json"
 DESCRIBED = ("id", "config", "steps", "corpus", "corpus_sha256", "tokenizer_sha256", "compute", "software", "inexact")
 """What run.json holds."""
-WRITTEN = (CONFIG_YAML, METRICS_FILE, RUN_CHECKPOINTS)
+WRITTEN = (CONFIG_YAML, METRICS_FILE, REFERENCE_FILE, RUN_CHECKPOINTS)
 """What a run writes besides, which stands only where run.json does, since that is written first."""
 
 

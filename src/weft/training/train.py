@@ -36,6 +36,7 @@ from weft.training.parallel_checks import (
     require_same_text,
 )
 from weft.training.partial import only_trained
+from weft.training.reference import keep_reference, with_reference
 from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
 from weft.training.starting import Taken, begin_from, require_startable
@@ -130,7 +131,8 @@ def _prepared(config: RunConfig, folder: RunFolder, world: World, record: dict[s
     model, task = _fresh_model(config, world), config.made_task()
     require_possible(config, task, model)
     taken = _started_from(config, model, folder, record, world)
-    return Run(config, task, model, _material(config, world), folder, world, on_event, sinks, taken)
+    material = with_reference(task, model, _material(config, world), folder, world, taken)
+    return Run(config, task, model, material, folder, world, on_event, sinks, taken)
 
 
 def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any] | None:
@@ -247,6 +249,7 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
                                         mesh=run.world.mesh.settings, inexact=inexact, taken=run.taken))
     else:
         run.folder.complete()
+    keep_reference(run.task, run.material, run.folder.path, run.taken)
     if terms.inexact is not None:
         run.emit(Notice(step, f"{terms.inexact} Going on as allowed: the weights will not be those of an "
                               "uninterrupted run."))

@@ -263,6 +263,9 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
     """
     problems = [*task.problems(model), *config.training.optimizer.problems(model), *holding_problems(config, model),
                 *cutting_problems(config, task, model)]
+    if task.compares and config.start is None:
+        problems.append(f"start: nothing, while the task {task.name!r} compares the model with the one that it starts "
+                        "from. Name the folder of that model.")
     if config.training.unfreeze is not None:
         problems += config.training.unfreeze.problems(model)
         if config.training.compute.compile:

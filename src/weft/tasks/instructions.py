@@ -1,0 +1,127 @@
+"""The task of answering: conversations, of which a model learns the assistant's tokens alone."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self, final
+
+import torch
+
+from weft.chat.answers import Which
+from weft.core.model import LanguageModel, Model, ModelState
+from weft.core.registry import register
+from weft.data import Batch, PackedBatches, TokenStream
+from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
+from weft.evaluation.numbers import exponential
+from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskSettings
+from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
+from weft.tasks.material import Material
+from weft.tasks.objective import cross_entropy
+from weft.tasks.text import TextGiven, given_text
+from weft.tasks.validation import BITS_PER_BYTE, LOSS, Validation
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import TokenizerConfig
+
+
+@register
+class AnswersConfig(ConversationConfig):
+    """Predict the assistant's tokens of conversations, the one that ends each answer included, from all tokens before
+    them; any language model that needs no source.
+
+    The loss is the mean over scored tokens t of -log p(t | what precedes it). Which tokens are scored follows from the
+    chat template, see `weft.chat.answers`.
+
+    Attributes:
+        scored: ``all`` answers of a conversation, or the ``last`` alone, as is necessary for templates that write
+            earlier answers otherwise than the last.
+    """
+
+    kind: ClassVar[str] = "answers"
+    also_called: ClassVar[tuple[str, ...]] = ("sft", "instructions", "instruction_tuning", "supervised_finetuning",
+                                              "chat", "completion_only")
+    source: ClassVar[str] = "Ouyang et al. 2022, section 3.5 and appendix C.1; Wei et al. 2022 (instruction tuning)"
+
+    scored: Which = "all"
+
+    @property
+    def which(self) -> Which:
+        return self.scored
+
+    def create(self, settings: TaskSettings) -> Answers:
+        return Answers(self, settings)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(template="chatml", scored="last", too_long="cut", shape="alpaca")]
+
+
+@final
+class Answers(Task[TokenStream, Batch]):
+    """Whole conversations, one in a row, or with ``data.packing: documents`` several, which do not see one another.
+
+    The loss is the summed negative log-likelihood of the answers' tokens. It measures that loss, the perplexity of an
+    answer's token, and bits per byte of the answers' text.
+    """
+
+    name = AnswersConfig.kind
+    packs = smooths = True
+
+    def __init__(self, config: AnswersConfig, settings: TaskSettings) -> None:
+        super().__init__(settings)
+        self.config = config
+
+    def problems(self, model: Model) -> list[str]:
+        return causal_problems(model, self.name) or super().problems(model)
+
+    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[TokenStream]:
+        return conversation_material(self.config, data, tokenizer)
+
+    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
+        return held_out_stream(self.config, data, tokenizer, part)
+
+    def batches(self, examples: TokenStream) -> PackedBatches:
+        return self._rows(examples, alone=self.settings.packing != "documents")
+
+    def _rows(self, examples: TokenStream, *, alone: bool) -> PackedBatches:
+        settings = self.settings
+        return PackedBatches(examples, rows=settings.rows, length=settings.context, seed=settings.seed,
+                             reshuffle=settings.reshuffle, long=self.config.too_long, alone=alone)
+
+    def notice(self, batches: BatchSource[Batch]) -> str | None:
+        return batches.describe() if isinstance(batches, PackedBatches) else None
+
+    def count(self, batch: Batch) -> Count:
+        return Count(batch.inputs.shape[0], batch.scored_tokens, batch.scored_bytes)
+
+    def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
+        return given_text(batch, device)
+
+    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
+        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
+        out = model.hidden(given.inputs, None, given.span)
+        found = cross_entropy(model.readout, out.y, given.targets, given.scored, self.settings.objective)
+        return Scored(found.nats, found.loss, None, out.losses)
+
+    def guess(self, model: Model) -> float:
+        return math.log(max(2, model.vocab_size))
+
+    def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
+        """Measure each conversation once, alone in its row.
+
+        Raises:
+            DataError: none fits into the context.
+            FailedError: the loss is NaN.
+        """
+        rows = self._rows(examples, alone=True)
+        groups, nats, tokens, size = in_batches(rows.windows, self.settings.rows), 0.0, 0, 0
+        with evaluating(model) as device:
+            for chosen in spread(groups, batches):
+                batch = rows.of(chosen)
+                nats += finite(self.loss(model, self.given(batch, device), None).nats, examples.corpus)
+                tokens, size = tokens + batch.scored_tokens, size + batch.scored_bytes
+        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
+        protocol = ("each token of the assistant, and the one that ends its answer, predicted from the conversation "
+                    f"before it; {rows.describe()}{part}")
+        return Validation(nats / math.log(2) / size if size else None, nats / tokens, tokens, size, protocol,
+                          {"perplexity": exponential(nats / tokens)}, BITS_PER_BYTE if size else LOSS)
