@@ -63,23 +63,36 @@ class PackedBatches(Batches):
                 f"{self.cut_documents:,} longer than a window cut; padding {share:.2%}")
 
     def _batch(self, step: int, share: slice) -> Batch:
-        sample = step * self.rows + np.arange(self.rows, dtype=np.int64)[share]
-        epoch, place = np.divmod(sample, self.windows)
-        order = epoch if self.reshuffle else np.zeros_like(epoch)
-        return self._filled(permute(place, self.windows, seed=self.seed, epoch=order), epoch)
+        return self.filled(*self.placed(step * self.rows + np.arange(self.rows, dtype=np.int64)[share]))
 
-    def _filled(self, chosen: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
-        """The rows with the numbers ``chosen``, in their epochs."""
-        held = self._first[chosen + 1] - self._first[chosen]
-        piece = np.repeat(self._first[chosen], held) + _within(held)
+    @property
+    def rows_per_epoch(self) -> int:
+        """See `weft.data.batches.NumberedRows`."""
+        return self.windows
+
+    @property
+    def tokens_per_row(self) -> float:
+        """See `weft.data.batches.NumberedRows`."""
+        return int(self._lengths.sum()) / self.windows
+
+    def placed(self, samples: Int64[np.ndarray, " n"]) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+        """The numbers of the packed rows that are the rows ``samples`` of all epochs, and their epochs."""
+        epoch, place = np.divmod(samples, self.windows)
+        order = epoch if self.reshuffle else np.zeros_like(epoch)
+        return permute(place, self.windows, seed=self.seed, epoch=order), epoch
+
+    def filled(self, keys: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
+        """The packed rows ``keys``, in their epochs."""
+        held = self._first[keys + 1] - self._first[keys]
+        piece = np.repeat(self._first[keys], held) + _within(held)
         lengths = self._lengths[piece]
-        row = np.repeat(np.repeat(np.arange(len(chosen)), held), lengths)
-        count = np.bincount(row, minlength=len(chosen)).astype(np.int64)
+        row = np.repeat(np.repeat(np.arange(len(keys)), held), lengths)
+        count = np.bincount(row, minlength=len(keys)).astype(np.int64)
         here, inside = (row, _within(count)), _within(lengths)
         places = np.repeat(self._starts[piece], lengths) + inside
 
         def laid(values: np.ndarray) -> np.ndarray:
-            out = np.zeros((len(chosen), self.length), dtype=values.dtype)
+            out = np.zeros((len(keys), self.length), dtype=values.dtype)
             out[here] = values
             return out
 
