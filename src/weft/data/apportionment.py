@@ -110,7 +110,7 @@ def whole_shares(shares: Sequence[float], period: int) -> Int64[np.ndarray, " k"
 
 def earliest_deadline(each: Int64[np.ndarray, " k"], period: int) -> Iterator[int]:
     """The sources of the rows of one period, in order; source s has ``each[s]`` of them."""
-    # Row j of a source with p rows in a period P may be at the places from floor(j P / p) to before ceil((j + 1) P / p).
+    # Row j of a source with p rows in a period P may stand from place floor(j P / p) to before ceil((j + 1) P / p).
     waiting = [(0, source) for source, p in enumerate(each.tolist()) if p]
     ready: list[tuple[int, int]] = []
     shares, done = each.tolist(), [0] * len(each)
