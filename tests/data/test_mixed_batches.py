@@ -75,6 +75,16 @@ def test_one_two_and_four_ranks_read_the_same_tokens(packing: str) -> None:
                                               getattr(whole, field))
 
 
+def test_the_order_of_a_source_is_its_own() -> None:
+    """Of sources with as many rows; and it stays when others come or go."""
+    same = {name: stream_of("x", 40) for name in ("a", "b")}
+    mixed = mixed_batches(joined(same, {"a": 1, "b": 1}), packing="stream", rows=8, length=16)
+    alone = mixed_batches(joined({"b": same["b"]}, {"b": 1}), packing="stream", rows=8, length=16)
+    rows = np.arange(mixed.own[0].rows_per_epoch)
+    orders = [batches.placed(rows)[0].tolist() for batches in (*mixed.own, *alone.own)]
+    assert orders[0] != orders[1] and orders[1] == orders[2]
+
+
 @PACKINGS
 def test_weights_are_shares_of_tokens(packing: str) -> None:
     mixed = batches(packing)

@@ -31,7 +31,7 @@ def texts(tmp_path: Path) -> Path:
     (tmp_path / "a.txt").write_text("".join(f"line {i % 17}: {i % 7} and {i % 5}\n" for i in range(200)))
     for name in ("b1", "b2"):
         (tmp_path / f"{name}.txt").write_text("".join(f"{name} has {i * 79 % 101}, not {i}\n" for i in range(40)))
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"body": f"record {i} of {i * 31 % 100}"}) + "\n"
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"ask": f"{i}?", "body": f"record {i} of {i * 31 % 100}"}) + "\n"
                                               for i in range(150)))
     return tmp_path
 
@@ -80,7 +80,9 @@ def test_a_run_reads_what_was_expected_and_says_the_losses(texts: Path) -> None:
 
 def test_losses_by_source_are_those_of_their_rows(texts: Path) -> None:
     """Against log-probabilities row by row; and the sums of two ranks are those of one process."""
-    run = run_of(texts, training={"dtype": "float64"})
+    asked = sources(texts)
+    asked["sources"]["c"]["prompt_field"] = "ask"  # some tokens are read and do not count
+    run = run_of(texts, asked, training={"dtype": "float64"})
     torch.manual_seed(0)
     trainer = Trainer(run, run.model.build(), prepare(run).train, steps=9, device="cpu")
     model, batch = trainer.model.double(), trainer.batches.batch(3)
@@ -94,6 +96,7 @@ def test_losses_by_source_are_those_of_their_rows(texts: Path) -> None:
         assert sums.sources.nats[source] == pytest.approx(each[mine].sum(), rel=1e-12)
         assert sums.sources.predictions[source] == batch.scored[mine].sum()
         assert sums.sources.tokens[source] == 8 * mine.sum()
+    assert sums.sources.predictions[2] < sums.sources.tokens[2]
     parts = [add_gradients(trainer.task, model, [trainer.batches.batch(3, rank=rank, world=2)], None, device="cpu",
                            sources=3)[0].sources for rank in range(2)]
     np.testing.assert_allclose(sum(part.nats for part in parts if part is not None), sums.sources.nats, rtol=1e-12)
